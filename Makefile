@@ -1,0 +1,48 @@
+# Every target makes its own set-up: a fresh clone needs python3 (3.11 or later) with venv and pip, and nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+URL ?=
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-postgres check test test-quick bench chaos
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## Build .venv from the pinned requirements (again only when they change)
+
+# The stamp is written last: an interrupted set-up is simply run again.
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Tenure needs Python 3.11 or later; '$(PYTHON)' is older. Run: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP) ## Show Tenure at work on a SQLite file (another store: URL=postgresql://…)
+	$(BIN)/tenure demo $(if $(URL),--url '$(URL)') $(ARGS)
+
+demo-postgres: $(STAMP) ## The same on PostgreSQL, started for the demo and stopped after it
+	$(BIN)/tenure demo --postgres $(ARGS)
+
+check: $(STAMP) ## Lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: $(STAMP) ## Run all tests, on both engines (a part of them: ARGS='tests/unit -k house')
+	$(BIN)/pytest $(ARGS)
+
+test-quick: $(STAMP) ## Run the tests that take little time
+	$(BIN)/pytest -m 'not slow' $(ARGS)
+
+bench: $(STAMP) ## Measure against bare SQL on this machine
+	$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: $(STAMP) ## Kill, cut and fill things for as long as you like
+	$(BIN)/pytest tests/fault -m 'slow or not slow' $(ARGS)
