@@ -1,0 +1,53 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from tests.servers import PostgresServer, debian_bin_path, wheel_bin_path
+
+# A slow machine is no bug, so examples have no deadline; a failure prints what replays it.
+hypothesis.settings.register_profile("tenure", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("tenure")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Async tests (`pytest.mark.anyio`) run on asyncio, the loop that Tenure's workers use."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """PostgreSQL 18 from the wheel, started once for the session."""
+    server = PostgresServer(wheel_bin_path(18))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres15_server() -> Iterator[PostgresServer]:
+    """PostgreSQL 15 from Debian's packages, where it is installed."""
+    bin_path = debian_bin_path(15)
+    if bin_path is None:
+        pytest.skip("PostgreSQL 15 is not installed (Debian: apt-get install postgresql-15)")
+    server = PostgresServer(bin_path)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A fresh, empty database on PostgreSQL 18, dropped after the test."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
