@@ -206,9 +206,9 @@ class PostgresServer:
     def _create_cluster(self) -> None:
         if not _is_reachable(self._bin / "postgres", self._uid):
             self._bin = _copy_install(self._bin, self.home / "install", self._uid, self._gid)
-        initdb = [self._bin / "initdb", "-D", self.data, "-U", USER, "-A", "trust"]
+        where = ["-D", str(self.data), "-U", USER, "-A", "trust"]
         done = subprocess.run(
-            [*initdb, "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"],
+            [str(self._bin / "initdb"), *where, "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"],
             capture_output=True,
             text=True,
             cwd=self.home,

@@ -1,0 +1,125 @@
+"""The repository's own promises: help for every target, two commands to begin with, equal machines, nothing private."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+
+# Paths and names of somebody's own machine have no place in a repository that everybody clones. The words are put
+# together here, so that this file does not find itself.
+PRIVATE: Final = re.compile(
+    "|".join(
+        [
+            r"(?<![\w.$}/-])/" + r"work/",
+            r"(?<![\w.$}-])/" + r"root/",
+            r"/tmp/" + r"brief",
+            r"/home/" + r"(?!user/|you/|app/|tenure/)\w+/",
+            r"/Users/" + r"\w+/",
+            r"/opt/" + r"(?:wheels|pypi)",
+            r"(?:index-url|find-links|trusted-host)" + r"\s*[= ]",
+        ]
+    )
+)
+
+
+def test_every_target_of_the_makefile_has_help() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = next(line for line in makefile.splitlines() if line.startswith(".PHONY:")).split()[1:]
+
+    without_help = [name for name in phony if not re.search(rf"^{name}:.*## \S", makefile, re.MULTILINE)]
+    targets = re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.MULTILINE)
+
+    assert not without_help
+    assert sorted(targets) == sorted(phony)
+
+
+def test_every_target_that_runs_something_makes_its_own_set_up() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+
+    rules = dict(re.findall(r"^([a-z][a-z-]*):(?!=)\s*(.*?)\s*##", makefile, re.MULTILINE))
+
+    assert {name for name, needs in rules.items() if "$(STAMP)" not in needs} == {"help"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_alone_lists_the_targets() -> None:
+    listing = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    for target in ("setup", "demo", "demo-postgres", "check", "test", "test-quick", "bench", "chaos"):
+        assert re.search(rf"make {target}\s+\w", listing.stdout), target
+
+
+def test_the_readme_opens_with_the_demo_and_the_tests() -> None:
+    first_block = (ROOT / "README.md").read_text().split("```")[1]
+
+    commands = re.findall(r"^make \w+", first_block, re.MULTILINE)
+
+    assert commands[:2] == ["make demo", "make test"]
+
+
+def test_every_requirement_is_pinned_to_one_version() -> None:
+    files = sorted((ROOT / "requirements").glob("*.txt"))
+    assert files
+
+    for path in files:
+        lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+        loose = [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[\w.!+]+( ; .+)?", line)]
+        assert not loose, path.name
+
+
+def test_every_dependency_is_among_the_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    pinned = {_plain(line.partition("==")[0]) for line in (ROOT / "requirements" / "dev.txt").read_text().splitlines()}
+
+    missing = {_plain(re.split(r"[\[<>=!~; ]", line)[0]) for line in asked} - pinned - {"tenure"}
+
+    assert not missing
+
+
+def test_no_tracked_file_names_a_private_place() -> None:
+    found = [
+        f"{path}:{number}: {match.group()}"
+        for path in _tracked()
+        for number, line in enumerate(_text(ROOT / path).splitlines(), 1)
+        if (match := PRIVATE.search(line))
+    ]
+
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("line", "is_private"),
+    [
+        ("cd /wo" + "rk/main", True),
+        ("see /ro" + "ot/.cache", True),
+        ("--extra-index" + "-url http://mirror", True),
+        ("in docs/wo" + "rk/notes.md", False),
+        ("https://example.com/ro" + "ot/x", False),
+    ],
+)
+def test_a_private_place_is_recognised(line: str, is_private: bool) -> None:
+    assert bool(PRIVATE.search(line)) is is_private
+
+
+def _tracked() -> list[str]:
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git clone, so nothing is tracked")
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for path in listing.stdout.split("\0") if path and (ROOT / path).is_file()]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="ignore")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
