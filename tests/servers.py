@@ -310,10 +310,15 @@ def _is_reachable(path: Path, uid: int) -> bool:
 
 
 def _copy_install(bin_path: Path, target: Path, uid: int, gid: int) -> Path:
-    shutil.copytree(bin_path.parent, target, symlinks=True)
+    # A wheel keeps the libraries it bundles in a folder beside the package, and finds them by the way from bin/.
+    package = bin_path.parents[1]
+    libraries = package.with_name(f"{package.name}.libs")
+    shutil.copytree(bin_path.parent, target / package.name / bin_path.parent.name, symlinks=True)
+    if libraries.is_dir():
+        shutil.copytree(libraries, target / libraries.name, symlinks=True)
     for path in (target, *target.rglob("*")):
         os.chown(path, uid, gid, follow_symlinks=False)
-    return target / bin_path.name
+    return target / package.name / bin_path.parent.name / bin_path.name
 
 
 def _server_environment() -> dict[str, str]:
