@@ -1,0 +1,54 @@
+"""Time as a value that is handed in. The store's clock judges leases; tests set it by hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    """Where a store that has no clock of its own (SQLite) takes the time from."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970-01-01 UTC."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+
+class ManualClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, at: datetime | None = None) -> None:
+        self._us = to_us(at or datetime(2026, 1, 1, tzinfo=UTC))
+        self._lock = threading.Lock()
+
+    def now_us(self) -> int:
+        return self._us
+
+    def now(self) -> datetime:
+        return from_us(self._us)
+
+    def advance(self, seconds: float) -> None:
+        """Move by `seconds`, which may be negative: clocks do jump back."""
+        with self._lock:
+            self._us += round(seconds * 1_000_000)
+
+
+def to_us(at: datetime) -> int:
+    """Microseconds since 1970 of an aware moment, exact."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_us(us: int) -> datetime:
+    """The aware UTC moment, exact."""
+    return _EPOCH + timedelta(microseconds=us)

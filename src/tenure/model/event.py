@@ -1,0 +1,55 @@
+"""Events: what happened to a job, as rows that can be followed. Written only where somebody asked for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from tenure.model.ids import JobId
+
+
+class EventKind(StrEnum):
+    """Lifecycle events bear the past tense of their move; the rest come from handlers."""
+
+    QUEUED = "queued"
+    CLAIMED = "claimed"
+    STARTED = "started"
+    COMPLETED = "completed"
+    RETRIED = "retried"
+    FAILED = "failed"
+    DEAD = "dead"
+    RELEASED = "released"
+    SUSPENDED = "suspended"
+    WOKEN = "woken"
+    RECLAIMED = "reclaimed"
+    CANCEL_REQUESTED = "cancel_requested"
+    CANCELLED = "cancelled"
+    REVIVED = "revived"
+    PROGRESS = "progress"
+    LOG = "log"
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to append. `data` is JSON text."""
+
+    kind: str
+    data: str = "{}"
+    job_id: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event as stored. `seq` rises; a follower asks for what lies above the last it saw."""
+
+    seq: int
+    at: datetime
+    kind: str
+    job_id: JobId | None
+    queue: str | None
+    data: Any

@@ -1,0 +1,66 @@
+"""Identifiers. A job's id is a UUIDv7 made by the client, so that a repeated enqueue finds its own row.
+
+Ids made in one process rise strictly: 48 bits of milliseconds, then a 26-bit counter that starts at a random
+point each millisecond, then 48 random bits. First in, first out therefore holds within a process even inside one millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import NewType
+
+JobId = NewType("JobId", str)
+"""A UUIDv7 in its canonical text form."""
+
+Token = NewType("Token", int)
+"""The fence: rises with every grant of a job, never falls, never repeats."""
+
+WorkerId = NewType("WorkerId", str)
+"""One process start: host-pid-random."""
+
+_lock = threading.Lock()
+_last_ms = 0
+_counter = 0
+
+
+def new_job_id() -> JobId:
+    """One new id, above every id this process made before."""
+    return new_job_ids(1)[0]
+
+
+def new_job_ids(count: int) -> list[JobId]:
+    """`count` new ids, each above the one before."""
+    global _last_ms, _counter
+    noise = secrets.token_hex(6 * count)
+    ids = []
+    with _lock:
+        now = time.time_ns() // 1_000_000
+        if now > _last_ms:
+            _last_ms, _counter = now, int.from_bytes(os.urandom(3), "big")  # 24 random bits of a 26-bit counter
+        for i in range(count):
+            _counter += 1
+            if _counter >> 26:
+                _last_ms, _counter = _last_ms + 1, 0
+            ms = f"{_last_ms:012x}"
+            high, low = divmod(_counter, 1 << 14)
+            ids.append(JobId(f"{ms[:8]}-{ms[8:]}-7{high:03x}-{0x8000 | low:04x}-{noise[12 * i : 12 * i + 12]}"))
+    return ids
+
+
+def new_worker_id() -> WorkerId:
+    """An identity for this process start. The random part keeps a restarted process apart from its predecessor."""
+    return WorkerId(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def _after_fork() -> None:
+    """A child must not go on counting where its parent stands."""
+    global _last_ms, _lock
+    _lock = threading.Lock()
+    _last_ms = 0
+
+
+os.register_at_fork(after_in_child=_after_fork)

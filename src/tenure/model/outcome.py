@@ -1,0 +1,149 @@
+"""How an attempt ended, as data. Each names the grant by job and token; the store's SQL decides what comes next.
+
+Failure classes are counted apart. Infrastructure errors are not among them: they never reach a job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tenure.model.event import NewEvent
+from tenure.model.ids import JobId, Token
+from tenure.model.job import NewJob
+
+
+class FailureClass(StrEnum):
+    """Why an attempt did not succeed."""
+
+    ERROR = "error"
+    CRASH = "crash"
+    LEASE_LOST = "lease_lost"
+    TIMEOUT = "timeout"
+    RATE_LIMITED = "rate_limited"
+    SHUTDOWN = "shutdown"
+    SNOOZED = "snoozed"
+    NO_HANDLER = "no_handler"
+    INVALID_PAYLOAD = "invalid_payload"
+    PERMANENT = "permanent"
+    CANCELLED = "cancelled"
+
+
+class Triage(StrEnum):
+    """What a person has decided about a dead letter."""
+
+    PENDING = "pending"
+    ACKNOWLEDGED = "acknowledged"
+    MANUAL_REPLAY = "manual_replay"
+    ESCALATED = "escalated"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRecord:
+    """A row of the effect ledger, written together with the outcome that carries it."""
+
+    name: str
+    state: str
+    step: str = ""
+    args: str = "null"
+    result: str | None = None
+    error: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The attempt succeeded. Follow-up jobs, events and effects are committed with it or not at all."""
+
+    job_id: JobId
+    token: Token
+    result: str | None = None
+    """JSON text."""
+    result_summary: str | None = None
+    artifacts_path: str | None = None
+    jobs: tuple[NewJob, ...] = ()
+    events: tuple[NewEvent, ...] = ()
+    effects: tuple[EffectRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt failed: queued again by backoff (`retry_after_seconds` wins), or dead when none are left."""
+
+    job_id: JobId
+    token: Token
+    error: str
+    failure_class: FailureClass = FailureClass.ERROR
+    retry_after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The job can never succeed: failed at once, whatever attempts are left, with a dead letter."""
+
+    job_id: JobId
+    token: Token
+    error: str
+    failure_class: FailureClass = FailureClass.PERMANENT
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The worker gives the job back unspent: queued, attempt refunded."""
+
+    job_id: JobId
+    token: Token
+    delay_seconds: float = 0.0
+    failure_class: FailureClass = FailureClass.SHUTDOWN
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The job waits without holding a slot, until `delay_seconds` pass or somebody wakes it. Attempt refunded."""
+
+    job_id: JobId
+    token: Token
+    waiting_for: str
+    delay_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The worker stopped the handler because a cancel was asked for: cancelled."""
+
+    job_id: JobId
+    token: Token
+    error: str | None = None
+
+
+Outcome = Completed | Failed | Rejected | Released | Suspended | Stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a store made of one outcome.
+
+    `state` is where the job stands now, None if the lease was lost and nothing was changed.
+    Repeating an outcome that was already taken in answers as it did the first time.
+    """
+
+    job_id: JobId
+    token: Token
+    state: str | None
+    run_at_us: int | None = None
+    """When the next attempt is due, if it was queued again."""
+
+    @property
+    def lost(self) -> bool:
+        """The lease had passed on; the outcome was refused."""
+        return self.state is None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a heartbeat found. Held jobs that are in neither set go on, with their lease extended."""
+
+    lost: frozenset[JobId] = field(default_factory=frozenset)
+    cancel_requested: frozenset[JobId] = field(default_factory=frozenset)

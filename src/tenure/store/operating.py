@@ -1,0 +1,122 @@
+"""What operators, leaders and handlers ask of a store beside the path of a job. Each leaves a trace of who did it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tenure.model.event import NewEvent
+from tenure.model.ids import JobId, Token, WorkerId
+from tenure.model.outcome import EffectRecord, Triage
+from tenure.model.policy import QueuePolicy
+from tenure.store.base import Request
+from tenure.store.reading import Effect, Gate, QueueRow
+
+
+
+@dataclass(frozen=True, slots=True)
+class TriageDeadLetters(Request[list[str]]):
+    """Set what was decided about dead letters, with note, who and when. Answers the ids that were changed; leaves an audit row."""
+
+    ids: Sequence[str]
+    triage: Triage
+    actor: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetQueues(Request[list[QueueRow]]):
+    """Create queues or replace their policies. Jobs already there keep the rank and max_attempts they were given.
+
+    A queue belongs to one profile for as long as it has live jobs: IllegalMove otherwise. `only_new` leaves existing ones as they are.
+    """
+
+    policies: Mapping[str, QueuePolicy]
+    actor: str
+    only_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PauseQueues(Request[list[str]]):
+    """Pause (claims give nothing from them) or resume queues. Enqueue goes on. Answers the changed names. Raises UnknownQueue."""
+
+    names: Sequence[str]
+    paused: bool
+    actor: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetGate(Request[Gate]):
+    """Open or close a gate: master, worker, notify, heartbeat, `PROFILE.GATE`, or `queue:NAME`. InvalidArgument for other names."""
+
+    name: str
+    is_open: bool
+    actor: str
+    reason: str | None = None
+
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLease:
+    """Who leads, until when, and in which term. The term rises with every change of owner, never otherwise."""
+
+    name: str
+    owner: str
+    term: int
+    until: datetime
+    acquired: bool
+    """Whether the asker is the owner now."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireLease(Request[NamedLease]):
+    """Take a named lease if it is free or run out, or extend it if it is the asker's own. One row decides; never two owners in a term."""
+
+    name: str
+    owner: str
+    seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLease(Request[bool]):
+    """Give a named lease back, if it is still the asker's in that term."""
+
+    name: str
+    owner: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveWorkers(Request[list[WorkerId]]):
+    """Remove the rows of workers, taking back first what they hold (as Reap does, class `crash`).
+
+    By id (a clean goodbye, which holds nothing), or all not seen for `unseen_seconds`. Answers who was removed.
+    """
+
+    ids: Sequence[WorkerId] = ()
+    unseen_seconds: float | None = None
+
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEvents(Request[bool]):
+    """Append events to a held job. Fenced: False and nothing written if the lease is lost."""
+
+    job_id: JobId
+    token: Token
+    events: Sequence[NewEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEffect(Request[Effect | None]):
+    """Write an effect's row, fenced by the token; None if the lease is lost.
+
+    The first record of a place fixes `args` and `key`; later ones move the state and add result or error. Recording `intended`
+    where a row already stands changes nothing and answers that row: the caller learns how far an earlier attempt got.
+    """
+
+    job_id: JobId
+    token: Token
+    effect: EffectRecord

@@ -1,0 +1,334 @@
+-- Tenure on PostgreSQL: the tables. The functions that guard them are in functions/, one a file.
+--
+-- Law: only functions write. Every function reads the time once, through tenure.now().
+--
+-- Locks are taken in this order, so that no two functions can wait for each other in a circle:
+--   1. queue rows (share), 2. job rows by rising id, 3. everything that belongs to a job (attempt, dead_letter, effect, event),
+--   4. worker and waiter rows, 5. named leases.
+-- A claim never waits for a job row: it skips what is locked.
+
+CREATE SCHEMA IF NOT EXISTS tenure;
+
+-- now: the store's clock. Every judgement on a lease uses it, never a caller's time.
+-- tenure.testing replaces this function in a test database by one that reads a clock set by hand.
+CREATE OR REPLACE FUNCTION tenure.now() RETURNS timestamptz
+LANGUAGE sql VOLATILE PARALLEL SAFE
+AS $$ SELECT pg_catalog.clock_timestamp() $$;
+
+-- restart_grace: for this long after the server started, no lease counts as run out. Workers that lost the
+-- database with the server get the time to come back to jobs that they hold, and no attempt is burnt by an outage.
+CREATE OR REPLACE FUNCTION tenure.restart_grace() RETURNS interval
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT interval '30 seconds' $$;
+
+-- expiry_cutoff: leases up to this moment have run out.
+CREATE OR REPLACE FUNCTION tenure.expiry_cutoff(p_now timestamptz) RETURNS timestamptz
+LANGUAGE sql VOLATILE PARALLEL SAFE
+AS $$
+    SELECT CASE
+        WHEN pg_catalog.clock_timestamp() < pg_catalog.pg_postmaster_start_time() + tenure.restart_grace()
+            THEN '-infinity'::timestamptz
+        ELSE p_now
+    END
+$$;
+
+-- has_key: whether a JSON value carries one of the keys, at any depth. For the payload guard.
+CREATE OR REPLACE FUNCTION tenure.has_key(p_value jsonb, p_keys text[]) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT EXISTS (
+        SELECT 1
+        FROM pg_catalog.jsonb_path_query(p_value, 'strict $.**?(@.type() == "object").keyvalue().key') AS found(name)
+        WHERE (found.name #>> '{}') = ANY (p_keys)
+    )
+$$;
+
+CREATE TABLE tenure.migration (
+    number integer PRIMARY KEY,
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+);
+
+CREATE TABLE tenure.queue (
+    name text PRIMARY KEY,
+    profile text NOT NULL DEFAULT 'default',
+    priority_order text NOT NULL DEFAULT 'high',
+    priority_default integer NOT NULL DEFAULT 0,
+    aging_seconds double precision,
+    start_on_claim boolean NOT NULL DEFAULT true,
+    max_attempts integer NOT NULL DEFAULT 3,
+    backoff_shape text NOT NULL DEFAULT 'exponential',
+    backoff_base_seconds double precision NOT NULL DEFAULT 5,
+    backoff_power double precision NOT NULL DEFAULT 2,
+    backoff_factor double precision NOT NULL DEFAULT 2,
+    backoff_cap_seconds double precision NOT NULL DEFAULT 3600,
+    backoff_jitter double precision NOT NULL DEFAULT 0.1,
+    lease_seconds double precision NOT NULL DEFAULT 60,
+    lease_max_seconds double precision NOT NULL DEFAULT 86400,
+    key_scope text NOT NULL DEFAULT 'active',
+    key_space text NOT NULL DEFAULT 'kind',
+    key_required boolean NOT NULL DEFAULT false,
+    key_window_seconds double precision NOT NULL DEFAULT 86400,
+    key_conflict text NOT NULL DEFAULT 'error',
+    revive text NOT NULL DEFAULT 'revive',
+    no_handler text NOT NULL DEFAULT 'reject',
+    forbidden_keys text[],
+    concurrency integer,
+    concurrency_per_key integer,
+    retain_seconds double precision DEFAULT 604800,
+    events boolean NOT NULL DEFAULT false,
+    paused_at timestamptz,
+    paused_by text,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    CONSTRAINT queue_name_not_blank CHECK (btrim(name) <> '' AND length(name) <= 200),
+    CONSTRAINT queue_priority_order_known CHECK (priority_order IN ('high', 'low')),
+    CONSTRAINT queue_backoff_shape_known CHECK (backoff_shape IN ('none', 'constant', 'linear', 'power', 'exponential')),
+    CONSTRAINT queue_key_scope_known CHECK (key_scope IN ('none', 'active', 'window', 'forever')),
+    CONSTRAINT queue_key_space_known CHECK (key_space IN ('kind', 'global')),
+    CONSTRAINT queue_key_conflict_known CHECK (key_conflict IN ('error', 'tolerate')),
+    CONSTRAINT queue_revive_known CHECK (revive IN ('revive', 'clone')),
+    CONSTRAINT queue_no_handler_known CHECK (no_handler IN ('reject', 'release')),
+    CONSTRAINT queue_numbers_sound CHECK (
+        max_attempts >= 1 AND lease_seconds > 0 AND lease_max_seconds >= lease_seconds
+        AND backoff_base_seconds >= 0 AND backoff_cap_seconds >= 0 AND backoff_jitter >= 0 AND key_window_seconds > 0
+        AND coalesce(concurrency, 1) >= 1 AND coalesce(concurrency_per_key, 1) >= 1
+        AND coalesce(retain_seconds, 0) >= 0 AND coalesce(aging_seconds, 1) > 0
+    )
+);
+
+-- A gate without a row is open.
+CREATE TABLE tenure.gate (
+    name text PRIMARY KEY,
+    is_open boolean NOT NULL,
+    actor text NOT NULL,
+    updated_at timestamptz NOT NULL
+);
+
+-- job: every job, live or ended. Three writes in a good life: insert, grant, end.
+-- payload and result are `json`, not `jsonb`: what was enqueued comes back byte for byte, and writing costs less.
+CREATE TABLE tenure.job (
+    id uuid PRIMARY KEY,
+    token bigint NOT NULL DEFAULT 0,
+    rank bigint NOT NULL,
+    run_at timestamptz NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    lease_until timestamptz,
+    claimed_at timestamptz,
+    started_at timestamptz,
+    finished_at timestamptz,
+    cleaned_at timestamptz,
+    cancel_requested_at timestamptz,
+    priority integer NOT NULL,
+    attempt integer NOT NULL DEFAULT 0,
+    max_attempts integer NOT NULL,
+    crashes integer NOT NULL DEFAULT 0,
+    -- is_due: run_at had passed when the row was last written. Jobs due later stay out of the claim's index.
+    is_due boolean NOT NULL,
+    state text NOT NULL DEFAULT 'queued',
+    queue text NOT NULL REFERENCES tenure.queue (name) ON UPDATE RESTRICT ON DELETE RESTRICT,
+    kind text NOT NULL,
+    profile text NOT NULL,
+    payload json,
+    payload_hash text,
+    lease_owner text,
+    idempotency_key text,
+    dedup_slot text,
+    affinity_key text,
+    concurrency_key text,
+    waiting_for text,
+    source_ref text,
+    target_ref text,
+    payload_ref text,
+    actor text,
+    created_by_user_id uuid,
+    requested_by_user_id uuid,
+    tenant text,
+    workflow_id uuid,
+    parent_id uuid,
+    run_id uuid,
+    trace text,
+    backoff json,
+    forbidden_keys text[],
+    progress json,
+    result json,
+    result_summary text,
+    artifacts_path text,
+    last_error text,
+    failure_class text,
+    CONSTRAINT job_state_known CHECK (
+        state IN ('queued', 'leased', 'running', 'waiting', 'succeeded', 'failed', 'dead', 'cancelled')
+    ),
+    CONSTRAINT job_finished_iff_terminal CHECK (
+        (finished_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'dead', 'cancelled'))
+    ),
+    CONSTRAINT job_leased_iff_held CHECK (
+        (lease_owner IS NOT NULL) = (state IN ('leased', 'running'))
+        AND (lease_until IS NOT NULL) = (state IN ('leased', 'running'))
+    ),
+    CONSTRAINT job_payload_gone_only_when_cleaned CHECK (payload IS NOT NULL OR cleaned_at IS NOT NULL),
+    CONSTRAINT job_kind_not_blank CHECK (kind <> '' AND length(kind) <= 200),
+    CONSTRAINT job_attempts_sound CHECK (attempt >= 0 AND max_attempts >= 1 AND crashes >= 0),
+    CONSTRAINT job_payload_guarded CHECK (forbidden_keys IS NULL OR NOT tenure.has_key(payload::jsonb, forbidden_keys))
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_analyze_scale_factor = 0.05);
+
+-- Claim order, on claimable rows only: neither history nor jobs due later cost it anything.
+CREATE INDEX job_claim_idx ON tenure.job (queue, rank, run_at, id) WHERE state = 'queued' AND is_due;
+-- Jobs that come due later, and suspended ones with a time to wake.
+CREATE INDEX job_due_idx ON tenure.job (run_at) WHERE NOT is_due AND state IN ('queued', 'waiting');
+-- Held jobs, by when their lease runs out.
+CREATE INDEX job_lease_idx ON tenure.job (lease_until) WHERE state IN ('leased', 'running');
+-- One job per slot: this index decides, whoever looked before.
+CREATE UNIQUE INDEX job_dedup_idx ON tenure.job (dedup_slot) WHERE dedup_slot IS NOT NULL;
+-- For people and for retention: paid once, when a job ends.
+CREATE INDEX job_finished_idx ON tenure.job (finished_at) WHERE finished_at IS NOT NULL AND cleaned_at IS NULL;
+CREATE INDEX job_waiting_idx ON tenure.job (waiting_for) WHERE state = 'waiting';
+CREATE INDEX job_workflow_idx ON tenure.job (workflow_id) WHERE workflow_id IS NOT NULL;
+CREATE INDEX job_parent_idx ON tenure.job (parent_id) WHERE parent_id IS NOT NULL;
+
+-- attempt: one row for each attempt that did not end well. A success leaves none.
+CREATE TABLE tenure.attempt (
+    job_id uuid NOT NULL,
+    token bigint NOT NULL,
+    attempt integer NOT NULL,
+    worker text,
+    claimed_at timestamptz,
+    ended_at timestamptz NOT NULL,
+    outcome text NOT NULL,
+    failure_class text NOT NULL,
+    error text,
+    fingerprint text,
+    run_at timestamptz,
+    PRIMARY KEY (job_id, token),
+    CONSTRAINT attempt_outcome_known CHECK (
+        outcome IN ('retried', 'dead', 'failed', 'released', 'suspended', 'expired', 'cancelled')
+    )
+);
+
+-- dead_letter: one row per death. No foreign key: it outlives the job.
+CREATE TABLE tenure.dead_letter (
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    job_id uuid NOT NULL,
+    token bigint NOT NULL,
+    queue text NOT NULL,
+    profile text NOT NULL,
+    kind text NOT NULL,
+    state text NOT NULL,
+    payload json,
+    forbidden_keys text[],
+    source_ref text,
+    target_ref text,
+    payload_ref text,
+    idempotency_key text,
+    actor text,
+    run_id uuid,
+    workflow_id uuid,
+    attempts integer NOT NULL,
+    crashes integer NOT NULL,
+    failure_class text NOT NULL,
+    final_error text NOT NULL,
+    fingerprint text NOT NULL,
+    moved_at timestamptz NOT NULL,
+    moved_by text NOT NULL,
+    triage text NOT NULL DEFAULT 'pending',
+    triage_note text,
+    triaged_at timestamptz,
+    triaged_by text,
+    CONSTRAINT dead_letter_once_per_death UNIQUE (job_id, token),
+    CONSTRAINT dead_letter_state_known CHECK (state IN ('dead', 'failed')),
+    CONSTRAINT dead_letter_error_not_blank CHECK (btrim(final_error) <> ''),
+    CONSTRAINT dead_letter_mover_not_blank CHECK (btrim(moved_by) <> ''),
+    CONSTRAINT dead_letter_triage_known CHECK (
+        triage IN ('pending', 'acknowledged', 'manual_replay', 'escalated', 'closed')
+    ),
+    CONSTRAINT dead_letter_payload_guarded CHECK (
+        forbidden_keys IS NULL OR payload IS NULL OR NOT tenure.has_key(payload::jsonb, forbidden_keys)
+    )
+);
+CREATE INDEX dead_letter_triage_idx ON tenure.dead_letter (triage, moved_at);
+CREATE INDEX dead_letter_fingerprint_idx ON tenure.dead_letter (fingerprint);
+
+-- worker: one row per process start.
+CREATE TABLE tenure.worker (
+    id text PRIMARY KEY,
+    hostname text NOT NULL,
+    pid integer NOT NULL,
+    queues text[] NOT NULL DEFAULT '{}',
+    kinds text[] NOT NULL DEFAULT '{}',
+    concurrency integer NOT NULL DEFAULT 1,
+    version text NOT NULL DEFAULT '',
+    executor_kind text NOT NULL DEFAULT 'external_worker',
+    status text NOT NULL DEFAULT 'ok',
+    ticks bigint NOT NULL DEFAULT 0,
+    current_job_id uuid,
+    info jsonb NOT NULL DEFAULT '{}',
+    started_at timestamptz NOT NULL,
+    last_seen_at timestamptz NOT NULL,
+    CONSTRAINT worker_id_not_blank CHECK (btrim(id) <> ''),
+    CONSTRAINT worker_executor_kind_known CHECK (
+        executor_kind IN ('DOT', 'Agent', 'Hermes', 'Codex', 'PG_worker', 'external_worker', 'future_Kestra_adapter')
+    ),
+    CONSTRAINT worker_status_known CHECK (status IN ('ok', 'warn', 'error'))
+) WITH (fillfactor = 50);
+CREATE INDEX worker_seen_idx ON tenure.worker (last_seen_at);
+
+-- waiter: who wants to be woken for which queue. An enqueue notifies only if somebody does.
+CREATE UNLOGGED TABLE tenure.waiter (
+    queue text NOT NULL,
+    worker text NOT NULL,
+    PRIMARY KEY (queue, worker)
+);
+
+-- lease: named leases, one row each; the term rises with every change of owner.
+CREATE TABLE tenure.lease (
+    name text PRIMARY KEY,
+    owner text NOT NULL,
+    term bigint NOT NULL,
+    acquired_at timestamptz NOT NULL,
+    until timestamptz NOT NULL
+);
+
+-- event: append-only; lifecycle rows only for queues that ask for them.
+CREATE TABLE tenure.event (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL,
+    kind text NOT NULL,
+    job_id uuid,
+    queue text,
+    data json NOT NULL DEFAULT '{}'
+);
+CREATE INDEX event_job_idx ON tenure.event (job_id, seq) WHERE job_id IS NOT NULL;
+
+-- effect: the ledger of side effects. Its place is (job, step, name); args and key are fixed by the first record.
+CREATE TABLE tenure.effect (
+    job_id uuid NOT NULL,
+    step text NOT NULL DEFAULT '',
+    name text NOT NULL,
+    state text NOT NULL,
+    token bigint NOT NULL,
+    key text NOT NULL,
+    args json NOT NULL DEFAULT 'null',
+    result json,
+    error text,
+    intended_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    PRIMARY KEY (job_id, step, name),
+    CONSTRAINT effect_state_known CHECK (state IN ('intended', 'sent', 'confirmed', 'failed', 'unknown'))
+);
+CREATE INDEX effect_open_idx ON tenure.effect (state, job_id) WHERE state <> 'confirmed';
+
+-- audit: what somebody with power did. Append-only.
+CREATE TABLE tenure.audit (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL,
+    actor text NOT NULL,
+    act text NOT NULL,
+    subject text NOT NULL,
+    reason text,
+    detail json NOT NULL DEFAULT '{}'
+);
+CREATE INDEX audit_subject_idx ON tenure.audit (subject, seq);
+
+INSERT INTO tenure.queue (name, created_at, updated_at) VALUES ('default', tenure.now(), tenure.now());
