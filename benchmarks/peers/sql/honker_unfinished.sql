@@ -1,0 +1,3 @@
+-- honker deletes a job when it is acknowledged.
+SELECT count(*)
+FROM _honker_live;

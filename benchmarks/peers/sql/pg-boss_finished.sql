@@ -1,0 +1,3 @@
+SELECT count(*)
+FROM pgboss.job
+WHERE state = 'completed';
