@@ -29,7 +29,7 @@ W3a   `jobs` no-op jobs wait; one worker process (async handlers). Timed: first 
 W3b   the same with two worker processes, let go together.
 W3t   the same with one worker process and synchronous handlers in threads.
 W4    one idle worker in another process; `jobs` single enqueues, the next one only after the last was started and a
-      pause of 5 to 15 ms. `values`: `p50_ms`, `p99_ms` (return of the call → handler start), `call_p50_ms` (its start).
+      random pause. `values`: `p50_ms`, `p99_ms` (return of the call → handler start), `call_p50_ms` (its start).
 W5    `backlog` jobs wait, the first `jobs` handler starts are timed (`seconds` = started_seconds); one worker process.
 W5d   `backlog` jobs due tomorrow, at every priority, and `jobs` due ones: timed as W3a, one worker process.
       `values`: `idle_pages`, `idle_pages_empty` (pages that an idle claim touches over them / on an empty queue).

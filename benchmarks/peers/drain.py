@@ -19,7 +19,6 @@ from benchmarks.protocol import Answer, CheckFailed, Request, Unsupported
 TICK = 0.001
 STALL_SECONDS = 45.0
 WARM_UP = 20
-PAUSE = (0.005, 0.015)
 
 
 def drain(side: Side, request: Request) -> Answer:
@@ -38,6 +37,7 @@ def drain(side: Side, request: Request) -> Answer:
 def backlog(side: Side, request: Request) -> Answer:
     """W5: the first `jobs` handler starts out of a long queue."""
     side.fill(request.url, request.backlog)
+    _look_after(request)
     seconds, ran = _first_starts(side, request, request.backlog)
     left = side.unfinished(request.url)
     if not request.backlog - ran <= left <= request.backlog:
@@ -49,6 +49,7 @@ def history(side: Side, request: Request) -> Answer:
     """W6: a drain beside a million finished jobs."""
     side.fill_history(request.url, request.backlog)
     side.fill(request.url, request.jobs)
+    _look_after(request)
     seconds, _ = _first_starts(side, request, request.jobs, until_done=True)
     done = side.finished(request.url)
     if done != request.backlog + request.jobs:
@@ -61,6 +62,7 @@ def held_snapshot(side: Side, request: Request) -> Answer:
     if request.engine != "postgres":
         raise Unsupported("only PostgreSQL keeps dead rows for a snapshot")
     side.fill(request.url, request.jobs, spread=True)
+    _look_after(request)
     failing = sum(fails_once(i, request.jobs) for i in range(request.jobs))
     with _snapshot(request.url), _workers(side, request, request.jobs) as (tally, processes):
         _wait(processes, lambda: tally.count() >= request.jobs + failing, tally)
@@ -83,7 +85,7 @@ def latency(side: Side, request: Request) -> Answer:
     total = WARM_UP + request.jobs
     with _workers(side, request, total) as (tally, processes), side.enqueuer(request.url) as enqueue:
         for i in range(total):
-            time.sleep(pause.uniform(*PAUSE))
+            time.sleep(pause.uniform(*side.pause))
             moments.append(enqueue(i))
             _wait(processes, lambda i=i: tally.start_of(i) > 0, tally)  # type: ignore[misc]
         _wait(processes, lambda: side.unfinished(request.url) == 0, tally)
@@ -155,6 +157,16 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _look_after(request: Request) -> None:
+    """Do what autovacuum would have done long before a table has grown so big: statistics and visibility."""
+    if request.engine != "postgres":
+        return
+    import psycopg
+
+    with psycopg.connect(request.url, autocommit=True) as connection:
+        connection.execute("VACUUM (ANALYZE)")
 
 
 def _first_starts(side: Side, request: Request, waiting: int, *, until_done: bool = False) -> tuple[float, int]:

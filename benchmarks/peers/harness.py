@@ -55,6 +55,8 @@ class Side(ABC):
     workloads: ClassVar[tuple[str, ...]] = ("W1", "W3a", "W3b", "W4")
     keeps_rows: ClassVar[bool] = False
     """Finished jobs stay in the store, so that `finished` can count them."""
+    pause: ClassVar[tuple[float, float]] = (0.005, 0.015)
+    """W4's pause before each job: spans a whole polling interval, or else a poller would be met in step."""
 
     @property
     def version(self) -> str:

@@ -112,8 +112,6 @@ class PgBossSide(NodeSide):
 
         with psycopg.connect(url) as connection:
             connection.execute(statement("pg-boss_history"), {"jobs": jobs})
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("VACUUM ANALYZE pgboss.job")
 
 
 SIDES = {"graphile-worker": GraphileSide, "pg-boss": PgBossSide}

@@ -17,8 +17,8 @@ async function open (url) {
 }
 
 async function work (order, tally) {
-  const noop = async ({ i }) => {
-    if (tally.started(i)) throw new Error('asked to fail once')
+  const noop = async ({ i }, { job }) => {
+    if (tally.started(i, job.attempts === 1)) throw new Error('asked to fail once')
   }
   // run() claims at once, so it is called only when all workers are there.
   await tally.readyAndWait()

@@ -29,8 +29,8 @@ async function work (order, tally) {
   const options = { batchSize: 500, localConcurrency: 4, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 }
   await tally.readyAndWait()
   if (order.do === 'W7') {
-    await boss.work(QUEUE, { ...options, perJobResults: true }, async jobs => jobs.map(job => (
-      { id: job.id, status: tally.started(job.data.i) ? 'failed' : 'completed' }
+    await boss.work(QUEUE, { ...options, perJobResults: true, includeMetadata: true }, async jobs => jobs.map(job => (
+      { id: job.id, status: tally.started(job.data.i, job.retryCount === 0) ? 'failed' : 'completed' }
     )))
     return
   }

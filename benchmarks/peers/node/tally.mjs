@@ -40,13 +40,14 @@ export class Tally {
     setInterval(() => this.#publish(), 2)
   }
 
-  // True if the handler shall fail this time.
-  started (i) {
+  // True if the handler shall fail this time. The first attempt is told by the peer, since a retry may come to another
+  // process, which has not seen the first.
+  started (i, isFirst = true) {
     const moment = now()
     if (this.count === 0) this.slot[1] = moment
     this.count += 1
     if (this.latency) fs.writeSync(this.file, new BigInt64Array([moment]), 0, 8, 8 * (STARTS + i))
-    if (this.starts[i] !== 0n) return false
+    if (!isFirst || this.starts[i] !== 0n) return false
     this.starts[i] = moment
     return this.failing && failsOnce(i, this.jobs)
   }

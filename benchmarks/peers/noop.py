@@ -1,0 +1,22 @@
+"""Handlers for libraries that find theirs by import path; the worker process puts its tally here first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.peers.tally import Tally
+
+tally: Tally | None = None
+
+
+def noop(i: int, pad: str) -> None:
+    """Note the start and do nothing."""
+    assert tally is not None
+    tally.started(i)
+
+
+async def async_noop(i: int, pad: str) -> None:
+    """Note the start and do nothing."""
+    assert tally is not None
+    tally.started(i)

@@ -1,0 +1,3 @@
+SELECT count(*)
+FROM absurd.t_bench
+WHERE state = 'completed';

@@ -1,0 +1,3 @@
+SELECT count(*)
+FROM chancy_jobs
+WHERE state IN ('pending', 'running', 'retrying');

@@ -1,0 +1,3 @@
+SELECT count(*)
+FROM procrastinate_jobs
+WHERE status = 'succeeded';

@@ -1,0 +1,3 @@
+SELECT count(*)
+FROM saq_jobs
+WHERE status = 'complete';

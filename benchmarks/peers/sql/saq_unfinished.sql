@@ -1,0 +1,3 @@
+SELECT count(*)
+FROM saq_jobs
+WHERE status IN ('new', 'queued', 'active', 'aborting');
