@@ -24,6 +24,7 @@ WARM_UP = 20
 def drain(side: Side, request: Request) -> Answer:
     """W3a, W3b, W3t: from the first handler start until the store knows that every job is done."""
     side.fill(request.url, request.jobs)
+    side.unfinished(request.url)  # so that the connection for the asking is there when the clock runs
     with _workers(side, request, request.jobs) as (tally, processes):
         _wait(processes, lambda: tally.count() >= request.jobs, tally)
         _wait(processes, lambda: side.unfinished(request.url) == 0, tally)

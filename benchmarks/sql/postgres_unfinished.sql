@@ -1,0 +1,3 @@
+SELECT
+    (SELECT count(*) FROM bare.job WHERE state = 'queued')
+    + (SELECT count(*) FROM bare.job WHERE state = 'running');

@@ -1,0 +1,3 @@
+SELECT count(*)
+FROM bare_job
+WHERE state = 'succeeded';
