@@ -1,0 +1,1 @@
+SELECT number, name, checksum FROM tenure.migration ORDER BY number;

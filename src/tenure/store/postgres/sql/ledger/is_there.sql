@@ -1,0 +1,1 @@
+SELECT pg_catalog.to_regclass('tenure.migration') IS NOT NULL;

@@ -1,0 +1,1 @@
+INSERT INTO tenure.migration (number, name, checksum) VALUES (%(number)s, %(name)s, %(checksum)s);

@@ -1,0 +1,1 @@
+SELECT tenure.schema_version();

@@ -1,0 +1,132 @@
+-- Who may do what. Runs at the end of every migration, and does no harm when repeated.
+--
+-- tenure_owner owns the schema and everything in it, and cannot log in. Five more roles, siblings that inherit nothing from each
+-- other, may call functions and nothing else: no table, no sequence, no CREATE. Give a login one of them:
+--     GRANT tenure_worker TO my_login;
+--
+-- Roles belong to the whole cluster. Where the migrating user may not create them, everything works without: the objects stay that
+-- user's own, and a warning says so. Run this file again as a superuser to catch up.
+
+DO $roles$
+DECLARE
+    v_role text;
+BEGIN
+    FOREACH v_role IN ARRAY ARRAY[
+        'tenure_owner', 'tenure_producer', 'tenure_worker', 'tenure_reader', 'tenure_operator', 'tenure_admin'
+    ] LOOP
+        CONTINUE WHEN EXISTS (SELECT 1 FROM pg_catalog.pg_roles AS r WHERE r.rolname = v_role);
+        BEGIN
+            EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', v_role);
+        EXCEPTION
+            WHEN duplicate_object OR unique_violation THEN
+                NULL;  -- Another database of this cluster is being migrated at the same time.
+            WHEN insufficient_privilege THEN
+                RAISE WARNING 'Role % was not created, because % may not create roles.', v_role, current_user
+                    USING HINT = 'Run sql/roles.sql as a superuser, or go on with the privileges of one login.';
+        END;
+    END LOOP;
+END
+$roles$;
+
+DO $owner$
+DECLARE
+    v_object record;
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles AS r WHERE r.rolname = 'tenure_owner') THEN
+        RETURN;
+    END IF;
+    -- To hand something over, one must be able to act as the new owner.
+    IF NOT (SELECT r.rolsuper FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user) THEN
+        EXECUTE pg_catalog.format('GRANT tenure_owner TO %I', current_user);
+    END IF;
+    ALTER SCHEMA tenure OWNER TO tenure_owner;
+    FOR v_object IN
+        SELECT c.oid::pg_catalog.regclass AS name
+        FROM pg_catalog.pg_class AS c
+        WHERE c.relnamespace = 'tenure'::pg_catalog.regnamespace
+            AND c.relkind IN ('r', 'p', 'v', 'm')
+            AND c.relowner <> 'tenure_owner'::pg_catalog.regrole
+    LOOP
+        EXECUTE pg_catalog.format('ALTER TABLE %s OWNER TO tenure_owner', v_object.name);
+    END LOOP;
+    FOR v_object IN
+        SELECT p.oid::pg_catalog.regprocedure AS name
+        FROM pg_catalog.pg_proc AS p
+        WHERE p.pronamespace = 'tenure'::pg_catalog.regnamespace AND p.proowner <> 'tenure_owner'::pg_catalog.regrole
+    LOOP
+        EXECUTE pg_catalog.format('ALTER ROUTINE %s OWNER TO tenure_owner', v_object.name);
+    END LOOP;
+EXCEPTION
+    WHEN insufficient_privilege THEN
+        RAISE WARNING 'The schema tenure stays with %, because it may not be handed to tenure_owner: %', current_user, SQLERRM
+            USING HINT = 'GRANT tenure_owner TO the migrating user, or run sql/roles.sql as a superuser.';
+END
+$owner$;
+
+DO $grants$
+DECLARE
+    v_row record;
+    v_role text;
+BEGIN
+    REVOKE ALL ON SCHEMA tenure FROM PUBLIC;
+    REVOKE ALL ON ALL TABLES IN SCHEMA tenure FROM PUBLIC;
+    REVOKE ALL ON ALL SEQUENCES IN SCHEMA tenure FROM PUBLIC;
+    REVOKE ALL ON ALL ROUTINES IN SCHEMA tenure FROM PUBLIC;
+    FOREACH v_role IN ARRAY ARRAY['tenure_producer', 'tenure_worker', 'tenure_reader', 'tenure_operator', 'tenure_admin'] LOOP
+        CONTINUE WHEN NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles AS r WHERE r.rolname = v_role);
+        EXECUTE pg_catalog.format('REVOKE ALL ON ALL TABLES IN SCHEMA tenure FROM %I', v_role);
+        EXECUTE pg_catalog.format('REVOKE ALL ON ALL ROUTINES IN SCHEMA tenure FROM %I', v_role);
+        EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA tenure TO %I', v_role);
+        -- A function that is not in this table is a step inside another one, and nobody's to call.
+        FOR v_row IN
+            SELECT p.oid::pg_catalog.regprocedure AS name
+            FROM (
+                VALUES
+                    -- function            may be called by
+                    ('now',                 'producer worker reader operator admin'),
+                    ('now_us',              'producer worker reader operator admin'),
+                    ('to_us',               'producer worker reader operator admin'),
+                    ('from_us',             'producer worker reader operator admin'),
+                    ('schema_version',      'producer worker reader operator admin'),
+                    ('enqueue',             'producer worker operator admin'),
+                    ('get_jobs',            'producer worker reader operator admin'),
+                    ('exchange',            'worker admin'),
+                    ('claim',               'worker admin'),
+                    ('settle',              'worker admin'),
+                    ('start',               'worker admin'),
+                    ('heartbeat',           'worker admin'),
+                    ('append_events',       'worker admin'),
+                    ('record_effect',       'worker admin'),
+                    ('acquire_lease',       'worker admin'),
+                    ('release_lease',       'worker admin'),
+                    ('remove_workers',      'worker admin'),
+                    ('reap',                'worker operator admin'),
+                    ('wake',                'worker operator admin'),
+                    ('list_queues',         'worker reader operator admin'),
+                    ('list_effects',        'worker reader operator admin'),
+                    ('list_attempts',       'worker reader operator admin'),
+                    ('list_gates',          'worker reader operator admin'),
+                    ('list_jobs',           'reader operator admin'),
+                    ('count_jobs',          'reader operator admin'),
+                    ('list_dead_letters',   'reader operator admin'),
+                    ('group_dead_letters',  'reader operator admin'),
+                    ('list_workers',        'reader operator admin'),
+                    ('list_events',         'reader operator admin'),
+                    ('list_audit',          'reader operator admin'),
+                    ('cancel',              'operator admin'),
+                    ('revive',              'operator admin'),
+                    ('clone',               'operator admin'),
+                    ('triage_dead_letters', 'operator admin'),
+                    ('pause_queues',        'operator admin'),
+                    ('prune',               'operator admin'),
+                    ('set_queues',          'admin'),
+                    ('set_gate',            'admin')
+            ) AS matrix(function, roles)
+            JOIN pg_catalog.pg_proc AS p ON p.proname = matrix.function AND p.pronamespace = 'tenure'::pg_catalog.regnamespace
+            WHERE pg_catalog.substr(v_role, 8) = ANY (pg_catalog.string_to_array(matrix.roles, ' '))
+        LOOP
+            EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %I', v_row.name, v_role);
+        END LOOP;
+    END LOOP;
+END
+$grants$;
