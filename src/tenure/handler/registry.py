@@ -1,4 +1,5 @@
-"""The registry: kind → handler. A kind is a stable string its author chose; moving a function must not strand its jobs."""
+"""The registry: kind → handler. A kind is a stable string its author chose;
+moving a function must not strand its jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Registry(Mapping[str, Handler]):
         known = self._handlers.get(handler.kind)
         if known is not None and _name(known) != _name(handler):
             raise HandlerError(
-                f"Kind {handler.kind!r} is already handled by {_name(known)}, so {_name(handler)} cannot handle it too. "
+                f"Kind {handler.kind!r} is already handled by {_name(known)}, so {_name(handler)} cannot handle it "
+                f"too. "
                 "Give one of them another name with `kind=`."
             )
         self._handlers[handler.kind] = handler

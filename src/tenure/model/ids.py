@@ -1,14 +1,14 @@
 """Identifiers. A job's id is a UUIDv7 made by the client, so that a repeated enqueue finds its own row.
 
 Ids made in one process rise strictly: 48 bits of milliseconds, then a 26-bit counter that starts at a random
-point each millisecond, then 48 random bits. First in, first out therefore holds within a process even inside one millisecond.
+point each millisecond, then 48 random bits. First in, first out therefore holds within a process even inside one
+millisecond.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import socket
 import threading
 import time
 from typing import NewType
@@ -53,7 +53,7 @@ def new_job_ids(count: int) -> list[JobId]:
 
 def new_worker_id() -> WorkerId:
     """An identity for this process start. The random part keeps a restarted process apart from its predecessor."""
-    return WorkerId(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
+    return WorkerId(f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def _after_fork() -> None:

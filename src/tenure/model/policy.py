@@ -1,7 +1,8 @@
 """Policies as data: how a queue retries, leases, orders, deduplicates, guards and keeps its jobs.
 
 Policies belong to the queue and are stored as columns of its row, because the rules that read them live in SQL.
-The formula of the delay stands here in Python only so that tests and docs can state it; the stores compute it themselves.
+The formula of the delay stands here in Python only so that tests and docs can state it; the stores compute it
+themselves.
 """
 
 from __future__ import annotations

@@ -7,11 +7,13 @@ written once. Every request that touches jobs takes a batch. The promises that h
 - **Accepted means committed**: when the answer is there, the change is durable.
 - **Safe to repeat**: after `StoreUnavailable` the outcome is unknown; sending the same request again does no harm and
   answers as the first one did. Ids are made by the client, and keys and tokens do the rest.
-- **Fenced**: what a worker writes carries its token. The write counts only while that token is the newest *and* the lease
+- **Fenced**: what a worker writes carries its token. The write counts only while that token is the newest *and* the
+  lease
   has not run out by the store's clock; otherwise nothing is changed and the answer says that the lease is lost.
 - **The store's clock judges**: no argument is a worker's own time.
 
-The moves of a job stand here; `reading` and `operating` hold the requests of people and doors. The conformance suite quotes these docstrings; both engines pass the same suite.
+The moves of a job stand here; `reading` and `operating` hold the requests of people and doors. The conformance suite
+quotes these docstrings; both engines pass the same suite.
 """
 
 from __future__ import annotations
@@ -37,21 +39,22 @@ class Request(Generic[T_co]):
     __slots__ = ()
 
 
-
-# --- jobs: the path of one job -----------------------------------------------------------------------------------------
+# --- jobs: the path of one job
+# -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueue(Request[list[Enqueued]]):
     """Put jobs in state `queued`. All or none; one answer per job, in order.
 
-    A job whose key is taken (the unique index on the slot decides, never a look beforehand) is not created: its answer is the
-    id of the job that holds the key, with `duplicate=True`. Two jobs in one batch with the same key: the first wins.
-    A job whose *id* is already there was enqueued by an earlier try of the same request and counts as created.
-    The wake-up goes out with the commit.
+    A job whose key is taken (the unique index on the slot decides, never a look beforehand) is not created: its
+    answer is the id of the job that holds the key, with `duplicate=True`. Two jobs in one batch with the same key:
+    the first wins. A job whose *id* is already there was enqueued by an earlier try of the same request and counts as
+    created. The wake-up goes out with the commit.
 
     Raises: UnknownQueue (unless in `create_queues`), GateClosed, KeyConflict (key taken by another payload, where the
-    queue's policy says error), KeyRequired, ForbiddenKey, InvalidArgument (max_attempts < 1, priority out of 32 bits, …).
+    queue's policy says error), KeyRequired, ForbiddenKey, InvalidArgument (max_attempts < 1, priority out of 32 bits,
+    …).
     """
 
     jobs: Sequence[NewJob]
@@ -63,14 +66,14 @@ class Enqueue(Request[list[Enqueued]]):
 class Claim(Request[list[Grant]]):
     """Take up to `limit` due jobs under a lease: queued → leased (→ running where the queue starts on claim).
 
-    token + 1, attempt + 1, lease set. First, leases that ran out are taken back (as Reap does) and jobs that came due are
-    made claimable; then new work is granted in order of rank, run_at, id. No job is ever granted to two claims.
-    Paused queues give nothing. `kinds` and `affinity` filter; `affinity` lists keys, None in it stands for jobs without one.
-    Concurrency limits of a queue and of a concurrency key are exact across all claimers.
-    `lease_seconds` None means the queue's; a number must be positive and at most the queue's `lease_max_seconds`.
-    `held`: on a repeat after a lost reply, the jobs this worker knows it holds. Others leased to it are granted again with the same
-    token before anything new, so a grant whose reply was lost is not lost with it.
-    `wants_wake`: True registers this worker as one to wake when jobs arrive in these queues, False takes that back, None leaves it.
+    token + 1, attempt + 1, lease set. First, leases that ran out are taken back (as Reap does) and jobs that came due
+    are made claimable; then new work is granted in order of rank, run_at, id. No job is ever granted to two claims.
+    Paused queues give nothing. `kinds` and `affinity` filter; `affinity` lists keys, None in it stands for jobs
+    without one. Concurrency limits of a queue and of a concurrency key are exact across all claimers. `lease_seconds`
+    None means the queue's; a number must be positive and at most the queue's `lease_max_seconds`. `held`: on a repeat
+    after a lost reply, the jobs this worker knows it holds. Others leased to it are granted again with the same token
+    before anything new, so a grant whose reply was lost is not lost with it. `wants_wake`: True registers this worker
+    as one to wake when jobs arrive in these queues, False takes that back, None leaves it.
 
     Raises: UnknownQueue, GateClosed (master, worker, the profile's, or all queues' own gates), InvalidArgument.
     """
@@ -89,13 +92,14 @@ class Claim(Request[list[Grant]]):
 
 @dataclass(frozen=True, slots=True)
 class Settle(Request[list[Settled]]):
-    """End attempts. One answer per outcome, in order; each is fenced by its own token, and one refusal does not stop the rest.
+    """End attempts. One answer per outcome, in order; each is fenced by its own token, and one refusal does not stop
+    the rest.
 
-    Completed → succeeded. Failed → queued at now + backoff (or `retry_after_seconds`), or dead with a dead letter if attempts
-    are spent. Rejected → failed with a dead letter. Released → queued, attempt refunded. Suspended → waiting, attempt refunded.
-    Stopped → cancelled. If a cancel was requested, every one of them ends in `cancelled` instead.
-    Each end but success writes an attempt row. Jobs, events and effects of a Completed are committed with it,
-    and only if it was accepted. A slot of scope `active` is free again once the job has ended.
+    Completed → succeeded. Failed → queued at now + backoff (or `retry_after_seconds`), or dead with a dead letter if
+    attempts are spent. Rejected → failed with a dead letter. Released → queued, attempt refunded. Suspended →
+    waiting, attempt refunded. Stopped → cancelled. If a cancel was requested, every one of them ends in `cancelled`
+    instead. Each end but success writes an attempt row. Jobs, events and effects of a Completed are committed with
+    it, and only if it was accepted. A slot of scope `active` is free again once the job has ended.
     """
 
     outcomes: Sequence[Outcome]
@@ -106,7 +110,8 @@ class Exchanged:
     """The answer to an Exchange."""
 
     settled: Mapping[JobId, Settled]
-    """Only outcomes that did not end as a plain success: everything else than Completed, and every Completed that was lost or cancelled."""
+    """Only outcomes that did not end as a plain success: everything else than Completed, and every Completed that
+    was lost or cancelled."""
     grants: list[Grant]
     refused: GateClosed | None = None
     """Why nothing was granted although something was settled. Without outcomes a closed gate is raised instead."""
@@ -125,7 +130,8 @@ class Exchange(Request[Exchanged]):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One held job in a heartbeat. `progress` is JSON text to store, None leaves it; `started` moves leased → running."""
+    """One held job in a heartbeat. `progress` is JSON text to store, None leaves it;
+    `started` moves leased → running."""
 
     job_id: JobId
     token: Token
@@ -156,9 +162,9 @@ class WorkerRow:
 class Heartbeat(Request[Beat]):
     """Extend the leases of all held jobs to now + lease, store progress, and refresh the worker's row: one statement.
 
-    Never revives a lost lease, never shortens one, never extends beyond now + lease_seconds (bounded by the queue's policy;
-    None means the queue's). Says which are lost and which are asked to stop. A closed `heartbeat` gate keeps the worker row
-    from being written (GateClosed if there is nothing else to do), never the leases.
+    Never revives a lost lease, never shortens one, never extends beyond now + lease_seconds (bounded by the queue's
+    policy; None means the queue's). Says which are lost and which are asked to stop. A closed `heartbeat` gate keeps
+    the worker row from being written (GateClosed if there is nothing else to do), never the leases.
     """
 
     holds: Sequence[Hold]
@@ -175,7 +181,8 @@ class Start(Request[list[Settled]]):
 
 @dataclass(frozen=True, slots=True)
 class Wake(Request[list[JobId]]):
-    """waiting → queued, due at once. Answers which were woken; others are left alone. With `waiting_for`, all that wait for it."""
+    """waiting → queued, due at once. Answers which were woken; others are left alone.
+    With `waiting_for`, all that wait for it."""
 
     job_ids: Sequence[JobId] = ()
     waiting_for: str | None = None
@@ -183,7 +190,8 @@ class Wake(Request[list[JobId]]):
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """What a Cancel did with one job: `cancelled`, `requested` (a worker holds it), or `refused` with the state it is in."""
+    """What a Cancel did with one job: `cancelled`, `requested` (a worker holds it), or `refused` with the state it
+    is in."""
 
     job_id: JobId
     answer: str
@@ -194,8 +202,8 @@ class Cancelled:
 class Cancel(Request[list[Cancelled]]):
     """Cancel jobs: queued and waiting ones at once, held ones by request (their worker learns of it and settles).
 
-    After `cancelled` the job never starts; after `requested` it never succeeds. Terminal jobs and unknown ids are refused
-    (state None: not found). Repeating is harmless. Leaves an audit row with actor and reason.
+    After `cancelled` the job never starts; after `requested` it never succeeds. Terminal jobs and unknown ids are
+    refused (state None: not found). Repeating is harmless. Leaves an audit row with actor and reason.
     """
 
     job_ids: Sequence[JobId]
@@ -207,8 +215,8 @@ class Cancel(Request[list[Cancelled]]):
 class Revive(Request[list[Settled]]):
     """failed, dead, cancelled → queued: attempts and crashes 0, due at once, an operator's act with actor and reason.
 
-    Its pending dead letters become `manual_replay`. A job that is not in one of these states, whose queue allows only a clone,
-    whose payload was pruned, or whose key is held by another job answers with state None and is left alone;
+    Its pending dead letters become `manual_replay`. A job that is not in one of these states, whose queue allows only
+    a clone, whose payload was pruned, or whose key is held by another job answers with state None and is left alone;
     `why` in the audit row tells. Leaves an audit row per job.
     """
 
@@ -219,7 +227,8 @@ class Revive(Request[list[Settled]]):
 
 @dataclass(frozen=True, slots=True)
 class Clone(Request[list[Enqueued]]):
-    """Enqueue copies of ended jobs under the given new ids, with `parent_id` set to the original. Raises NotFound, IllegalMove."""
+    """Enqueue copies of ended jobs under the given new ids, with `parent_id` set to the original.
+    Raises NotFound, IllegalMove."""
 
     job_ids: Mapping[JobId, JobId]
     actor: str
@@ -228,10 +237,12 @@ class Clone(Request[list[Enqueued]]):
 
 @dataclass(frozen=True, slots=True)
 class Reap(Request[list[Settled]]):
-    """Take back up to `limit` jobs whose lease ran out: queued by backoff, or dead when attempts are spent. Any process may.
+    """Take back up to `limit` jobs whose lease ran out: queued, or dead when attempts are spent. Any process may.
 
-    The attempt was counted at the claim and is not counted again; `crashes` + 1; an attempt row with class `crash`
-    (class `lease_lost` where its worker is still seen alive). A cancel that was requested ends in `cancelled`.
+    Queued means claimable at once, with its old `run_at`, so that it comes before newer work of its rank; a backoff is for
+    failures that a handler reported. The attempt was counted at the claim and is not counted again; `crashes` + 1; an
+    attempt row with class `crash` (class `lease_lost` where its worker is still seen alive). A cancel that was requested
+    ends in `cancelled`.
     """
 
     limit: int = 1000
@@ -251,7 +262,8 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Prune(Request[Pruned]):
-    """Retention: the payload, result and error of jobs that ended longer ago than their queue retains go; the row stays (`cleaned_at`).
+    """Retention: the payload, result and error of jobs that ended longer ago than their queue retains go;
+    the row stays (`cleaned_at`).
 
     `delete_after_seconds` removes cleaned rows that ended longer ago than that, with their attempts and events.
     Dead letters are never touched, nor jobs that have one which is not closed.
@@ -265,7 +277,8 @@ class Prune(Request[Pruned]):
     """Rows of workers that were not seen for this long go; jobs they held are taken back first."""
 
 
-# --- the store ---------------------------------------------------------------------------------------------------------
+# --- the store
+# ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +297,8 @@ class Subscription(Protocol):
     def close(self) -> None: ...
 
     def is_alive(self) -> bool:
-        """Whether wake-ups are believed to arrive; a silent listener turns False within 15 s. The poll behind it goes on either way."""
+        """Whether wake-ups are believed to arrive; a silent listener turns False within 15 s.
+        The poll behind it goes on either way."""
         ...
 
 
@@ -294,18 +308,21 @@ class Store(Protocol):
     url: str
 
     def do(self, request: Request[T]) -> T:
-        """Carry out a request and wait for the answer. Must not be called on a running event loop's thread for long work."""
+        """Carry out a request and wait for the answer. Must not be called on a running event loop's thread for long
+        work."""
         ...
 
     async def ado(self, request: Request[T]) -> T:
-        """Carry out a request without blocking the event loop. A cancelled await leaves the outcome unknown, as a lost reply does."""
+        """Carry out a request without blocking the event loop.
+        A cancelled await leaves the outcome unknown, as a lost reply does."""
         ...
 
     def enqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
-        """Enqueue inside the caller's transaction: the jobs exist exactly if the caller commits, and the wake-up goes out then.
+        """Enqueue inside the caller's transaction: the jobs exist exactly if the caller commits, and the wake-up
+        goes out then.
 
-        A duplicate key does not break the transaction. `connection` is a sqlite3, psycopg, SQLAlchemy or Django connection.
-        Raises ConfigError if it belongs to another engine, or another database file on SQLite.
+        A duplicate key does not break the transaction. `connection` is a sqlite3, psycopg, SQLAlchemy or Django
+        connection. Raises ConfigError if it belongs to another engine, or another database file on SQLite.
         """
         ...
 
@@ -314,7 +331,8 @@ class Store(Protocol):
         ...
 
     def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Subscription:
-        """Call `wake` (from any thread, cheap, never blocking) when jobs may have arrived in these queues, or a held job was asked to stop.
+        """Call `wake` (from any thread, cheap, never blocking) when jobs may have arrived in these queues, or a held
+        job was asked to stop.
 
         A hint: it may come too often, and once in a while not at all; callers poll behind it.
         """

@@ -14,10 +14,10 @@ from tenure.store.base import Request
 from tenure.store.reading import Effect, Gate, QueueRow
 
 
-
 @dataclass(frozen=True, slots=True)
 class TriageDeadLetters(Request[list[str]]):
-    """Set what was decided about dead letters, with note, who and when. Answers the ids that were changed; leaves an audit row."""
+    """Set what was decided about dead letters, with note, who and when. Answers the ids that were changed;
+    leaves an audit row."""
 
     ids: Sequence[str]
     triage: Triage
@@ -29,7 +29,8 @@ class TriageDeadLetters(Request[list[str]]):
 class SetQueues(Request[list[QueueRow]]):
     """Create queues or replace their policies. Jobs already there keep the rank and max_attempts they were given.
 
-    A queue belongs to one profile for as long as it has live jobs: IllegalMove otherwise. `only_new` leaves existing ones as they are.
+    A queue belongs to one profile for as long as it has live jobs: IllegalMove otherwise. `only_new` leaves existing
+    ones as they are.
     """
 
     policies: Mapping[str, QueuePolicy]
@@ -39,7 +40,8 @@ class SetQueues(Request[list[QueueRow]]):
 
 @dataclass(frozen=True, slots=True)
 class PauseQueues(Request[list[str]]):
-    """Pause (claims give nothing from them) or resume queues. Enqueue goes on. Answers the changed names. Raises UnknownQueue."""
+    """Pause (claims give nothing from them) or resume queues. Enqueue goes on. Answers the changed names.
+    Raises UnknownQueue."""
 
     names: Sequence[str]
     paused: bool
@@ -49,13 +51,13 @@ class PauseQueues(Request[list[str]]):
 
 @dataclass(frozen=True, slots=True)
 class SetGate(Request[Gate]):
-    """Open or close a gate: master, worker, notify, heartbeat, `PROFILE.GATE`, or `queue:NAME`. InvalidArgument for other names."""
+    """Open or close a gate: master, worker, notify, heartbeat, `PROFILE.GATE`, or `queue:NAME`.
+    InvalidArgument for other names."""
 
     name: str
     is_open: bool
     actor: str
     reason: str | None = None
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class NamedLease:
 
 @dataclass(frozen=True, slots=True)
 class AcquireLease(Request[NamedLease]):
-    """Take a named lease if it is free or run out, or extend it if it is the asker's own. One row decides; never two owners in a term."""
+    """Take a named lease if it is free or run out, or extend it if it is the asker's own. One row decides;
+    never two owners in a term."""
 
     name: str
     owner: str
@@ -99,7 +102,6 @@ class RemoveWorkers(Request[list[WorkerId]]):
     unseen_seconds: float | None = None
 
 
-
 @dataclass(frozen=True, slots=True)
 class AppendEvents(Request[bool]):
     """Append events to a held job. Fenced: False and nothing written if the lease is lost."""
@@ -113,8 +115,9 @@ class AppendEvents(Request[bool]):
 class RecordEffect(Request[Effect | None]):
     """Write an effect's row, fenced by the token; None if the lease is lost.
 
-    The first record of a place fixes `args` and `key`; later ones move the state and add result or error. Recording `intended`
-    where a row already stands changes nothing and answers that row: the caller learns how far an earlier attempt got.
+    The first record of a place fixes `args` and `key`; later ones move the state and add result or error. Recording
+    `intended` where a row already stands changes nothing and answers that row: the caller learns how far an earlier
+    attempt got.
     """
 
     job_id: JobId

@@ -1,8 +1,9 @@
-"""What can be asked of a store: jobs, attempts, dead letters, queues, gates, workers, events, audit. Reads change nothing."""
+"""What can be asked of a store: jobs, attempts, dead letters, queues, gates, workers, events, audit.
+Reads change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -16,13 +17,18 @@ from tenure.store.base import Request, WorkerRow
 T = TypeVar("T")
 
 
-
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
     """A part of a list. `next` continues it; None at the end."""
 
     items: list[T]
     next: str | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,8 @@ class ListWorkers(Request[list[WorkerSeen]]):
 
 @dataclass(frozen=True, slots=True)
 class ListEvents(Request[list[Event]]):
-    """Events above `after`, in order. Low numbers may commit late: an event younger than a second may still be preceded by another."""
+    """Events above `after`, in order. Low numbers may commit late:
+    an event younger than a second may still be preceded by another."""
 
     after: int = 0
     job_id: JobId | None = None

@@ -290,6 +290,18 @@ CREATE TABLE tenure.lease (
     until timestamptz NOT NULL
 );
 
+-- schedule: what is declared to run by the clock, and which tick was dealt with last. The row decides that a tick happens once.
+CREATE TABLE tenure.schedule (
+    name text PRIMARY KEY,
+    spec json NOT NULL,
+    last_tick timestamptz NOT NULL,
+    paused_at timestamptz,
+    paused_by text,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    CONSTRAINT schedule_name_not_blank CHECK (btrim(name) <> '' AND length(name) <= 200)
+);
+
 -- event: append-only; lifecycle rows only for queues that ask for them.
 CREATE TABLE tenure.event (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,0 +1,126 @@
+"""A schedule: a job to enqueue at every tick of a cron expression. The leader of the workers carries it out.
+
+Each tick has one job with an id made of the schedule's name and the tick: two leaders that both believe in themselves
+ask for the same job, and the store has it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from tenure.model.clock import to_us
+from tenure.model.cron import Cron
+from tenure.model.ids import JobId
+from tenure.model.job import NewJob
+
+Missed = Literal["skip", "one", "all"]
+
+LATE_SECONDS = 60.0
+"""A tick that is older than this when the leader comes to it was missed."""
+CATCH_UP = 1000
+"""No more ticks than this are made up for at once; the next look takes the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When to enqueue what.
+
+    `missed` says what becomes of ticks at which no leader was there: `skip` drops them, `one` makes up for them with a
+    single job, `all` makes a job for each.
+    """
+
+    name: str
+    cron: str
+    kind: str
+    payload: str = "{}"
+    """JSON text."""
+    queue: str = "default"
+    tz: str = "UTC"
+    missed: Missed = "one"
+    priority: int | None = None
+    max_attempts: int | None = None
+    backoff: str | None = None
+    _cron: Cron = field(init=False, repr=False, compare=False)
+    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a name, expression, time zone or policy that cannot be."""
+        if not self.name.strip() or len(self.name) > 200:
+            raise ValueError(f"schedule {self.name!r}: a name has 1 to 200 characters")
+        if self.missed not in {"skip", "one", "all"}:
+            raise ValueError(f"schedule {self.name!r}: missed={self.missed!r} is not one of skip, one, all")
+        try:
+            object.__setattr__(self, "_cron", Cron.parse(self.cron))
+            object.__setattr__(self, "_zone", ZoneInfo(self.tz))
+        except (KeyError, OSError, ValueError) as exc:  # an unknown time zone is a KeyError that bears its own sentence
+            raise ValueError(f"schedule {self.name!r}: {str(exc).strip(chr(34) + chr(39))}") from exc
+
+    def spec(self) -> str:
+        """JSON text that says all of it, for the store."""
+        told = {key: value for key, value in asdict(self).items() if not key.startswith("_") and key != "name"}
+        return json.dumps(told, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_spec(cls, name: str, spec: str) -> Schedule:
+        """Raises ValueError if a newer version, or somebody else, wrote what we cannot read."""
+        try:
+            return cls(name=name, **json.loads(spec))
+        except (TypeError, ValueError) as exc:
+            raise ValueError(f"schedule {name!r} cannot be read: {exc}") from exc
+
+    def next_tick(self, after: datetime) -> datetime:
+        """The first tick after a moment."""
+        return next(self._cron.ticks(after, self._zone))
+
+    def due(self, after: datetime, now: datetime) -> tuple[datetime, list[datetime]] | None:
+        """The newest tick in (after, now] and the ticks to run, by the policy; None while there is no tick."""
+        ticks: list[datetime] = []
+        for tick in takewhile(lambda tick: tick <= now, self._cron.ticks(after, self._zone)):
+            ticks.append(tick)
+            if self.missed == "all" and len(ticks) >= CATCH_UP:
+                break
+            if len(ticks) > CATCH_UP:
+                del ticks[:-1]
+        if not ticks:
+            return None
+        return ticks[-1], self._chosen(ticks, now)
+
+    def job(self, tick: datetime) -> NewJob:
+        """The one job of a tick."""
+        return NewJob(
+            id=tick_job_id(self.name, tick),
+            kind=self.kind,
+            payload=self.payload,
+            queue=self.queue,
+            priority=self.priority,
+            max_attempts=self.max_attempts,
+            backoff=self.backoff,
+            key=tick_key(self.name, tick),
+            actor=f"schedule:{self.name}"[:200],
+        )
+
+    def _chosen(self, ticks: Sequence[datetime], now: datetime) -> list[datetime]:
+        if self.missed == "all":
+            return list(ticks)
+        since = now - timedelta(seconds=LATE_SECONDS)
+        in_time = [tick for tick in ticks if tick >= since]
+        return in_time if in_time or self.missed == "skip" else [ticks[-1]]
+
+
+def tick_key(name: str, tick: datetime) -> str:
+    """The idempotency key of a tick's job."""
+    return f"schedule:{name}:{tick:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def tick_job_id(name: str, tick: datetime) -> JobId:
+    """A UUIDv7 with the time of the tick, the same whoever makes it."""
+    mark = hashlib.sha256(tick_key(name, tick).encode()).hexdigest()
+    ms = f"{to_us(tick) // 1000:012x}"
+    return JobId(f"{ms[:8]}-{ms[8:]}-7{mark[:3]}-{0x8000 | int(mark[3:7], 16) & 0x3FFF:04x}-{mark[7:19]}")

@@ -1,0 +1,193 @@
+"""One connection to PostgreSQL that carries one call at a time, for sync and for async callers alike.
+
+A call is `SELECT tenure.f($1)`: one JSON value each way, prepared on first use, one commit of its own. Both doors
+speak to libpq through psycopg's low level: send, wait for the socket, take the result. The sync door waits in
+poll(2), which a signal can interrupt; the async door waits as a reader of its event loop. No thread changes hands in
+either.
+
+A call that is abandoned (cancelled await, time-out) leaves the connection in an unknown state, so the link is closed
+for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import time
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from tenure.errors import StoreUnavailable
+
+_OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+_KEEPALIVE: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+    "application_name": "tenure",
+}
+
+
+class Link:
+    """A connection. Not thread-safe: whoever took it from the pool uses it alone."""
+
+    def __init__(self, url: str, reply_seconds: float) -> None:
+        self._connection = psycopg.connect(url, autocommit=True, **_defaults(url))
+        self._pgconn = self._connection.pgconn
+        self._reply_seconds = reply_seconds
+        self._prepared: set[str] = set()
+        self.pid = os.getpid()
+        self.backend_pid = self._pgconn.backend_pid
+        self._pgconn.nonblocking = 1
+
+    @property
+    def usable(self) -> bool:
+        """Whether another call can be sent."""
+        return self._pgconn.status == pq.ConnStatus.OK and self._pgconn.transaction_status == pq.TransactionStatus.IDLE
+
+    def call(self, function: str, argument: str | None) -> bytes | None:
+        """Run `tenure.function(argument)` and wait for its answer."""
+        try:
+            if function not in self._prepared:
+                self._pgconn.send_prepare(function.encode(), _statement(function, argument))
+                self._answer(self._wait())
+                self._prepared.add(function)
+            self._send(function, argument)
+            return self._answer(self._wait())
+        except BaseException:
+            self._abandon()
+            raise
+
+    async def acall(self, function: str, argument: str | None) -> bytes | None:
+        """The same without blocking the event loop."""
+        try:
+            if function not in self._prepared:
+                self._pgconn.send_prepare(function.encode(), _statement(function, argument))
+                self._answer(await self._await())
+                self._prepared.add(function)
+            self._send(function, argument)
+            return self._answer(await self._await())
+        except BaseException:
+            self._abandon()
+            raise
+
+    def close(self) -> None:
+        """Say goodbye to the server."""
+        with contextlib.suppress(psycopg.Error):
+            self._connection.close()
+
+    def disown(self) -> None:
+        """After a fork: make sure this process never says anything on the parent's socket."""
+        with contextlib.suppress(psycopg.Error, OSError), open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a bare fd is wanted
+            os.dup2(nothing.fileno(), self._pgconn.socket)
+
+    def _send(self, function: str, argument: str | None) -> None:
+        self._pgconn.send_query_prepared(function.encode(), None if argument is None else [argument.encode()])
+
+    def _wait(self) -> pq.abc.PGresult:
+        deadline = time.monotonic() + self._reply_seconds
+        poller = select.poll()
+        descriptor = self._pgconn.socket
+        events = select.POLLIN | select.POLLOUT if self._pgconn.flush() else select.POLLIN
+        poller.register(descriptor, events)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _silent(self._reply_seconds)
+            ready = poller.poll(left * 1000)
+            if ready and ready[0][1] & ~select.POLLOUT:
+                self._pgconn.consume_input()
+                if not self._pgconn.is_busy():
+                    return self._take()
+            if events & select.POLLOUT and not self._pgconn.flush():
+                events = select.POLLIN
+                poller.modify(descriptor, events)
+
+    async def _await(self) -> pq.abc.PGresult:
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[pq.abc.PGresult] = loop.create_future()
+        descriptor = self._pgconn.socket
+        loop.add_reader(descriptor, self._on_readable, arrived)
+        if self._pgconn.flush():
+            loop.add_writer(descriptor, self._on_writable, loop, descriptor, arrived)
+        alarm = loop.call_later(self._reply_seconds, _time_out, arrived, self._reply_seconds)
+        try:
+            return await arrived
+        finally:
+            alarm.cancel()
+            loop.remove_reader(descriptor)
+            loop.remove_writer(descriptor)
+
+    def _on_readable(self, arrived: asyncio.Future[pq.abc.PGresult]) -> None:
+        if arrived.done():
+            return
+        try:
+            self._pgconn.consume_input()
+            if not self._pgconn.is_busy():
+                arrived.set_result(self._take())
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the waiting caller must learn of it
+            arrived.set_exception(exc)
+
+    def _on_writable(
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, arrived: asyncio.Future[pq.abc.PGresult]
+    ) -> None:
+        try:
+            if not self._pgconn.flush():
+                loop.remove_writer(descriptor)
+        except Exception as exc:  # noqa: BLE001 - likewise
+            loop.remove_writer(descriptor)
+            if not arrived.done():
+                arrived.set_exception(exc)
+
+    def _take(self) -> pq.abc.PGresult:
+        """The one result of the call. libpq ends a command with a null result, which must be read too."""
+        last: pq.abc.PGresult | None = None
+        while True:
+            result = self._pgconn.get_result()
+            if result is None:
+                break
+            last = result
+        if last is None:
+            raise psycopg.OperationalError("the connection was lost")
+        return last
+
+    def _answer(self, result: pq.abc.PGresult) -> bytes | None:
+        if result.status in _OK:
+            return result.get_value(0, 0) if result.ntuples else None
+        raise psycopg.errors.error_from_result(result, encoding="utf-8")
+
+    def _abandon(self) -> None:
+        """Keep the link only if the server has answered and waits for the next call."""
+        if not self.usable:
+            self.close()
+
+
+def _statement(function: str, argument: str | None) -> bytes:
+    return (
+        f"SELECT tenure.{function}({'' if argument is None else '$1::json'})".encode()
+    )  # names come from our own tables
+
+
+def _defaults(url: str) -> dict[str, Any]:
+    """Settings for a connection that notices a dead peer, unless the URL says otherwise."""
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    return {name: value for name, value in _KEEPALIVE.items() if name not in given}
+
+
+def _silent(seconds: float) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"PostgreSQL gave no answer for {seconds:g} s, so it is not known whether the call took effect. "
+        "Repeat it: every request is safe to repeat. Look for locks with `tenure doctor`."
+    )
+
+
+def _time_out(arrived: asyncio.Future[pq.abc.PGresult], seconds: float) -> None:
+    if not arrived.done():
+        arrived.set_exception(_silent(seconds))

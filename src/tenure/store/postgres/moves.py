@@ -1,0 +1,327 @@
+"""The moves of a job on the wire: requests to JSON text, answers to values.
+
+Hot path: JSON is put together by hand where payloads and results, which are JSON already, go in as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from json.encoder import encode_basestring_ascii as quote
+from typing import Any
+
+from tenure.errors import GateClosed, InvalidArgument
+from tenure.model.clock import from_us, to_us
+from tenure.model.ids import JobId, Token, WorkerId
+from tenure.model.job import NEW_JOB_EXTRAS, Enqueued, Grant, NewJob
+from tenure.model.outcome import (
+    Beat,
+    Completed,
+    Failed,
+    Outcome,
+    Rejected,
+    Released,
+    Settled,
+    Stopped,
+    Suspended,
+)
+from tenure.store.base import (
+    Cancel,
+    Cancelled,
+    Claim,
+    Enqueue,
+    Exchange,
+    Exchanged,
+    Heartbeat,
+    Hold,
+    Reap,
+    Settle,
+    Start,
+    Wake,
+)
+from tenure.store.postgres.call import Call
+from tenure.store.postgres.operating import effect_json
+from tenure.store.postgres.reading import policy_columns
+
+_EXTRAS = tuple(name for name in NEW_JOB_EXTRAS if name != "backoff")
+
+
+def encode_enqueue(request: Enqueue, notify: str | None = None) -> str:
+    """The argument of tenure.enqueue: jobs grouped by queue and kind."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for job in request.jobs:
+        rows = groups.get((job.queue, job.kind))
+        if rows is None:
+            rows = groups[job.queue, job.kind] = []
+        rows.append(_job_row(job))
+    parts = [
+        f'{{"queue":{quote(queue)},"kind":{quote(kind)},"jobs":[{",".join(rows)}]}}'
+        for (queue, kind), rows in groups.items()
+    ]
+    create = _policies(request.create_queues) if request.create_queues else ""
+    always = f',"notify":{quote(notify)}' if notify else ""
+    return f'{{"groups":[{",".join(parts)}]{create}{always}}}'
+
+
+def _policies(policies: Any) -> str:
+    body = ",".join(f"{quote(name)}:{json.dumps(policy_columns(policy))}" for name, policy in policies.items())
+    return f',"create":{{{body}}}'
+
+
+def _job_row(job: NewJob) -> str:
+    row = f'{{"i":{quote(job.id)},"p":{job.payload}'
+    if job.priority is not None:
+        row += f',"r":{int(job.priority)}'
+    if job.key is not None:
+        row += f',"k":{quote(job.key)}'
+    if job.max_attempts is not None:
+        row += f',"m":{int(job.max_attempts)}'
+    if job.delay_seconds is not None:
+        row += f',"d":{_number(job.delay_seconds)}'
+    elif job.run_at is not None:
+        row += f',"a":{_moment(job.run_at)}'
+    extras = _extras(job)
+    return f'{row},"x":{{{extras}}}}}' if extras else row + "}"
+
+
+def _extras(job: NewJob) -> str:
+    found = [f'"{name}":{quote(value)}' for name in _EXTRAS if (value := getattr(job, name)) is not None]
+    if job.backoff is not None:
+        found.append(f'"backoff":{job.backoff}')
+    return ",".join(found)
+
+
+def decode_enqueue(answer: Any, request: Enqueue) -> list[Enqueued]:
+    """One answer per job, in order."""
+    if answer is None:
+        return [Enqueued(job.id) for job in request.jobs]
+    holders = {job_id: JobId(holder) for job_id, holder in answer["duplicates"]}
+    return [
+        Enqueued(holders[job.id], duplicate=True) if job.id in holders else Enqueued(job.id) for job in request.jobs
+    ]
+
+
+def encode_claim(claim: Claim, marks: str | None) -> str:
+    """The claim part of an exchange. `marks` is what the last answer gave this caller, as JSON."""
+    if claim.limit < 0:
+        raise InvalidArgument(f"limit is {claim.limit}; a claim takes a number from 0 up.")
+    queues = ",".join(quote(name) for name in claim.queues)
+    text = f'{{"worker":{quote(claim.worker)},"queues":[{queues}],"limit":{claim.limit}'
+    if claim.kinds is not None:
+        text += f',"kinds":{json.dumps(list(claim.kinds))}'
+    if claim.affinity is not None:
+        text += f',"affinity":{json.dumps(list(claim.affinity))}'
+    if claim.lease_seconds is not None:
+        text += f',"lease":{_number(claim.lease_seconds)}'
+    if claim.strict:
+        text += ',"strict":true'
+    if claim.held is not None:
+        text += f',"held":{json.dumps(list(claim.held))}'
+    if claim.wants_wake is not None:
+        text += f',"wake":{"true" if claim.wants_wake else "false"}'
+    if marks is not None:
+        text += f',"marks":{marks}'
+    return text + "}"
+
+
+def decode_grants(granted: Any, worker: WorkerId) -> list[Grant]:
+    """Grants in claim order. Lines of several queues are merged by rank, run_at and id."""
+    ordered: list[tuple[int, int, str, Grant]] = []
+    lines = granted["lines"]
+    for queue, until, started, rows in lines:
+        lease_until = from_us(until)
+        for job_id, kind, token, attempt, max_attempts, payload, priority, crashes, rank, run_at, extras in rows:
+            grant = Grant(
+                job_id,
+                queue,
+                kind,
+                token,
+                attempt,
+                max_attempts,
+                payload,
+                lease_until,
+                worker,
+                priority,
+                crashes,
+                started,
+                extras,
+            )
+            ordered.append((rank, run_at, job_id, grant))
+    if len(lines) > 1:
+        ordered.sort(key=lambda entry: entry[:3])
+    return [entry[3] for entry in ordered]
+
+
+def encode_outcomes(outcomes: Iterable[Outcome]) -> str:
+    """The outcomes part of an exchange: plain completions apart from everything else."""
+    done: list[str] = []
+    rest: list[str] = []
+    for outcome in outcomes:
+        if type(outcome) is Completed and not (outcome.jobs or outcome.events or outcome.effects):
+            done.append(f"{{{_completion(outcome)}}}")
+        else:
+            rest.append(_rest_row(outcome))
+    parts = []
+    if done:
+        parts.append(f'"done":[{",".join(done)}]')
+    if rest:
+        parts.append(f'"rest":[{",".join(rest)}]')
+    return f"{{{','.join(parts)}}}"
+
+
+def _completion(outcome: Completed) -> str:
+    text = f'"i":{quote(outcome.job_id)},"t":{outcome.token}'
+    if outcome.result is not None:
+        text += f',"r":{outcome.result}'
+    if outcome.result_summary is not None:
+        text += f',"s":{quote(outcome.result_summary)}'
+    if outcome.artifacts_path is not None:
+        text += f',"a":{quote(outcome.artifacts_path)}'
+    return text
+
+
+def _rest_row(outcome: Outcome) -> str:
+    fields: dict[str, Any] = {"i": outcome.job_id, "t": outcome.token}
+    match outcome:
+        case Completed():
+            return _full_completion(outcome)
+        case Failed():
+            fields |= {"o": "fail", "e": outcome.error, "c": outcome.failure_class, "d": outcome.retry_after_seconds}
+        case Rejected():
+            fields |= {"o": "reject", "e": outcome.error, "c": outcome.failure_class}
+        case Released():
+            fields |= {"o": "release", "e": outcome.error, "c": outcome.failure_class, "d": outcome.delay_seconds}
+        case Suspended():
+            fields |= {"o": "suspend", "c": "suspended", "w": outcome.waiting_for, "d": outcome.delay_seconds}
+        case Stopped():
+            fields |= {"o": "stop", "e": outcome.error, "c": "cancelled"}
+    return json.dumps({name: _clean(value) for name, value in fields.items() if value is not None})
+
+
+def _full_completion(outcome: Completed) -> str:
+    text = f'{{{_completion(outcome)},"o":"complete"'
+    if outcome.jobs:
+        text += f',"jobs":{encode_enqueue(Enqueue(outcome.jobs))}'
+    if outcome.events:
+        text += f',"events":[{",".join(f"[{quote(event.kind)},{event.data}]" for event in outcome.events)}]'
+    if outcome.effects:
+        text += f',"effects":[{",".join(map(effect_json, outcome.effects))}]'
+    return text + "}"
+
+
+def decode_settled(answer: Any, outcomes: Iterable[Outcome]) -> dict[JobId, Settled]:
+    """What did not end as a plain success, by job."""
+    if not answer:
+        return {}
+    tokens = {outcome.job_id: outcome.token for outcome in outcomes}
+    return {job_id: Settled(job_id, tokens.get(job_id, Token(0)), state, run_at) for job_id, state, run_at in answer}
+
+
+def decode_settle(answer: Any, request: Settle) -> list[Settled]:
+    """One answer per outcome, in order."""
+    odd = decode_settled(answer["settled"], request.outcomes)
+    return [
+        odd.get(outcome.job_id) or Settled(outcome.job_id, outcome.token, "succeeded") for outcome in request.outcomes
+    ]
+
+
+def decode_exchange(answer: Any, request: Exchange) -> Exchanged:
+    """What was settled, what was granted, or why nothing was."""
+    settled = decode_settled(answer.get("settled"), request.outcomes)
+    refused = answer.get("refused")
+    if refused is not None:
+        return Exchanged(settled, [], GateClosed(refused["gate"], refused["act"]))
+    granted = answer.get("granted")
+    grants = decode_grants(granted, request.claim.worker) if granted is not None and request.claim is not None else []
+    return Exchanged(settled, grants)
+
+
+def _encode_holds(holds: Sequence[Hold]) -> str:
+    rows = []
+    for hold in holds:
+        row = f'{{"i":{quote(hold.job_id)},"t":{hold.token}'
+        if hold.progress is not None:
+            row += f',"p":{hold.progress}'
+        if not hold.started:
+            row += ',"s":false'
+        rows.append(row + "}")
+    return f'"holds":[{",".join(rows)}]'
+
+
+def _encode_heartbeat(request: Heartbeat) -> str:
+    text = f"{{{_encode_holds(request.holds)}"
+    if request.lease_seconds is not None:
+        text += f',"lease":{_number(request.lease_seconds)}'
+    row = request.worker
+    if row is not None:
+        text += f',"worker":{{"id":{quote(row.id)},"hostname":{quote(row.hostname)},"pid":{row.pid}'
+        text += f',"queues":{json.dumps(list(row.queues))},"kinds":{json.dumps(list(row.kinds))}'
+        text += f',"concurrency":{row.concurrency},"version":{quote(row.version)}'
+        text += f',"executor_kind":{quote(row.profile_kind)},"status":{quote(row.status)},"info":{row.info}'
+        if row.current_job_id is not None:
+            text += f',"current_job_id":{quote(row.current_job_id)}'
+        text += "}"
+    return text + "}"
+
+
+def _decode_started(answer: Any, request: Start) -> list[Settled]:
+    lost = set(answer)
+    return [Settled(h.job_id, h.token, None if h.job_id in lost else "running") for h in request.holds]
+
+
+def _decode_cancelled(answer: Any, request: Cancel) -> list[Cancelled]:
+    found = {job_id: Cancelled(JobId(job_id), word, state) for job_id, word, state in answer}
+    return [found[job_id.lower()] for job_id in request.job_ids]
+
+
+def _encode_wake(request: Wake) -> str:
+    if request.waiting_for is not None:
+        return json.dumps({"job_ids": list(request.job_ids), "waiting_for": request.waiting_for})
+    return json.dumps({"job_ids": list(request.job_ids)})
+
+
+def _number(value: float) -> str:
+    """A finite number as JSON; the store's SQL knows no NaN."""
+    text = repr(float(value))
+    if text in ("nan", "inf", "-inf"):
+        raise InvalidArgument(f"A duration is {text}; it must be a finite number of seconds.")
+    return text
+
+
+def _moment(at: datetime) -> int:
+    if at.tzinfo is None:
+        raise InvalidArgument(
+            f"run_at is {at.isoformat()} without a time zone. Give an aware moment, such as datetime.now(UTC)."
+        )
+    return to_us(at)
+
+
+def _clean(value: Any) -> Any:
+    """Text as PostgreSQL can hold it: an error message may carry NUL or half a surrogate pair."""
+    if isinstance(value, str):
+        return value.replace("\0", "\\0").encode("utf-8", "replace").decode()
+    return value
+
+
+CALLS: dict[type[Any], Call] = {
+    Enqueue: Call("enqueue", encode_enqueue, decode_enqueue),
+    Settle: Call("exchange", lambda request: f'{{"outcomes":{encode_outcomes(request.outcomes)}}}', decode_settle),
+    Heartbeat: Call(
+        "heartbeat",
+        _encode_heartbeat,
+        lambda answer, _: Beat(frozenset(answer["lost"]), frozenset(answer["cancel"])),
+    ),
+    Start: Call("start", lambda request: f"{{{_encode_holds(request.holds)}}}", _decode_started),
+    Cancel: Call(
+        "cancel",
+        lambda r: json.dumps({"job_ids": list(r.job_ids), "actor": r.actor, "reason": r.reason}),
+        _decode_cancelled,
+    ),
+    Wake: Call("wake", _encode_wake, lambda answer, _: [JobId(job_id) for job_id in answer]),
+    Reap: Call(
+        "reap",
+        lambda request: f'{{"limit":{request.limit}}}',
+        lambda answer, _: [Settled(JobId(job_id), Token(token), state) for job_id, token, state in answer],
+    ),
+}

@@ -1,0 +1,102 @@
+-- grant_jobs: the claiming half of an exchange. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due"}.
+--
+-- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable, then new work.
+-- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "marks"}. `marks` is what the last
+-- answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
+CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_worker text := p_claim ->> 'worker';
+    v_left integer := (p_claim ->> 'limit')::integer;
+    v_kinds text[] := CASE WHEN p_claim -> 'kinds' IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(p_claim -> 'kinds')) END;
+    v_affinity text[] := CASE WHEN p_claim -> 'affinity' IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(p_claim -> 'affinity')) END;
+    v_lease double precision := (p_claim ->> 'lease')::double precision;
+    v_marks json := p_claim -> 'marks';
+    v_queues tenure.queue[];
+    v_queue tenure.queue;
+    v_quota integer[];
+    v_lines json[] := '{}';
+    v_new_marks json[] := '{}';
+    v_part record;
+    v_want integer;
+    v_expired json[];
+    v_due timestamptz;
+BEGIN
+    v_queues := tenure.open_queues(ARRAY(SELECT json_array_elements_text(p_claim -> 'queues')), v_lease);
+    v_expired := tenure.expire_leases(p_now, tenure.from_us((v_marks ->> 'expired')::bigint), 1000, NULL);
+    v_due := tenure.promote_due(p_now, tenure.from_us((v_marks ->> 'due')::bigint), 1000);
+    IF p_claim -> 'wake' IS NOT NULL THEN
+        PERFORM tenure.set_waiter(v_worker, p_claim -> 'queues', (p_claim ->> 'wake')::boolean);
+    END IF;
+    IF p_claim -> 'held' IS NOT NULL THEN
+        v_lines := tenure.regrant(v_worker, p_claim -> 'held', v_left, p_now);
+        v_left := v_left - cardinality(v_lines);
+    END IF;
+
+    IF cardinality(v_queues) > 1 AND NOT coalesce((p_claim ->> 'strict')::boolean, false) THEN
+        v_quota := tenure.share_out(v_queues, v_left, v_kinds, v_affinity);
+    END IF;
+    FOR i IN 1 .. coalesce(cardinality(v_queues), 0) LOOP
+        v_queue := v_queues[i];
+        v_want := least(v_left, coalesce(v_quota[i], v_left));
+        CONTINUE WHEN v_want <= 0;
+        v_part := tenure.claim_marked(v_queue, v_worker, v_want, v_kinds, v_affinity, v_lease, p_now, v_marks -> 'queues' -> v_queue.name);
+        IF v_part.granted > 0 THEN
+            v_lines := v_lines || v_part.grants;
+            v_left := v_left - v_part.granted;
+            IF v_part.marks IS NOT NULL THEN
+                v_new_marks := v_new_marks || json_build_array(v_queue.name, v_part.marks);
+            END IF;
+        END IF;
+    END LOOP;
+    RETURN json_build_object(
+        'lines', array_to_json(v_lines),
+        'marks', array_to_json(v_new_marks),
+        'expired', CASE WHEN cardinality(v_expired) < 1000 THEN tenure.to_us(p_now) ELSE (v_marks ->> 'expired')::bigint END,
+        'due', tenure.to_us(v_due));
+END
+$$;
+
+-- claim_marked: claim_queue at the marks of the last claim, rank by rank, then a full look for what is still wanting.
+CREATE OR REPLACE FUNCTION tenure.claim_marked(
+    p_queue tenure.queue, p_worker text, p_limit integer, p_kinds text[], p_affinity text[], p_lease double precision,
+    p_now timestamptz, p_marks json, OUT grants json[], OUT granted integer, OUT marks json
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_mark json;
+    v_part record;
+    v_marks json[] := '{}';
+    v_until bigint := tenure.to_us(p_now + coalesce(p_lease, p_queue.lease_seconds) * interval '1 second');
+BEGIN
+    grants := '{}';
+    granted := 0;
+    IF p_marks IS NOT NULL THEN
+        FOR v_mark IN SELECT m.value FROM json_array_elements(p_marks) AS m ORDER BY (m.value ->> 0)::bigint LOOP
+            EXIT WHEN granted >= p_limit;
+            v_part := tenure.claim_queue(p_queue, p_worker, p_limit - granted, p_kinds, p_affinity, p_lease, p_now,
+                (v_mark ->> 0)::bigint, tenure.from_us((v_mark ->> 1)::bigint), (v_mark ->> 2)::uuid);
+            IF v_part.granted > 0 THEN
+                granted := granted + v_part.granted;
+                grants := grants || json_build_array(p_queue.name, v_until, p_queue.start_on_claim, v_part.grants);
+                v_marks := v_marks || coalesce(v_part.marks, '[]');
+            END IF;
+        END LOOP;
+    END IF;
+    IF granted < p_limit THEN
+        v_part := tenure.claim_queue(p_queue, p_worker, p_limit - granted, p_kinds, p_affinity, p_lease, p_now, NULL, NULL, NULL);
+        IF v_part.granted > 0 THEN
+            granted := granted + v_part.granted;
+            grants := grants || json_build_array(p_queue.name, v_until, p_queue.start_on_claim, v_part.grants);
+            v_marks := v_marks || coalesce(v_part.marks, '[]');
+        END IF;
+    END IF;
+    IF granted >= 50 THEN
+        marks := (SELECT json_agg(m.value) FROM unnest(v_marks) AS a(list) CROSS JOIN LATERAL json_array_elements(a.list) AS m);
+    END IF;
+END
+$$;

@@ -1,0 +1,118 @@
+-- heartbeat: extend the leases of all held jobs, store their progress, refresh the worker's row. One statement for the caller.
+-- Takes {"holds": [{"i": id, "t": token, "p": progress, "s": started}], "lease": seconds, "worker": {…}}.
+-- Answers {"lost": [id], "cancel": [id]}.
+-- Never revives a lost lease, never shortens one, never reaches beyond now + lease.
+CREATE OR REPLACE FUNCTION tenure.heartbeat(p_request json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
+    v_holds json := coalesce(p_request -> 'holds', '[]');
+    v_lease double precision := (p_request ->> 'lease')::double precision;
+    v_kept uuid[];
+    v_cancel uuid[];
+BEGIN
+    IF v_lease <= 0 THEN
+        RAISE EXCEPTION 'lease_seconds is %; it must be positive.', v_lease USING ERRCODE = 'TN007';
+    END IF;
+    WITH given AS MATERIALIZED (
+        SELECT g.i, g.t, g.p, coalesce(g.s, true) AS s FROM json_to_recordset(v_holds) AS g(i uuid, t bigint, p json, s boolean) ORDER BY g.i
+    ), held AS MATERIALIZED (
+        SELECT k.at, k.until, g.p, g.s
+        FROM given AS g
+        CROSS JOIN LATERAL (
+            SELECT j.ctid AS at, v_now + least(coalesce(v_lease, q.lease_seconds), q.lease_max_seconds) * interval '1 second' AS until
+            FROM tenure.job AS j
+            JOIN tenure.queue AS q ON q.name = j.queue
+            WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
+            FOR UPDATE OF j
+        ) AS k
+    ), kept AS (
+        UPDATE tenure.job AS j
+        SET lease_until = greatest(j.lease_until, h.until),
+            state = CASE WHEN h.s THEN 'running' ELSE j.state END,
+            started_at = CASE WHEN h.s THEN coalesce(j.started_at, v_now) ELSE j.started_at END,
+            progress = coalesce(h.p, j.progress),
+            updated_at = v_now
+        FROM held AS h
+        WHERE j.ctid = h.at
+        RETURNING j.id, j.cancel_requested_at
+    )
+    SELECT array_agg(k.id), array_agg(k.id) FILTER (WHERE k.cancel_requested_at IS NOT NULL) INTO v_kept, v_cancel FROM kept AS k;
+    IF p_request -> 'worker' IS NOT NULL THEN
+        PERFORM tenure.beat_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
+    END IF;
+    RETURN json_build_object(
+        'lost', (SELECT coalesce(json_agg(g.i), '[]') FROM json_to_recordset(v_holds) AS g(i uuid) WHERE NOT g.i = ANY (coalesce(v_kept, '{}'))),
+        'cancel', array_to_json(coalesce(v_cancel, '{}')));
+END
+$$;
+
+-- beat_worker: the worker's own row. A closed heartbeat gate keeps it from being written, and is an error if that was all there was to do.
+CREATE OR REPLACE FUNCTION tenure.beat_worker(p_worker json, p_alone boolean, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM tenure.gate AS g WHERE g.name = 'heartbeat' AND NOT g.is_open) THEN
+        IF p_alone THEN
+            PERFORM tenure.refuse_gate('heartbeat', 'heartbeat');
+        END IF;
+        RETURN;
+    END IF;
+    INSERT INTO tenure.worker AS w (
+        id, hostname, pid, queues, kinds, concurrency, version, executor_kind, status, ticks, current_job_id, info, started_at, last_seen_at
+    )
+    SELECT
+        g.id, g.hostname, g.pid,
+        ARRAY(SELECT json_array_elements_text(g.queues)), ARRAY(SELECT json_array_elements_text(g.kinds)),
+        g.concurrency, g.version, g.executor_kind, g.status, 1, g.current_job_id, g.info, p_now, p_now
+    FROM json_to_record(p_worker) AS g(
+        id text, hostname text, pid integer, queues json, kinds json, concurrency integer, version text, executor_kind text,
+        status text, current_job_id uuid, info jsonb)
+    ON CONFLICT (id) DO UPDATE
+    SET queues = excluded.queues,
+        kinds = excluded.kinds,
+        concurrency = excluded.concurrency,
+        version = excluded.version,
+        status = excluded.status,
+        current_job_id = excluded.current_job_id,
+        info = excluded.info,
+        ticks = w.ticks + 1,
+        last_seen_at = p_now;
+END
+$$;
+
+-- start: leased → running, for workers that say so themselves. Takes {"holds": [{"i", "t"}]}, answers the ids whose lease is lost.
+CREATE OR REPLACE FUNCTION tenure.start(p_request json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
+    v_hold record;
+    v_lost uuid[] := '{}';
+BEGIN
+    FOR v_hold IN SELECT g.i, g.t FROM json_to_recordset(p_request -> 'holds') AS g(i uuid, t bigint) ORDER BY g.i LOOP
+        UPDATE tenure.job AS j
+        SET state = 'running',
+            started_at = coalesce(j.started_at, v_now),
+            updated_at = v_now
+        WHERE j.id = v_hold.i AND j.token = v_hold.t AND j.lease_until > v_cutoff;
+        IF NOT FOUND THEN
+            v_lost := v_lost || v_hold.i;
+        END IF;
+    END LOOP;
+    RETURN array_to_json(v_lost);
+END
+$$;

@@ -1,0 +1,113 @@
+-- settle_outcomes: the settling half of an exchange. Answers [[id, state, run_at_us], …] for whatever did not end as a plain success;
+-- state null says that the lease was lost and nothing was changed. Null: everything was a plain success.
+--
+-- Takes {"done": [{"i": id, "t": token, "r": result, "s": summary, "a": artifacts}], "rest": [{"i", "t", "o": move, …}]}: plain
+-- completions, which go in one statement, and everything else, one by one.
+-- Invariant: only the grant that holds the lease may write. `token` rises in claim and nowhere else, and a lease that ran out counts
+-- no more, so a late worker matches no row.
+-- Rows are found by id and locked in its order, then written where they lie (ctid): the plan cannot turn around, whatever the
+-- planner believes about the size of the table.
+CREATE OR REPLACE FUNCTION tenure.settle_outcomes(p_outcomes json, p_now timestamptz) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_done json := p_outcomes -> 'done';
+    v_rest json := p_outcomes -> 'rest';
+    v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
+    v_answers json[] := '{}';
+    v_settled integer;
+    v_odd uuid[];
+    v_told uuid[];
+    v_events boolean := EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events);
+BEGIN
+    IF v_rest IS NOT NULL THEN
+        PERFORM 1 FROM tenure.job AS j
+        WHERE j.id IN (
+            SELECT g.i FROM json_to_recordset(coalesce(v_done, '[]')) AS g(i uuid)
+            UNION ALL SELECT g.i FROM json_to_recordset(v_rest) AS g(i uuid)
+        )
+        ORDER BY j.id FOR UPDATE;
+    END IF;
+    IF v_done IS NOT NULL THEN
+        WITH given AS MATERIALIZED (
+            SELECT g.i, g.t, g.r, g.s, g.a FROM json_to_recordset(v_done) AS g(i uuid, t bigint, r json, s text, a text) ORDER BY g.i
+        ), held AS MATERIALIZED (
+            SELECT k.at, g.r, g.s, g.a
+            FROM given AS g
+            CROSS JOIN LATERAL (
+                SELECT j.ctid AS at
+                FROM tenure.job AS j
+                WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
+                FOR UPDATE
+            ) AS k
+        ), ended AS (
+            UPDATE tenure.job AS j
+            SET state = CASE WHEN j.cancel_requested_at IS NULL THEN 'succeeded' ELSE 'cancelled' END,
+                result = h.r,
+                result_summary = h.s,
+                artifacts_path = coalesce(h.a, j.artifacts_path),
+                lease_owner = NULL,
+                lease_until = NULL,
+                started_at = coalesce(j.started_at, j.claimed_at),
+                finished_at = p_now,
+                dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
+                updated_at = p_now
+            FROM held AS h
+            WHERE j.ctid = h.at
+            RETURNING j.id, j.cancel_requested_at
+        )
+        SELECT count(*), array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events)
+        INTO v_settled, v_odd, v_told
+        FROM ended AS e;
+        IF v_told IS NOT NULL THEN
+            INSERT INTO tenure.event (at, kind, job_id, queue)
+            SELECT p_now, CASE j.state WHEN 'succeeded' THEN 'completed' ELSE j.state END, j.id, j.queue
+            FROM unnest(v_told) AS s(id)
+            JOIN tenure.job AS j ON j.id = s.id
+            JOIN tenure.queue AS q ON q.name = j.queue AND q.events;
+        END IF;
+        IF v_odd IS NOT NULL THEN
+            v_answers := v_answers || tenure.cancelled_instead(v_odd, p_now);
+        END IF;
+        IF v_settled < json_array_length(v_done) THEN
+            v_answers := v_answers || tenure.refused_completions(v_done);
+        END IF;
+    END IF;
+    IF v_rest IS NOT NULL THEN
+        v_answers := v_answers || tenure.settle_rest(v_rest, p_now, v_cutoff);
+    END IF;
+    IF cardinality(v_answers) = 0 THEN
+        RETURN NULL;
+    END IF;
+    RETURN array_to_json(v_answers);
+END
+$$;
+
+-- cancelled_instead: completions of jobs that were asked to stop end as cancelled; their attempt is written down.
+CREATE OR REPLACE FUNCTION tenure.cancelled_instead(p_ids uuid[], p_now timestamptz) RETURNS json[]
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    INSERT INTO tenure.attempt (job_id, token, attempt, claimed_at, ended_at, outcome, failure_class, error)
+    SELECT j.id, j.token, j.attempt, j.claimed_at, p_now, 'cancelled', 'cancelled', 'Completed after a cancel was requested.'
+    FROM unnest(p_ids) AS c(id) JOIN tenure.job AS j ON j.id = c.id
+    ON CONFLICT DO NOTHING;
+    UPDATE tenure.job AS j SET failure_class = 'cancelled' WHERE j.id = ANY (p_ids);
+    RETURN ARRAY(SELECT json_build_array(c.id, 'cancelled', NULL) FROM unnest(p_ids) AS c(id));
+END
+$$;
+
+-- refused_completions: of these completions, those that did not count: lost. One that was taken in by an earlier try of the same
+-- request (succeeded under that very token) is no refusal.
+CREATE OR REPLACE FUNCTION tenure.refused_completions(p_done json) RETURNS json[]
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT coalesce(array_agg(json_build_array(g.i, CASE WHEN j.state = 'cancelled' AND a.outcome = 'cancelled' THEN 'cancelled' END, NULL)), '{}')
+    FROM json_to_recordset(p_done) AS g(i uuid, t bigint)
+    LEFT JOIN tenure.job AS j ON j.id = g.i AND j.token = g.t
+    LEFT JOIN tenure.attempt AS a ON a.job_id = g.i AND a.token = g.t
+    WHERE j.state IS DISTINCT FROM 'succeeded'
+$$;

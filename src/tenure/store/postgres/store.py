@@ -1,0 +1,245 @@
+"""Jobs in PostgreSQL. Every request is one call of a function; what is decided is decided there."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+import psycopg
+from pydantic_core import from_json
+
+from tenure.errors import InternalError, StoreBusy, TenureError
+from tenure.model import fault
+from tenure.model.clock import from_us
+from tenure.model.job import Enqueued
+from tenure.store.base import (
+    Claim,
+    Enqueue,
+    Exchange,
+    Heartbeat,
+    Request,
+    StoreStats,
+    Subscription,
+)
+from tenure.store.postgres import migrate as migrations
+from tenure.store.postgres import moves, operating, reading, scheduling
+from tenure.store.postgres.call import Call
+from tenure.store.postgres.errors import driver_errors, is_safe, translate
+from tenure.store.postgres.gather import Gather
+from tenure.store.postgres.link import Link
+from tenure.store.postgres.listen import Listener
+from tenure.store.postgres.marks import Marks
+from tenure.store.postgres.pool import Pool
+
+T = TypeVar("T")
+
+_CALLS: dict[type[Any], Call] = {**moves.CALLS, **reading.CALLS, **operating.CALLS, **scheduling.CALLS}
+_TRIES = 6
+
+
+class PostgresStore:
+    """A store on PostgreSQL 14 or later. Thread-safe, loop-safe, fork-safe."""
+
+    def __init__(
+        self, url: str, *, pool_size: int = 10, reply_seconds: float = 60.0, wait_seconds: float = 30.0
+    ) -> None:
+        self.url = url
+        self._reply_seconds = reply_seconds
+        self._pool = Pool(self._connect, pool_size, wait_seconds)
+        # Heartbeats have a connection of their own: however busy the rest is, leases are extended.
+        self._pulse = Pool(self._connect, 1, wait_seconds)
+        self._marks = Marks()
+        self._gather = Gather(self._enqueue_now, self._aenqueue_now)
+        self._listener: Listener | None = None
+        self._lock = threading.Lock()
+        self._requests = self._statements = self._retries = 0
+
+    def do(self, request: Request[T]) -> T:
+        """Carry out a request and wait for the answer."""
+        self._requests += 1
+        if type(request) is Enqueue:
+            return cast(T, self._gather.enqueue(request))
+        if isinstance(request, (Exchange, Claim)):
+            return cast(
+                T, self._exchange(request, lambda argument: self._run("exchange", argument, self._pool, tries=1))
+            )
+        call = _call_for(request)
+        pool = self._pulse if type(request) is Heartbeat else self._pool
+        answer = self._run(call.function, call.encode(request), pool)
+        return cast(T, call.decode(answer, request))
+
+    async def ado(self, request: Request[T]) -> T:
+        """Carry out a request without blocking the event loop."""
+        self._requests += 1
+        if type(request) is Enqueue:
+            return cast(T, await self._gather.aenqueue(request))
+        if isinstance(request, (Exchange, Claim)):
+            return cast(T, await self._aexchange(request))
+        call = _call_for(request)
+        pool = self._pulse if type(request) is Heartbeat else self._pool
+        answer = await self._arun(call.function, call.encode(request), pool)
+        return cast(T, call.decode(answer, request))
+
+    def enqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
+        """Enqueue inside the caller's transaction."""
+        from tenure.store import caller
+
+        answer = caller.call_enqueue(connection, moves.encode_enqueue(request, notify="always"))
+        return moves.decode_enqueue(answer, request)
+
+    async def aenqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
+        """The same on an async connection."""
+        from tenure.store import caller
+
+        answer = await caller.acall_enqueue(connection, moves.encode_enqueue(request, notify="always"))
+        return moves.decode_enqueue(answer, request)
+
+    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Subscription:
+        """Be woken by notifications. One listening connection serves all subscriptions of this store."""
+        with self._lock:
+            if self._listener is None:
+                self._listener = Listener(self.url)
+            return self._listener.subscribe(queues, wake)
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to this version."""
+        return migrations.migrate(self.url)
+
+    def migration_sql(self) -> str:
+        """What `migrate` runs on an empty database."""
+        return migrations.migration_sql()
+
+    def schema_version(self) -> int:
+        """The newest migration in the database, 0 if there is none."""
+        return migrations.schema_version(self.url)
+
+    def now(self) -> datetime:
+        """The server's clock, or the one a test has set."""
+        return from_us(int(self._run("now_us", None, self._pool)))
+
+    def stats(self) -> StoreStats:
+        """Counters since this object was made. Every statement is a transaction of its own."""
+        return StoreStats(self._requests, self._statements, self._statements, self._retries)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        with self._lock:
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        self._pool.close()
+        self._pulse.close()
+
+    async def aclose(self) -> None:
+        """The same; closing sockets does not block for long, but the listener's thread is joined elsewhere."""
+        import asyncio
+
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    def _connect(self) -> Link:
+        with driver_errors(self.url):
+            return Link(self.url, self._reply_seconds)
+
+    def _refuse(self, exc: psycopg.Error, attempt: int, tries: int) -> None:
+        """Raise what `exc` means, unless another try may do."""
+        error = translate(exc, self.url)
+        if not _worth_another_try(error, attempt, tries):
+            raise error from (exc if is_safe(exc, self.url) else None)
+        self._retries += 1
+
+    def _run(self, function: str, argument: str | None, pool: Pool, tries: int = _TRIES) -> Any:
+        """One call; repeated where the server says that nothing happened and another try may do."""
+        for attempt in range(1, tries + 1):
+            link = pool.take()
+            self._statements += 1
+            try:
+                answer = link.call(function, argument)
+                fault.point("after_commit_before_reply")
+                return None if answer is None else from_json(answer)
+            except psycopg.Error as exc:
+                self._refuse(exc, attempt, tries)
+            finally:
+                pool.give(link)
+            time.sleep(_pause(attempt))
+        raise InternalError("unreachable: the last try either answers or raises")
+
+    async def _arun(self, function: str, argument: str | None, pool: Pool, tries: int = _TRIES) -> Any:
+        import asyncio
+
+        for attempt in range(1, tries + 1):
+            link = await pool.atake()
+            self._statements += 1
+            try:
+                answer = await link.acall(function, argument)
+                fault.point("after_commit_before_reply")
+                return None if answer is None else from_json(answer)
+            except psycopg.Error as exc:
+                self._refuse(exc, attempt, tries)
+            finally:
+                pool.give(link)
+            await asyncio.sleep(_pause(attempt))
+        raise InternalError("unreachable: the last try either answers or raises")
+
+    def _enqueue_now(self, request: Enqueue) -> list[Enqueued]:
+        return moves.decode_enqueue(self._run("enqueue", moves.encode_enqueue(request), self._pool), request)
+
+    async def _aenqueue_now(self, request: Enqueue) -> list[Enqueued]:
+        answer = await self._arun("enqueue", moves.encode_enqueue(request), self._pool)
+        return moves.decode_enqueue(answer, request)
+
+    def _exchange(self, request: Exchange | Claim, run: Callable[[str], Any]) -> Any:
+        exchange, argument, full = self._prepare(request)
+        if argument is None:
+            return self._empty(request)
+        return self._finish(request, exchange, run(argument), full=full)
+
+    async def _aexchange(self, request: Exchange | Claim) -> Any:
+        exchange, argument, full = self._prepare(request)
+        if argument is None:
+            return self._empty(request)
+        answer = await self._arun("exchange", argument, self._pool, tries=1)
+        return self._finish(request, exchange, answer, full=full)
+
+    def _prepare(self, request: Exchange | Claim) -> tuple[Exchange, str | None, bool]:
+        exchange = request if isinstance(request, Exchange) else Exchange((), request)
+        parts, full = [], True
+        if exchange.outcomes:
+            parts.append(f'"outcomes":{moves.encode_outcomes(exchange.outcomes)}')
+        if exchange.claim is not None:
+            marks = self._marks.give(exchange.claim)
+            full = marks is None
+            parts.append(f'"claim":{moves.encode_claim(exchange.claim, marks)}')
+        return exchange, f"{{{','.join(parts)}}}" if parts else None, full
+
+    def _finish(self, request: Exchange | Claim, exchange: Exchange, answer: Any, *, full: bool) -> Any:
+        granted = answer.get("granted")
+        if granted is not None and exchange.claim is not None:
+            self._marks.take(exchange.claim, granted, full=full)
+        exchanged = moves.decode_exchange(answer, exchange)
+        return exchanged if isinstance(request, Exchange) else exchanged.grants
+
+    def _empty(self, request: Exchange | Claim) -> Any:
+        from tenure.store.base import Exchanged
+
+        return Exchanged({}, []) if isinstance(request, Exchange) else []
+
+
+def _call_for(request: Request[Any]) -> Call:
+    call = _CALLS.get(type(request))
+    if call is None:
+        raise InternalError(f"PostgreSQL does not know the request {type(request).__name__}. Please report this.")
+    return call
+
+
+def _worth_another_try(error: TenureError, attempt: int, tries: int) -> bool:
+    """Deadlock, serialization, lock time-out: the server says nothing happened.
+    A lost connection is left to the caller."""
+    return type(error) is StoreBusy and attempt < tries
+
+
+def _pause(attempt: int) -> float:
+    return random.uniform(0.5, 1.0) * min(0.5, 0.005 * (1 << attempt))
