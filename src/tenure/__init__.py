@@ -1,1 +1,302 @@
-"""Tenure: a durable job queue for agents and for side effects that must not get lost."""
+"""Tenure: a durable job queue for agents and for side effects that must not get lost.
+
+Names are resolved when they are first used, so that `import tenure` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenure.app import App as App
+    from tenure.door.function import JobFunction as JobFunction
+    from tenure.door.settings import QueueSettings as QueueSettings
+    from tenure.door.working import Held as Held
+    from tenure.errors import AccessDenied as AccessDenied
+    from tenure.errors import ConfigError as ConfigError
+    from tenure.errors import Corrupt as Corrupt
+    from tenure.errors import DiskFull as DiskFull
+    from tenure.errors import Forbidden as Forbidden
+    from tenure.errors import ForbiddenKey as ForbiddenKey
+    from tenure.errors import GateClosed as GateClosed
+    from tenure.errors import HandlerError as HandlerError
+    from tenure.errors import IllegalMove as IllegalMove
+    from tenure.errors import InternalError as InternalError
+    from tenure.errors import InvalidArgument as InvalidArgument
+    from tenure.errors import InvalidPayload as InvalidPayload
+    from tenure.errors import KeyConflict as KeyConflict
+    from tenure.errors import KeyRequired as KeyRequired
+    from tenure.errors import LeaseLost as LeaseLost
+    from tenure.errors import MissingExtra as MissingExtra
+    from tenure.errors import NotFound as NotFound
+    from tenure.errors import OperatorError as OperatorError
+    from tenure.errors import ReadOnly as ReadOnly
+    from tenure.errors import SchemaAhead as SchemaAhead
+    from tenure.errors import SchemaBehind as SchemaBehind
+    from tenure.errors import SchemaError as SchemaError
+    from tenure.errors import StoreBusy as StoreBusy
+    from tenure.errors import StoreUnavailable as StoreUnavailable
+    from tenure.errors import TenureError as TenureError
+    from tenure.errors import UnknownKind as UnknownKind
+    from tenure.errors import UnknownProfile as UnknownProfile
+    from tenure.errors import UnknownQueue as UnknownQueue
+    from tenure.errors import UsageError as UsageError
+    from tenure.handler.building import JobOptions as JobOptions
+    from tenure.handler.context import Context as Context
+    from tenure.handler.ends import Permanent as Permanent
+    from tenure.handler.ends import RetryAfter as RetryAfter
+    from tenure.handler.ends import Snooze as Snooze
+    from tenure.handler.ends import Suspend as Suspend
+    from tenure.model.event import Event as Event
+    from tenure.model.event import EventKind as EventKind
+    from tenure.model.event import NewEvent as NewEvent
+    from tenure.model.ids import JobId as JobId
+    from tenure.model.ids import Token as Token
+    from tenure.model.ids import WorkerId as WorkerId
+    from tenure.model.job import Attempt as Attempt
+    from tenure.model.job import DeadLetter as DeadLetter
+    from tenure.model.job import Enqueued as Enqueued
+    from tenure.model.job import Grant as Grant
+    from tenure.model.job import Job as Job
+    from tenure.model.job import NewJob as NewJob
+    from tenure.model.outcome import Beat as Beat
+    from tenure.model.outcome import Completed as Completed
+    from tenure.model.outcome import EffectRecord as EffectRecord
+    from tenure.model.outcome import Failed as Failed
+    from tenure.model.outcome import FailureClass as FailureClass
+    from tenure.model.outcome import Outcome as Outcome
+    from tenure.model.outcome import Rejected as Rejected
+    from tenure.model.outcome import Released as Released
+    from tenure.model.outcome import Settled as Settled
+    from tenure.model.outcome import Stopped as Stopped
+    from tenure.model.outcome import Suspended as Suspended
+    from tenure.model.outcome import Triage as Triage
+    from tenure.model.policy import Backoff as Backoff
+    from tenure.model.policy import Limits as Limits
+    from tenure.model.policy import QueuePolicy as QueuePolicy
+    from tenure.model.state import Move as Move
+    from tenure.model.state import State as State
+    from tenure.store.base import Cancelled as Cancelled
+    from tenure.store.base import Pruned as Pruned
+    from tenure.store.base import StoreStats as StoreStats
+    from tenure.store.base import WorkerRow as WorkerRow
+    from tenure.store.operating import NamedLease as NamedLease
+    from tenure.store.reading import Audit as Audit
+    from tenure.store.reading import Count as Count
+    from tenure.store.reading import DeadLetterGroup as DeadLetterGroup
+    from tenure.store.reading import Effect as Effect
+    from tenure.store.reading import Gate as Gate
+    from tenure.store.reading import Page as Page
+    from tenure.store.reading import QueueRow as QueueRow
+    from tenure.store.reading import WorkerSeen as WorkerSeen
+
+    __version__: str
+
+__all__ = [
+    "AccessDenied",
+    "App",
+    "Attempt",
+    "Audit",
+    "Backoff",
+    "Beat",
+    "Cancelled",
+    "Completed",
+    "ConfigError",
+    "Context",
+    "Corrupt",
+    "Count",
+    "DeadLetter",
+    "DeadLetterGroup",
+    "DiskFull",
+    "Effect",
+    "EffectRecord",
+    "Enqueued",
+    "Event",
+    "EventKind",
+    "Failed",
+    "FailureClass",
+    "Forbidden",
+    "ForbiddenKey",
+    "Gate",
+    "GateClosed",
+    "Grant",
+    "HandlerError",
+    "Held",
+    "IllegalMove",
+    "InternalError",
+    "InvalidArgument",
+    "InvalidPayload",
+    "Job",
+    "JobFunction",
+    "JobId",
+    "JobOptions",
+    "KeyConflict",
+    "KeyRequired",
+    "LeaseLost",
+    "Limits",
+    "MissingExtra",
+    "Move",
+    "NamedLease",
+    "NewEvent",
+    "NewJob",
+    "NotFound",
+    "OperatorError",
+    "Outcome",
+    "Page",
+    "Permanent",
+    "Pruned",
+    "QueuePolicy",
+    "QueueRow",
+    "QueueSettings",
+    "ReadOnly",
+    "Rejected",
+    "Released",
+    "RetryAfter",
+    "SchemaAhead",
+    "SchemaBehind",
+    "SchemaError",
+    "Settled",
+    "Snooze",
+    "State",
+    "Stopped",
+    "StoreBusy",
+    "StoreStats",
+    "StoreUnavailable",
+    "Suspend",
+    "Suspended",
+    "TenureError",
+    "Token",
+    "Triage",
+    "UnknownKind",
+    "UnknownProfile",
+    "UnknownQueue",
+    "UsageError",
+    "WorkerId",
+    "WorkerRow",
+    "WorkerSeen",
+    "__version__",
+]
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "tenure.app": ("App",),
+    "tenure.door.function": ("JobFunction",),
+    "tenure.door.settings": ("QueueSettings",),
+    "tenure.door.working": ("Held",),
+    "tenure.errors": (
+        "AccessDenied",
+        "ConfigError",
+        "Corrupt",
+        "DiskFull",
+        "Forbidden",
+        "ForbiddenKey",
+        "GateClosed",
+        "HandlerError",
+        "IllegalMove",
+        "InternalError",
+        "InvalidArgument",
+        "InvalidPayload",
+        "KeyConflict",
+        "KeyRequired",
+        "LeaseLost",
+        "MissingExtra",
+        "NotFound",
+        "OperatorError",
+        "ReadOnly",
+        "SchemaAhead",
+        "SchemaBehind",
+        "SchemaError",
+        "StoreBusy",
+        "StoreUnavailable",
+        "TenureError",
+        "UnknownKind",
+        "UnknownProfile",
+        "UnknownQueue",
+        "UsageError",
+    ),
+    "tenure.handler.building": ("JobOptions",),
+    "tenure.handler.context": ("Context",),
+    "tenure.handler.ends": (
+        "Permanent",
+        "RetryAfter",
+        "Snooze",
+        "Suspend",
+    ),
+    "tenure.model.event": (
+        "Event",
+        "EventKind",
+        "NewEvent",
+    ),
+    "tenure.model.ids": (
+        "JobId",
+        "Token",
+        "WorkerId",
+    ),
+    "tenure.model.job": (
+        "Attempt",
+        "DeadLetter",
+        "Enqueued",
+        "Grant",
+        "Job",
+        "NewJob",
+    ),
+    "tenure.model.outcome": (
+        "Beat",
+        "Completed",
+        "EffectRecord",
+        "Failed",
+        "FailureClass",
+        "Outcome",
+        "Rejected",
+        "Released",
+        "Settled",
+        "Stopped",
+        "Suspended",
+        "Triage",
+    ),
+    "tenure.model.policy": (
+        "Backoff",
+        "Limits",
+        "QueuePolicy",
+    ),
+    "tenure.model.state": (
+        "Move",
+        "State",
+    ),
+    "tenure.store.base": (
+        "Cancelled",
+        "Pruned",
+        "StoreStats",
+        "WorkerRow",
+    ),
+    "tenure.store.operating": ("NamedLease",),
+    "tenure.store.reading": (
+        "Audit",
+        "Count",
+        "DeadLetterGroup",
+        "Effect",
+        "Gate",
+        "Page",
+        "QueueRow",
+        "WorkerSeen",
+    ),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        found: object = version("tenure")
+    elif name in _HOME:
+        from importlib import import_module
+
+        found = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module 'tenure' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

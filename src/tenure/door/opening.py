@@ -1,0 +1,79 @@
+"""From a URL to an open store. The engines are imported here and late, so that each costs only those who use it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from tenure.errors import ConfigError, MissingExtra, nearest
+from tenure.store.base import Store
+
+if TYPE_CHECKING:
+    from tenure.model.clock import Clock
+
+Migrate = Literal["auto", "always", "never"]
+
+SCHEMES = ("sqlite", "postgresql", "postgres")
+
+_PASSWORD = re.compile(r"(?<=://)([^/@]*?):([^/]*)@|(?<=[?&]password=)[^&]*", re.IGNORECASE)
+_DRIVERS = frozenset({"psycopg", "psycopg_pool", "psycopg_binary"})
+
+
+def open_store(url: str, migrate: Migrate, clock: Clock | None = None) -> Store:
+    """Open the store and see to its schema.
+
+    Raises: ConfigError, MissingExtra, StoreUnavailable, SchemaBehind, SchemaAhead.
+    """
+    if scheme_of(url) == "sqlite":
+        return _open_sqlite(url, migrate, clock)
+    if clock is not None:
+        raise ConfigError("PostgreSQL keeps its own clock, so none can be handed in. See tenure.testing.temporary_app.")
+    return _open_postgres(url, migrate)
+
+
+def scheme_of(url: str) -> str:
+    """The engine that a URL names. Raises: ConfigError."""
+    scheme, mark, _ = url.partition("://")
+    if not mark:
+        hint = f" For a SQLite file write sqlite:///{url}." if re.fullmatch(r"[\w./~-]+", url) else ""
+        raise ConfigError(f"{shown_url(url)!r} is no database URL: it has no '://'.{hint}")
+    if scheme not in SCHEMES:
+        raise ConfigError(f"{shown_url(url)!r}: there is no engine {scheme!r}.{nearest(scheme, SCHEMES)}")
+    return scheme
+
+
+def shown_url(url: str) -> str:
+    """The URL as it may be shown: without a password."""
+    return _PASSWORD.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else "***", url)
+
+
+def _open_sqlite(url: str, migrate: Migrate, clock: Clock | None) -> Store:
+    from tenure.store.sqlite.store import SqliteStore
+
+    store = SqliteStore(url, clock=clock)
+    if migrate != "never":
+        try:
+            store.migrate()
+        except BaseException:
+            store.close()
+            raise
+    return store
+
+
+def _open_postgres(url: str, migrate: Migrate) -> Store:
+    try:
+        from tenure.store.postgres.store import PostgresStore
+    except ModuleNotFoundError as exc:
+        if exc.name in _DRIVERS:
+            raise MissingExtra("postgres", "PostgreSQL") from exc
+        raise
+    store = PostgresStore(url)
+    try:
+        if migrate == "always" or (migrate == "auto" and store.schema_version() == 0):
+            store.migrate()
+        if migrate != "never":
+            store.check_schema()
+    except BaseException:
+        store.close()
+        raise
+    return store
