@@ -43,11 +43,11 @@ def _retold(annotation: Any) -> Any:
 def _retold_class(annotation: Any) -> Any:
     import typing_extensions
 
-    hints = typing.get_type_hints(annotation, include_extras=True)
-    required = annotation.__required_keys__
     told = {}
-    for name, hint in hints.items():
-        if typing.get_origin(hint) in {typing.Required, typing.NotRequired}:
-            hint = typing.get_args(hint)[0]  # noqa: PLW2901 - the marker is told again below
-        told[name] = _retold(hint) if name in required else typing_extensions.NotRequired[_retold(hint)]
+    for name, hint in typing.get_type_hints(annotation, include_extras=True).items():
+        # The marker decides where there is one: under `from __future__ import annotations` the class did not see it.
+        marker, required = typing.get_origin(hint), name in annotation.__required_keys__
+        if marker is typing.Required or marker is typing.NotRequired:
+            hint, required = typing.get_args(hint)[0], marker is typing.Required  # noqa: PLW2901
+        told[name] = _retold(hint) if required else typing_extensions.NotRequired[_retold(hint)]
     return typing_extensions.TypedDict(annotation.__name__, told)  # type: ignore[operator]
