@@ -1,0 +1,90 @@
+"""Heartbeat and start: what a worker says while it holds jobs."""
+
+from __future__ import annotations
+
+import json
+
+from tenure.errors import GateClosed, InvalidArgument
+from tenure.model.ids import JobId
+from tenure.model.outcome import Beat, Settled
+from tenure.store.base import Heartbeat, Hold, Start, WorkerRow
+from tenure.store.sqlite.queries import load
+from tenure.store.sqlite.transaction import Row, Transaction
+
+
+def heartbeat(transaction: Transaction, request: Heartbeat) -> Beat:
+    """See store.base.Heartbeat."""
+    if request.lease_seconds is not None and request.lease_seconds <= 0:
+        raise InvalidArgument(
+            f"lease_seconds: expected more than 0, got {request.lease_seconds:g}. No lease was extended."
+        )
+    if request.worker is not None:
+        _beat_worker(transaction, request.worker, is_all=not request.holds)
+    lost: set[JobId] = set()
+    stop: set[JobId] = set()
+    started: list[JobId] = []
+    for hold in request.holds:
+        row = _write(transaction, "heartbeat", hold, request.lease_seconds)
+        if row is None:
+            lost.add(hold.job_id)
+            continue
+        if row[0] is not None:
+            stop.add(hold.job_id)
+        if hold.started and row[1] == transaction.now:
+            started.append(hold.job_id)
+    transaction.record("started", started)
+    transaction.record("progress", (hold.job_id for hold in request.holds if hold.progress and hold.job_id not in lost))
+    return Beat(frozenset(lost), frozenset(stop))
+
+
+def start(transaction: Transaction, request: Start) -> list[Settled]:
+    """See store.base.Start."""
+    answers = []
+    started = []
+    for hold in request.holds:
+        row = _write(transaction, "start", hold)
+        answers.append(Settled(hold.job_id, hold.token, None if row is None else "running"))
+        if row is not None and row[0] == transaction.now:
+            started.append(hold.job_id)
+    transaction.record("started", started)
+    return answers
+
+
+def _write(transaction: Transaction, statement: str, hold: Hold, lease_seconds: float | None = None) -> Row | None:
+    return transaction.one(
+        load(statement),
+        {
+            "now": transaction.now,
+            "job_id": hold.job_id,
+            "token": hold.token,
+            "progress": hold.progress,
+            "started": hold.started,
+            "lease_seconds": lease_seconds,
+        },
+    )
+
+
+def _beat_worker(transaction: Transaction, worker: WorkerRow, *, is_all: bool) -> None:
+    """Write the worker's row, unless a gate is closed. Leases are extended either way: no gate may cost a worker its jobs."""
+    gate = transaction.one(load("heartbeat_gate"), {"queues": json.dumps(list(worker.queues))})
+    if gate is not None and gate[0] is not None:
+        if is_all:
+            raise GateClosed(gate[0], f"the heartbeat of worker {worker.id}")
+        return
+    transaction.run(
+        load("worker_beat"),
+        {
+            "id": worker.id,
+            "hostname": worker.hostname,
+            "pid": worker.pid,
+            "queues": json.dumps(list(worker.queues)),
+            "kinds": json.dumps(list(worker.kinds)),
+            "concurrency": worker.concurrency,
+            "version": worker.version,
+            "executor_kind": worker.profile_kind,
+            "status": worker.status,
+            "current_job_id": worker.current_job_id,
+            "info": worker.info,
+            "now": transaction.now,
+        },
+    )

@@ -1,0 +1,112 @@
+"""One file in one process: its writer, its readers and its wake-ups, shared by all stores that name it.
+
+Forks. A SQLite connection must not be used, nor even closed, on the other side of a fork. Before a fork everything is brought to
+rest, because a child that inherits a lock held by a thread which does not exist there would wait for ever; after it the parent goes on, and
+the child forgets the parent's connections without closing them and opens its own when first asked. A process that was
+forked behind Python's back is recognised by its pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import weakref
+from pathlib import Path
+from typing import Final
+
+from tenure.store.sqlite import place
+from tenure.store.sqlite.readers import Readers
+from tenure.store.sqlite.wake import Hub
+from tenure.store.sqlite.writer import Writer
+
+FORK_WAIT_SECONDS: Final = 5.0
+
+_mutex = threading.Lock()
+_open: dict[Path, Database] = {}
+_all: weakref.WeakSet[Database] = weakref.WeakSet()
+_abandoned: list[sqlite3.Connection] = []
+_paused: list[tuple[Database, bool, int]] = []
+
+
+class Database:
+    """Shared by reference count: `acquire` and `release`."""
+
+    def __init__(self, path: Path, busy_seconds: float) -> None:
+        self.path = path
+        self.users = 0
+        self.hub = Hub(path)
+        self.writer = Writer(path, busy_seconds, self.hub.tell)
+        self.readers = Readers(path)
+        self._pid = os.getpid()
+        _all.add(self)
+
+    def check_pid(self) -> None:
+        """Notice a fork that no hook told us of."""
+        if os.getpid() != self._pid:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """In a forked child: start afresh, and keep the parent's connections from ever being closed here."""
+        self._pid = os.getpid()
+        left = [*self.writer.abandon(), *self.readers.abandon(), *self.hub.abandon()]
+        _abandoned.extend(left)
+        if left:
+            import ctypes
+
+            for connection in left:  # not even at exit
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def acquire(path: Path, busy_seconds: float) -> Database:
+    """The database of this path in this process."""
+    place.prepare(path)
+    with _mutex:
+        database = _open.get(path)
+        if database is None:
+            database = _open[path] = Database(path, busy_seconds)
+        database.users += 1
+        return database
+
+
+def release(database: Database) -> None:
+    """One user fewer; the last one closes it."""
+    with _mutex:
+        database.users -= 1
+        if database.users > 0:
+            return
+        if _open.get(database.path) is database:
+            del _open[database.path]
+    database.check_pid()
+    database.hub.close()
+    database.readers.close()
+    database.writer.close()
+
+
+def _before_fork() -> None:
+    _mutex.acquire(timeout=FORK_WAIT_SECONDS)
+    for database in list(_all):
+        paused = database.writer.pause(FORK_WAIT_SECONDS)
+        _paused.append((database, paused, database.readers.pause(FORK_WAIT_SECONDS)))
+
+
+def _after_in_parent() -> None:
+    for database, paused, slots in _paused:
+        if paused:
+            database.writer.go_on()
+        database.readers.go_on(slots)
+    _paused.clear()
+    with contextlib.suppress(RuntimeError):
+        _mutex.release()
+
+
+def _after_in_child() -> None:
+    global _mutex
+    _mutex = threading.Lock()
+    _paused.clear()
+    for database in list(_all):
+        database.abandon()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

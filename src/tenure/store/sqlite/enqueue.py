@@ -1,0 +1,156 @@
+"""Enqueue: rows in state `queued`, on the terms of their queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from tenure.errors import ForbiddenKey, GateClosed, InvalidArgument, KeyConflict, KeyRequired
+from tenure.model.clock import to_us
+from tenure.model.ids import JobId
+from tenure.model.job import NEW_JOB_EXTRAS, Enqueued, NewJob
+from tenure.model.policy import QueuePolicy
+from tenure.store.base import Enqueue
+from tenure.store.sqlite import policies
+from tenure.store.sqlite.connect import forbidden_key, payload_hash
+from tenure.store.sqlite.queries import load
+from tenure.store.sqlite.transaction import Row, Transaction
+
+_PLAIN: Final = load("enqueue_plain")
+_FULL: Final = load("enqueue")
+_TERMS: Final = load("enqueue_terms")
+
+_extras = attrgetter(*NEW_JOB_EXTRAS)
+_NO_EXTRAS: Final = (None,) * len(NEW_JOB_EXTRAS)
+
+# Columns of enqueue_terms.
+_PROFILE, _PRIORITY, _RANK, _MAX_ATTEMPTS, _SLOT, _KEY_REQUIRED, _KEY_CONFLICT, _WINDOW, _FORBIDDEN, _GATE = range(10)
+# Places in the rows handed to enqueue.sql.
+_ROW_HASH, _ROW_SLOT = 14, 13
+
+
+def enqueue(transaction: Transaction, request: Enqueue) -> list[Enqueued]:
+    """See store.base.Enqueue."""
+    return insert(transaction, request.jobs, request.create_queues)
+
+
+def insert(
+    transaction: Transaction,
+    jobs: Sequence[NewJob],
+    create_queues: Mapping[str, QueuePolicy] | None = None,
+    *,
+    is_gated: bool = True,
+) -> list[Enqueued]:
+    """Insert jobs. The follow-ups of a completed job pass every gate: settling is never refused."""
+    if create_queues:
+        _create_missing(transaction, create_queues)
+    now = transaction.now
+    terms: dict[Any, Row] = {}
+    plain: list[Row] = []
+    full: list[Row] = []
+    keyed: dict[JobId, tuple[NewJob, Row, Row]] = {}
+    for job in jobs:
+        ask = (job.queue, job.kind, job.priority, job.max_attempts)
+        term = terms.get(ask) or terms.setdefault(ask, _terms(transaction, job, is_gated))
+        run_at = now if job.run_at is None and job.delay_seconds is None else _run_at(job, now)
+        is_due = 1 if run_at <= now else 0  # sqlite3 takes an int faster than a bool
+        row = (
+            job.id, job.kind, job.payload, job.queue, term[0], term[1], term[2], term[3], run_at, is_due, now, now,
+        )  # fmt: skip
+        extras = _extras(job)
+        if job.key is None and extras == _NO_EXTRAS and not term[_KEY_REQUIRED] and term[_FORBIDDEN] is None:
+            plain.append(row)
+        else:
+            row = (*row, *_key_columns(job, term), term[_FORBIDDEN], *extras)
+            full.append(row)
+            if job.key is not None:
+                keyed[job.id] = (job, term, row)
+        if is_due:
+            transaction.woken.add(job.queue)
+    made = (transaction.many(_PLAIN, plain) if plain else 0) + (transaction.many(_FULL, full) if full else 0)
+    if made == len(jobs):
+        answers = [Enqueued(job.id) for job in jobs]
+    else:
+        answers = _sort_out(transaction, jobs, keyed)
+    transaction.record("queued", (answer.id for answer in answers if not answer.duplicate))
+    return answers
+
+
+def _create_missing(transaction: Transaction, declared: Mapping[str, QueuePolicy]) -> None:
+    for name, policy in declared.items():
+        if transaction.one(load("queue_found"), (name,)) is None:
+            policies.create(transaction, name, policy)
+
+
+def _terms(transaction: Transaction, job: NewJob, is_gated: bool) -> Row:
+    term = transaction.one(
+        _TERMS,
+        {
+            "queue": job.queue,
+            "kind": job.kind,
+            "priority": job.priority,
+            "max_attempts": job.max_attempts,
+            "now": transaction.now,
+        },
+    )
+    if term is None:
+        raise policies.unknown(transaction, job.queue)
+    if is_gated and term[_GATE] is not None:
+        raise GateClosed(term[_GATE], f"enqueueing in {job.queue!r}")
+    if not -(2**31) <= term[_PRIORITY] < 2**31:
+        raise InvalidArgument(f"priority: {term[_PRIORITY]} does not fit into 32 bits. Nothing was enqueued.")
+    if term[_MAX_ATTEMPTS] < 1:
+        raise InvalidArgument(f"max_attempts: expected at least 1, got {term[_MAX_ATTEMPTS]}. Nothing was enqueued.")
+    return term
+
+
+def _run_at(job: NewJob, now: int) -> int:
+    if job.delay_seconds is not None:
+        return now + round(job.delay_seconds * 1_000_000)
+    assert job.run_at is not None
+    return to_us(job.run_at)
+
+
+def _key_columns(job: NewJob, term: Row) -> tuple[str | None, str | None, str | None]:
+    """idempotency_key, dedup_slot, payload_hash; refuses what the queue's policy refuses."""
+    if term[_FORBIDDEN] is not None and (found := forbidden_key(job.payload, term[_FORBIDDEN])) is not None:
+        raise ForbiddenKey(
+            f"Job {job.id}: queue {job.queue!r} takes no payload with the key {found!r}, at any depth. "
+            f"Keep such data where it belongs and put a reference (payload_ref) into the job."
+        )
+    if job.key is None:
+        if term[_KEY_REQUIRED]:
+            raise KeyRequired(
+                f"Job {job.id}: queue {job.queue!r} takes no job without an idempotency key. Give it `key=`."
+            )
+        return None, None, None
+    slot = None if term[_SLOT] is None else term[_SLOT] + job.key
+    return job.key, slot, payload_hash(job.payload)
+
+
+def _sort_out(
+    transaction: Transaction, jobs: Sequence[NewJob], keyed: Mapping[JobId, tuple[NewJob, Row, Row]]
+) -> list[Enqueued]:
+    """Some rows were not inserted: each of those had its id taken (an earlier try of ours) or its key."""
+    answers = []
+    for job in jobs:
+        is_there = transaction.one(load("enqueue_found"), (job.id,)) is not None
+        answers.append(Enqueued(job.id) if is_there else _duplicate(transaction, *keyed[job.id]))
+    return answers
+
+
+def _duplicate(transaction: Transaction, job: NewJob, term: Row, row: Row) -> Enqueued:
+    holder = transaction.one(load("enqueue_holder"), (row[_ROW_SLOT],))
+    assert holder is not None
+    window = term[_WINDOW]
+    if window is not None and holder[1] <= transaction.now - window:
+        transaction.run(load("enqueue_free_slot"), (holder[0],))
+        transaction.run(_FULL, row)
+        return Enqueued(job.id)
+    if term[_KEY_CONFLICT] == "error" and holder[2] != row[_ROW_HASH]:
+        raise KeyConflict(
+            f"Key {job.key!r} of kind {job.kind!r} belongs to job {holder[0]}, which has another payload. Nothing was enqueued. "
+            f"Use another key, or enqueue the same payload."
+        )
+    return Enqueued(JobId(holder[0]), duplicate=True)

@@ -1,0 +1,137 @@
+"""Where the database file may stand, and how it comes into being."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from tenure.errors import AccessDenied, ConfigError, DiskFull, ReadOnly, StoreUnavailable
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+
+# WAL keeps its index in shared memory: all users of the file must run on one machine, under one kernel.
+NETWORK_KINDS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gfs", "gfs2"}
+    | {"ocfs2", "beegfs", "pvfs2", "orangefs", "coda", "ncpfs", "virtiofs", "vboxsf", "davfs", "sshfs", "webdav"}
+)
+
+
+def path_of(url: str) -> Path:
+    """The absolute path in `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+    prefix = "sqlite:///"
+    name = url.removeprefix(prefix).partition("?")[0]
+    if not url.startswith(prefix) or not name or name.endswith("/"):
+        raise ConfigError(
+            f"{url!r} names no SQLite file. Write sqlite:///jobs.db for a file in this folder, sqlite:////var/lib/jobs.db for a full path."
+        )
+    if name == ":memory:":
+        raise ConfigError("A queue in memory would lose accepted jobs. Name a file, as in sqlite:///jobs.db.")
+    return Path(os.path.realpath(name))
+
+
+def prepare(path: Path) -> None:
+    """Make sure that the file is there, with mode 0600, on a disk of this machine. An existing file is left as it is.
+
+    The folder is synced after the file was created: without that, a power cut could take the whole file with it.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder. Name a file in it, as in sqlite:///{path}/jobs.db.")
+    if not path.parent.is_dir():
+        raise StoreUnavailable(
+            f"The folder {path.parent} does not exist. Create it, or name another place for {path.name}."
+        )
+    refuse_network(path.parent)
+    if path.exists():
+        if not os.access(path, os.R_OK):
+            raise AccessDenied(f"This user may not read {path}. Check owner and mode of the file.")
+        if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+            raise ReadOnly(
+                f"{path} cannot be written by this user. Check the mode of the file and its folder, and the mount."
+            )
+        return
+    _create(path)
+
+
+def refuse_network(folder: Path) -> None:
+    """Raise ConfigError if the folder lies on a filesystem that machines share."""
+    kind = filesystem_kind(folder)
+    if kind in NETWORK_KINDS or kind.startswith("fuse.") or kind == "fuse":
+        raise ConfigError(
+            f"{folder} lies on a {kind} filesystem. SQLite's WAL works only among processes of one machine and would damage "
+            f"the file there. Use a local disk, or PostgreSQL if several machines share the queue."
+        )
+
+
+def filesystem_kind(folder: Path) -> str:
+    """The name of the filesystem as the kernel gives it; empty where that cannot be learnt."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        device = os.stat(folder).st_dev
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    kind, deepest = "", -1
+    for line in lines:
+        fields, _, tail = line.partition(" - ")
+        parts = fields.split(" ")
+        point = parts[4].replace("\\040", " ")
+        inside = point == "/" or folder == Path(point) or Path(point) in folder.parents
+        # By device first: a bind mount shows a folder under a path that is not its own. Btrfs has device numbers of
+        # its own, so the path decides there.
+        if inside and len(point) + (1000 if parts[2] == wanted else 0) > deepest:
+            kind, deepest = tail.split(" ")[0], len(point) + (1000 if parts[2] == wanted else 0)
+    return kind
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file stands under this name now; None if there is none."""
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _create(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except FileExistsError:  # another process was faster
+        return
+    except PermissionError as exc:
+        raise AccessDenied(f"This user may not create {path}. Check owner and mode of {path.parent}.") from exc
+    except OSError as exc:
+        if exc.errno == 28:
+            raise DiskFull(f"The disk that holds {path.parent} is full: {path.name} was not created.") from exc
+        if exc.errno == 30:
+            raise ReadOnly(f"{path.parent} is mounted read-only: {path.name} was not created.") from exc
+        raise StoreUnavailable(f"{path} could not be created: {exc.strerror}.") from exc
+    try:
+        os.fchmod(handle, 0o600)  # whatever the umask says
+    finally:
+        os.close(handle)
+    with contextlib.suppress(PermissionError):
+        sync_folder(path.parent)
+
+
+def side_folder(path: Path) -> Path | None:
+    """A folder beside the file for sockets and locks, which only this user may enter. None if it cannot be had."""
+    folder = path.with_name(f"{path.name}-tenure")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        seen = os.lstat(folder)
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and not seen.st_mode & 0o077
+    return folder if is_ours else None

@@ -1,0 +1,122 @@
+"""Reads: connections of their own, so that a look at the queue never waits for a write, nor a write for a look.
+
+Reads are short: a read transaction that stays open keeps the WAL from being reused. So each request is one transaction,
+all its rows are fetched before it ends, and lists have limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from tenure.errors import StoreUnavailable
+from tenure.model.clock import Clock
+from tenure.store.sqlite import place
+from tenure.store.sqlite.connect import open_reader
+from tenure.store.sqlite.errors import is_broken, translate
+from tenure.store.sqlite.queries import load
+from tenure.store.sqlite.transaction import Transaction
+
+MAX_READERS: Final = 4
+
+
+class Readers:
+    """A few read connections, opened when needed. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.transactions = 0
+        self.statements = 0
+        self._path = path
+        self._reset()
+
+    def _reset(self) -> None:
+        self._free: list[tuple[sqlite3.Connection, tuple[int, int]]] = []
+        self._mutex = threading.Lock()
+        self._slots = threading.BoundedSemaphore(MAX_READERS)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def call(self, act: Callable[[Transaction, Any], Any], request: Any, clock: Clock) -> Any:
+        """Carry out a read."""
+        with self._slots:
+            try:
+                return self._call(act, request, clock)
+            except sqlite3.Error as exc:
+                raise translate(exc, self._path) from exc
+
+    async def acall(self, act: Callable[[Transaction, Any], Any], request: Any, clock: Clock) -> Any:
+        """The same in a thread."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(MAX_READERS, thread_name_prefix="tenure-sqlite-reader")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.call, act, request, clock)
+
+    def _call(self, act: Callable[[Transaction, Any], Any], request: Any, clock: Clock) -> Any:
+        connection, identity = self._take()
+        transaction = Transaction(connection, clock.now_us())
+        try:
+            connection.execute(load("begin_read"))
+            try:
+                return act(transaction, request)
+            finally:
+                if connection.in_transaction:
+                    connection.execute(load("rollback"))
+        except BaseException as exc:
+            if is_broken(exc) or not isinstance(exc, Exception):
+                connection.close()
+                identity = None
+            raise
+        finally:
+            with self._mutex:
+                self.transactions += 1
+                self.statements += transaction.statements
+                if identity is not None:
+                    self._free.append((connection, identity))
+
+    def _take(self) -> tuple[sqlite3.Connection, tuple[int, int] | None]:
+        """A connection to the file that stands under the name now."""
+        seen = place.identity(self._path)
+        if seen is None:
+            raise StoreUnavailable(f"{self._path} is gone. Restore it, or create a new queue with `tenure migrate`.")
+        stale: list[sqlite3.Connection] = []
+        found = None
+        with self._mutex:
+            while self._free and found is None:
+                connection, identity = self._free.pop()
+                if identity == seen:
+                    found = connection
+                else:
+                    stale.append(connection)
+        for connection in stale:
+            connection.close()
+        return (found or open_reader(self._path)), seen
+
+    def pause(self, seconds: float) -> int:
+        """Wait until no read runs and keep it so until `go_on`, for a fork. How many slots were taken."""
+        return sum(self._slots.acquire(timeout=seconds) for _ in range(MAX_READERS))
+
+    def go_on(self, taken: int) -> None:
+        """The end of `pause`."""
+        for _ in range(taken):
+            self._slots.release()
+
+    def abandon(self) -> list[sqlite3.Connection]:
+        """In a forked child: forget what belongs to the parent; the connections are handed back unclosed."""
+        left = [connection for connection, _ in self._free]
+        self._reset()
+        return left
+
+    def close(self) -> None:
+        """Let reads finish, then close."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+        taken = self.pause(60.0)
+        with self._mutex:
+            free, self._free = self._free, []
+        for connection, _ in free:
+            connection.close()
+        self.go_on(taken)

@@ -1,0 +1,190 @@
+"""Settle: a batch of ends, each guarded by its token. Exchange: the same, with a claim in the same transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from tenure.errors import GateClosed, UsageError
+from tenure.model.outcome import (
+    Completed,
+    Failed,
+    FailureClass,
+    Outcome,
+    Rejected,
+    Released,
+    Settled,
+    Stopped,
+    Suspended,
+)
+from tenure.store.base import Exchange, Exchanged, Settle
+from tenure.store.sqlite import enqueue, ledger
+from tenure.store.sqlite.claim import claim
+from tenure.store.sqlite.ends import End, answer_again, end
+from tenure.store.sqlite.queries import load
+from tenure.store.sqlite.transaction import Row, Transaction
+
+_COMPLETE: Final = load("complete")
+_COMPLETE_PLAIN: Final = load("complete_plain")
+
+
+def settle(transaction: Transaction, request: Settle) -> list[Settled]:
+    """See store.base.Settle."""
+    special = _settle(transaction, request.outcomes)
+    return [
+        special.get(place) or Settled(outcome.job_id, outcome.token, "succeeded")
+        for place, outcome in enumerate(request.outcomes)
+    ]
+
+
+def exchange(transaction: Transaction, request: Exchange) -> Exchanged:
+    """See store.base.Exchange."""
+    settled = {answer.job_id: answer for answer in _settle(transaction, request.outcomes).values()}
+    if request.claim is None:
+        return Exchanged(settled, [])
+    try:
+        return Exchanged(settled, claim(transaction, request.claim))
+    except GateClosed as exc:
+        if not request.outcomes:
+            raise
+        return Exchanged(settled, [], exc)
+
+
+def _settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[int, Settled]:
+    """Settle all; answers, by place, for those that did not end as a plain success."""
+    special: dict[int, Settled] = {}
+    plain: list[Row] = []
+    places: list[int] = []
+    now = transaction.now
+    if len({outcome.job_id for outcome in outcomes}) < len(outcomes):  # the first word counts: keep the order
+        for place, outcome in enumerate(outcomes):
+            if (answer := _settle_one(transaction, outcome)) is not None:
+                special[place] = answer
+        return special
+    for place, outcome in enumerate(outcomes):
+        if type(outcome) is Completed and _is_plain(outcome):
+            plain.append((now, now, outcome.job_id, outcome.token, now))
+            places.append(place)
+        elif (answer := _settle_one(transaction, outcome)) is not None:
+            special[place] = answer
+    if plain:
+        if transaction.many(_COMPLETE_PLAIN, plain) < len(plain):
+            special.update(_sort_out(transaction, outcomes, places))
+        transaction.record("completed", (outcomes[place].job_id for place in places if place not in special))
+    return special
+
+
+def _is_plain(outcome: Completed) -> bool:
+    return (
+        outcome.result is None
+        and outcome.result_summary is None
+        and outcome.artifacts_path is None
+        and not outcome.jobs
+        and not outcome.events
+        and not outcome.effects
+    )
+
+
+def _sort_out(transaction: Transaction, outcomes: Sequence[Outcome], places: Sequence[int]) -> Mapping[int, Settled]:
+    """Some successes were not taken in: a lost lease, a cancel, or a repeat of one that was taken in before."""
+    found = {}
+    for place in places:
+        answer = _refused(transaction, outcomes[place])
+        if answer.state != "succeeded":
+            found[place] = answer
+    return found
+
+
+def _settle_one(transaction: Transaction, outcome: Outcome) -> Settled | None:
+    """Settle one; None for a plain success."""
+    if isinstance(outcome, Completed):
+        return _complete(transaction, outcome)
+    how = _ENDS[type(outcome)](outcome)
+    return end(transaction, how) or answer_again(transaction, outcome.job_id, outcome.token, completed=False)
+
+
+def _complete(transaction: Transaction, outcome: Completed) -> Settled | None:
+    now = transaction.now
+    values = (
+        outcome.result, outcome.result_summary, outcome.artifacts_path, now, now, outcome.job_id, outcome.token, now,
+    )  # fmt: skip
+    if outcome.jobs or outcome.effects or outcome.events:
+        return _complete_with(transaction, outcome, values)
+    if transaction.run(_COMPLETE, values).rowcount < 1:
+        return _unless_succeeded(_refused(transaction, outcome))
+    transaction.record("completed", [outcome.job_id])
+    return None
+
+
+def _complete_with(transaction: Transaction, outcome: Completed, values: Row) -> Settled | None:
+    """A success with jobs, effects and events that are committed with it or not at all. If the store refuses one of them, the
+    success is none: the attempt has failed, for a reason that can be read, and the rest of the batch goes on."""
+    transaction.run(load("savepoint"))
+    refusal = None
+    is_taken = transaction.run(_COMPLETE, values).rowcount > 0
+    if is_taken:
+        try:
+            enqueue.insert(transaction, outcome.jobs, is_gated=False)
+            for effect in outcome.effects:
+                ledger.record(transaction, outcome.job_id, outcome.token, effect)
+            ledger.append(transaction, outcome.job_id, outcome.events)
+            transaction.record("completed", [outcome.job_id])
+        except (UsageError, sqlite3.IntegrityError, OverflowError) as exc:
+            transaction.run(load("savepoint_undo"))
+            refusal = f"The job succeeded, but what it handed over with its success was refused: {exc}"
+    transaction.run(load("savepoint_release"))
+    if refusal is not None:
+        return end(transaction, End(outcome.job_id, outcome.token, "fail", FailureClass.ERROR.value, refusal))
+    return None if is_taken else _unless_succeeded(_refused(transaction, outcome))
+
+
+def _unless_succeeded(answer: Settled) -> Settled | None:
+    return None if answer.state == "succeeded" else answer
+
+
+def _refused(transaction: Transaction, outcome: Outcome) -> Settled:
+    """A success that matched no row: cancelled if that was asked for, else as the first time, else lost."""
+    return end(transaction, End(outcome.job_id, outcome.token, "complete")) or answer_again(
+        transaction, outcome.job_id, outcome.token, completed=True
+    )
+
+
+def _failed(outcome: Any) -> End:
+    return End(
+        outcome.job_id, outcome.token, "fail", outcome.failure_class.value, outcome.error, outcome.retry_after_seconds
+    )
+
+
+def _rejected(outcome: Any) -> End:
+    return End(outcome.job_id, outcome.token, "reject", outcome.failure_class.value, outcome.error)
+
+
+def _released(outcome: Any) -> End:
+    return End(
+        outcome.job_id, outcome.token, "release", outcome.failure_class.value, outcome.error, outcome.delay_seconds
+    )
+
+
+def _suspended(outcome: Any) -> End:
+    return End(
+        outcome.job_id,
+        outcome.token,
+        "suspend",
+        "snoozed",
+        delay_seconds=outcome.delay_seconds,
+        waiting_for=outcome.waiting_for,
+    )
+
+
+def _stopped(outcome: Any) -> End:
+    return End(outcome.job_id, outcome.token, "stop", "cancelled", outcome.error)
+
+
+_ENDS: Final[Mapping[type, Callable[[Any], End]]] = {
+    Failed: _failed,
+    Rejected: _rejected,
+    Released: _released,
+    Suspended: _suspended,
+    Stopped: _stopped,
+}

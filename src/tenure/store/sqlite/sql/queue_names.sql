@@ -1,0 +1,2 @@
+-- queue_names: every queue's name.
+SELECT name FROM tenure_queue ORDER BY name;

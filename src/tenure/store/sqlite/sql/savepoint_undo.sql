@@ -1,0 +1,1 @@
+ROLLBACK TO tenure_request;

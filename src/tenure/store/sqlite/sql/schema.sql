@@ -1,0 +1,288 @@
+-- Tenure on SQLite: the tables, column for column those of PostgreSQL.
+--
+-- Moments are whole microseconds since 1970 UTC, booleans 0 and 1, ids and JSON text. A moment that never comes is
+-- the last one of the year 9999 (253402300799999999), where PostgreSQL says 'infinity'.
+-- SQLite has one writer at a time, so there is no order of locks to keep. `waiter` is missing: who wants to be woken has a
+-- socket beside the file, not a row in it.
+
+CREATE TABLE tenure_migration (
+    number INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    checksum TEXT NOT NULL,
+    applied_at INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE tenure_queue (
+    name TEXT NOT NULL PRIMARY KEY,
+    profile TEXT NOT NULL DEFAULT 'default',
+    priority_order TEXT NOT NULL DEFAULT 'high',
+    priority_default INTEGER NOT NULL DEFAULT 0,
+    aging_seconds REAL,
+    start_on_claim INTEGER NOT NULL DEFAULT 1,
+    max_attempts INTEGER NOT NULL DEFAULT 3,
+    backoff_shape TEXT NOT NULL DEFAULT 'exponential',
+    backoff_base_seconds REAL NOT NULL DEFAULT 5,
+    backoff_power REAL NOT NULL DEFAULT 2,
+    backoff_factor REAL NOT NULL DEFAULT 2,
+    backoff_cap_seconds REAL NOT NULL DEFAULT 3600,
+    backoff_jitter REAL NOT NULL DEFAULT 0.1,
+    lease_seconds REAL NOT NULL DEFAULT 60,
+    lease_max_seconds REAL NOT NULL DEFAULT 86400,
+    key_scope TEXT NOT NULL DEFAULT 'active',
+    key_space TEXT NOT NULL DEFAULT 'kind',
+    key_required INTEGER NOT NULL DEFAULT 0,
+    key_window_seconds REAL NOT NULL DEFAULT 86400,
+    key_conflict TEXT NOT NULL DEFAULT 'error',
+    revive TEXT NOT NULL DEFAULT 'revive',
+    no_handler TEXT NOT NULL DEFAULT 'reject',
+    forbidden_keys TEXT,
+    concurrency INTEGER,
+    concurrency_per_key INTEGER,
+    retain_seconds REAL DEFAULT 604800,
+    events INTEGER NOT NULL DEFAULT 0,
+    paused_at INTEGER,
+    paused_by TEXT,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    CONSTRAINT queue_name_not_blank CHECK (trim(name) <> '' AND length(name) <= 200),
+    CONSTRAINT queue_priority_order_known CHECK (priority_order IN ('high', 'low')),
+    CONSTRAINT queue_backoff_shape_known CHECK (backoff_shape IN ('none', 'constant', 'linear', 'power', 'exponential')),
+    CONSTRAINT queue_key_scope_known CHECK (key_scope IN ('none', 'active', 'window', 'forever')),
+    CONSTRAINT queue_key_space_known CHECK (key_space IN ('kind', 'global')),
+    CONSTRAINT queue_key_conflict_known CHECK (key_conflict IN ('error', 'tolerate')),
+    CONSTRAINT queue_revive_known CHECK (revive IN ('revive', 'clone')),
+    CONSTRAINT queue_no_handler_known CHECK (no_handler IN ('reject', 'release')),
+    CONSTRAINT queue_numbers_sound CHECK (
+        max_attempts >= 1 AND lease_seconds > 0 AND lease_max_seconds >= lease_seconds
+        AND backoff_base_seconds >= 0 AND backoff_cap_seconds >= 0 AND backoff_jitter >= 0 AND key_window_seconds > 0
+        AND coalesce(concurrency, 1) >= 1 AND coalesce(concurrency_per_key, 1) >= 1
+        AND coalesce(retain_seconds, 0) >= 0 AND coalesce(aging_seconds, 1) > 0
+    )
+) STRICT;
+-- Empty unless somebody asked for lifecycle events: one look at it tells every move that there is nothing to write.
+CREATE INDEX queue_events_idx ON tenure_queue (name) WHERE events = 1;
+
+-- A gate without a row is open.
+CREATE TABLE tenure_gate (
+    name TEXT NOT NULL PRIMARY KEY,
+    is_open INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    updated_at INTEGER NOT NULL
+) STRICT;
+
+-- job: every job, live or ended. Three writes in a good life: insert, grant, end.
+CREATE TABLE tenure_job (
+    id TEXT NOT NULL PRIMARY KEY,
+    token INTEGER NOT NULL DEFAULT 0,
+    rank INTEGER NOT NULL,
+    run_at INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    lease_until INTEGER,
+    claimed_at INTEGER,
+    started_at INTEGER,
+    finished_at INTEGER,
+    cleaned_at INTEGER,
+    cancel_requested_at INTEGER,
+    priority INTEGER NOT NULL,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    max_attempts INTEGER NOT NULL,
+    crashes INTEGER NOT NULL DEFAULT 0,
+    -- is_due: run_at had passed when the row was last written. Jobs due later stay out of the claim's index.
+    is_due INTEGER NOT NULL,
+    state TEXT NOT NULL DEFAULT 'queued',
+    queue TEXT NOT NULL REFERENCES tenure_queue (name) ON UPDATE RESTRICT ON DELETE RESTRICT,
+    kind TEXT NOT NULL,
+    profile TEXT NOT NULL,
+    payload TEXT,
+    payload_hash TEXT,
+    lease_owner TEXT,
+    idempotency_key TEXT,
+    dedup_slot TEXT,
+    affinity_key TEXT,
+    concurrency_key TEXT,
+    waiting_for TEXT,
+    source_ref TEXT,
+    target_ref TEXT,
+    payload_ref TEXT,
+    actor TEXT,
+    created_by_user_id TEXT,
+    requested_by_user_id TEXT,
+    tenant TEXT,
+    workflow_id TEXT,
+    parent_id TEXT,
+    run_id TEXT,
+    trace TEXT,
+    backoff TEXT,
+    forbidden_keys TEXT,
+    progress TEXT,
+    result TEXT,
+    result_summary TEXT,
+    artifacts_path TEXT,
+    last_error TEXT,
+    failure_class TEXT,
+    CONSTRAINT job_state_known CHECK (
+        state IN ('queued', 'leased', 'running', 'waiting', 'succeeded', 'failed', 'dead', 'cancelled')
+    ),
+    CONSTRAINT job_finished_iff_terminal CHECK (
+        (finished_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'dead', 'cancelled'))
+    ),
+    CONSTRAINT job_leased_iff_held CHECK (
+        (lease_owner IS NOT NULL) = (state IN ('leased', 'running'))
+        AND (lease_until IS NOT NULL) = (state IN ('leased', 'running'))
+    ),
+    CONSTRAINT job_payload_gone_only_when_cleaned CHECK (payload IS NOT NULL OR cleaned_at IS NOT NULL),
+    CONSTRAINT job_kind_not_blank CHECK (kind <> '' AND length(kind) <= 200),
+    CONSTRAINT job_attempts_sound CHECK (attempt >= 0 AND max_attempts >= 1 AND crashes >= 0),
+    CONSTRAINT job_priority_32_bits CHECK (priority BETWEEN -2147483648 AND 2147483647)
+) STRICT;
+
+-- Claim order, on claimable rows only: neither history nor jobs due later cost it anything.
+CREATE INDEX job_claim_idx ON tenure_job (queue, rank, run_at, id) WHERE state = 'queued' AND is_due = 1;
+-- Jobs that come due later, and suspended ones with a time to wake.
+CREATE INDEX job_due_idx ON tenure_job (run_at) WHERE is_due = 0 AND state IN ('queued', 'waiting');
+-- Held jobs, by when their lease runs out.
+CREATE INDEX job_lease_idx ON tenure_job (lease_until) WHERE state IN ('leased', 'running');
+-- One job per slot: this index decides, whoever looked before.
+CREATE UNIQUE INDEX job_dedup_idx ON tenure_job (dedup_slot) WHERE dedup_slot IS NOT NULL;
+-- For people and for retention: paid once, when a job ends.
+CREATE INDEX job_finished_idx ON tenure_job (finished_at) WHERE finished_at IS NOT NULL AND cleaned_at IS NULL;
+CREATE INDEX job_waiting_idx ON tenure_job (waiting_for) WHERE state = 'waiting';
+CREATE INDEX job_workflow_idx ON tenure_job (workflow_id) WHERE workflow_id IS NOT NULL;
+CREATE INDEX job_parent_idx ON tenure_job (parent_id) WHERE parent_id IS NOT NULL;
+
+-- attempt: one row for each attempt that did not end well. A success leaves none.
+CREATE TABLE tenure_attempt (
+    job_id TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    worker TEXT,
+    claimed_at INTEGER,
+    ended_at INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    failure_class TEXT NOT NULL,
+    error TEXT,
+    fingerprint TEXT,
+    run_at INTEGER,
+    PRIMARY KEY (job_id, token),
+    CONSTRAINT attempt_outcome_known CHECK (
+        outcome IN ('retried', 'dead', 'failed', 'released', 'suspended', 'expired', 'cancelled')
+    )
+) STRICT;
+
+-- dead_letter: one row per death. No foreign key: it outlives the job.
+CREATE TABLE tenure_dead_letter (
+    id TEXT NOT NULL PRIMARY KEY,
+    job_id TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    queue TEXT NOT NULL,
+    profile TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    state TEXT NOT NULL,
+    payload TEXT,
+    forbidden_keys TEXT,
+    source_ref TEXT,
+    target_ref TEXT,
+    payload_ref TEXT,
+    idempotency_key TEXT,
+    actor TEXT,
+    run_id TEXT,
+    workflow_id TEXT,
+    attempts INTEGER NOT NULL,
+    crashes INTEGER NOT NULL,
+    failure_class TEXT NOT NULL,
+    final_error TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    moved_at INTEGER NOT NULL,
+    moved_by TEXT NOT NULL,
+    triage TEXT NOT NULL DEFAULT 'pending',
+    triage_note TEXT,
+    triaged_at INTEGER,
+    triaged_by TEXT,
+    CONSTRAINT dead_letter_once_per_death UNIQUE (job_id, token),
+    CONSTRAINT dead_letter_state_known CHECK (state IN ('dead', 'failed')),
+    CONSTRAINT dead_letter_error_not_blank CHECK (trim(final_error) <> ''),
+    CONSTRAINT dead_letter_mover_not_blank CHECK (trim(moved_by) <> ''),
+    CONSTRAINT dead_letter_triage_known CHECK (
+        triage IN ('pending', 'acknowledged', 'manual_replay', 'escalated', 'closed')
+    )
+) STRICT;
+CREATE INDEX dead_letter_triage_idx ON tenure_dead_letter (triage, moved_at);
+CREATE INDEX dead_letter_fingerprint_idx ON tenure_dead_letter (fingerprint);
+
+-- worker: one row per process start.
+CREATE TABLE tenure_worker (
+    id TEXT NOT NULL PRIMARY KEY,
+    hostname TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    queues TEXT NOT NULL DEFAULT '[]',
+    kinds TEXT NOT NULL DEFAULT '[]',
+    concurrency INTEGER NOT NULL DEFAULT 1,
+    version TEXT NOT NULL DEFAULT '',
+    executor_kind TEXT NOT NULL DEFAULT 'external_worker',
+    status TEXT NOT NULL DEFAULT 'ok',
+    ticks INTEGER NOT NULL DEFAULT 0,
+    current_job_id TEXT,
+    info TEXT NOT NULL DEFAULT '{}',
+    started_at INTEGER NOT NULL,
+    last_seen_at INTEGER NOT NULL,
+    CONSTRAINT worker_id_not_blank CHECK (trim(id) <> ''),
+    CONSTRAINT worker_executor_kind_known CHECK (
+        executor_kind IN ('DOT', 'Agent', 'Hermes', 'Codex', 'PG_worker', 'external_worker', 'future_Kestra_adapter')
+    ),
+    CONSTRAINT worker_status_known CHECK (status IN ('ok', 'warn', 'error'))
+) STRICT;
+CREATE INDEX worker_seen_idx ON tenure_worker (last_seen_at);
+
+-- lease: named leases, one row each; the term rises with every change of owner.
+CREATE TABLE tenure_lease (
+    name TEXT NOT NULL PRIMARY KEY,
+    owner TEXT NOT NULL,
+    term INTEGER NOT NULL,
+    acquired_at INTEGER NOT NULL,
+    until INTEGER NOT NULL
+) STRICT;
+
+-- event: append-only; lifecycle rows only for queues that ask for them.
+CREATE TABLE tenure_event (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    job_id TEXT,
+    queue TEXT,
+    data TEXT NOT NULL DEFAULT '{}'
+) STRICT;
+CREATE INDEX event_job_idx ON tenure_event (job_id, seq) WHERE job_id IS NOT NULL;
+
+-- effect: the ledger of side effects. Its place is (job, step, name); args and key are fixed by the first record.
+CREATE TABLE tenure_effect (
+    job_id TEXT NOT NULL,
+    step TEXT NOT NULL DEFAULT '',
+    name TEXT NOT NULL,
+    state TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    args TEXT NOT NULL DEFAULT 'null',
+    result TEXT,
+    error TEXT,
+    intended_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (job_id, step, name),
+    CONSTRAINT effect_state_known CHECK (state IN ('intended', 'sent', 'confirmed', 'failed', 'unknown'))
+) STRICT;
+CREATE INDEX effect_open_idx ON tenure_effect (state, job_id) WHERE state <> 'confirmed';
+
+-- audit: what somebody with power did. Append-only.
+CREATE TABLE tenure_audit (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    act TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    reason TEXT,
+    detail TEXT NOT NULL DEFAULT '{}'
+) STRICT;
+CREATE INDEX audit_subject_idx ON tenure_audit (subject, seq);
+
+INSERT INTO tenure_queue (name, created_at, updated_at)
+VALUES ('default', CAST(strftime('%s', 'now') AS INTEGER) * 1000000, CAST(strftime('%s', 'now') AS INTEGER) * 1000000);

@@ -1,0 +1,135 @@
+"""The door: a Store on one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar, cast
+
+from tenure.errors import InternalError
+from tenure.model.clock import Clock, SystemClock, from_us
+from tenure.model.job import Enqueued
+from tenure.store.base import Enqueue, Request, StoreStats, Subscription
+from tenure.store.sqlite import database, migrate, place
+from tenure.store.sqlite.acts import READS, WRITES
+
+T = TypeVar("T")
+
+BUSY_SECONDS: Final = 30.0
+"""How long a write waits for another process's lock before it gives up with StoreBusy."""
+
+
+class SqliteStore:
+    """Jobs in one SQLite file. Thread-safe; may be made before a fork and used after it.
+
+    All stores of one process on the same file share one writer, so their requests share commits.
+    `clock` is for tests; the machine's clock judges leases otherwise.
+    """
+
+    def __init__(self, url: str, clock: Clock | None = None, *, busy_seconds: float = BUSY_SECONDS) -> None:
+        self.url = url
+        self._clock = clock or SystemClock()
+        self._path = place.path_of(url)
+        self._database = database.acquire(self._path, busy_seconds)
+        self._requests = 0
+        self._is_closed = False
+        self._close_lock = threading.Lock()
+        self._before = self._counted()
+
+    def do(self, request: Request[T]) -> T:
+        """See store.base.Store."""
+        shared = self._shared()
+        kind = type(request)
+        act = WRITES.get(kind)
+        if act is not None:
+            return cast(T, shared.writer.call(act, request, self._clock))
+        act = READS.get(kind)
+        if act is None:
+            raise _unknown(kind)
+        return cast(T, shared.readers.call(act, request, self._clock))
+
+    async def ado(self, request: Request[T]) -> T:
+        """See store.base.Store."""
+        shared = self._shared()
+        kind = type(request)
+        act = WRITES.get(kind)
+        if act is not None:
+            return cast(T, await shared.writer.acall(act, request, self._clock))
+        act = READS.get(kind)
+        if act is None:
+            raise _unknown(kind)
+        return cast(T, await shared.readers.acall(act, request, self._clock))
+
+    def enqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
+        """See store.base.Store."""
+        raise NotImplementedError
+
+    async def aenqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
+        """See store.base.Store."""
+        raise NotImplementedError
+
+    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Subscription:
+        """See store.base.Store."""
+        return self._shared().hub.subscribe(queues, wake)
+
+    def migrate(self) -> list[str]:
+        """See store.base.Store."""
+        return cast(list[str], self._shared().writer.call(migrate.migrate, None, self._clock))
+
+    def migration_sql(self) -> str:
+        """See store.base.Store."""
+        return migrate.script()
+
+    def schema_version(self) -> int:
+        """See store.base.Store."""
+        return cast(int, self._shared().readers.call(migrate.version, None, self._clock))
+
+    def now(self) -> datetime:
+        """See store.base.Store."""
+        return from_us(self._clock.now_us())
+
+    def stats(self) -> StoreStats:
+        """See store.base.Store. The writer is shared: what other stores on this file did since counts too."""
+        now = self._counted()
+        transactions, statements, retries = (after - before for after, before in zip(now, self._before, strict=True))
+        return StoreStats(self._requests, transactions, statements, retries)
+
+    def close(self) -> None:
+        """See store.base.Store."""
+        with self._close_lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        database.release(self._database)
+
+    async def aclose(self) -> None:
+        """See store.base.Store."""
+        await asyncio.to_thread(self.close)
+
+    def _shared(self) -> database.Database:
+        if self._is_closed:
+            raise _closed(self.url)
+        self._requests += 1
+        shared = self._database
+        shared.check_pid()
+        return shared
+
+    def _counted(self) -> tuple[int, int, int]:
+        writer, readers = self._database.writer, self._database.readers
+        return (
+            writer.transactions + readers.transactions,
+            writer.statements + readers.statements,
+            writer.retries,
+        )
+
+
+def _closed(url: str) -> Exception:
+    from tenure.errors import UsageError
+
+    return UsageError(f"The store {url} was closed. Make a new one, or close it later.")
+
+
+def _unknown(kind: type) -> InternalError:
+    return InternalError(f"The SQLite store does not know the request {kind.__name__}. Please report it.")

@@ -1,0 +1,406 @@
+"""The writer: all writes of this process to one file, several requests to a commit.
+
+SQLite has one writer at a time, and with `synchronous=FULL` a commit costs a sync of the disk: far more than the statements
+in it. So requests share commits. There is no timer and no fixed thread in the way:
+
+- The first caller to come *leads*: it opens a transaction, carries out its own request and whatever else is pending,
+  commits, and hands out the answers. A single caller therefore pays for no switch of threads at all.
+- Who comes while somebody leads is pending. When the leader is done, the first pending caller leads next, and takes
+  everything along that has gathered meanwhile. Batches grow by themselves as the load does.
+- Callers on an event loop must not block it. A thread, started when first needed, leads in their place; each loop is told of all its
+  answers at once.
+
+What holds:
+
+- *An answer is released only after its COMMIT.* If the COMMIT fails, everyone in it gets the error, and nobody an answer.
+- *A request that fails takes nobody along.* One that fails before it changed anything (a closed gate, an unknown queue) is simply
+  left out. One that fails halfway rolls the whole transaction back, and the batch runs again with a savepoint around each
+  request; acts depend on nothing but the database, the request and the clock, so running them twice does no harm.
+- *After an I/O error the handle is not used again*: it is closed, opened anew, and the file is checked first.
+- *Leadership is never lost*: a leader that is interrupted (Ctrl-C) fails its batch and passes the lead on.
+- *A file that was replaced or taken away is noticed before each transaction*, by its inode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tenure.errors import Corrupt, StoreBusy, StoreUnavailable
+from tenure.model.clock import Clock
+from tenure.store.sqlite import place
+from tenure.store.sqlite.checkpoint import Checkpointer
+from tenure.store.sqlite.connect import open_writer
+from tenure.store.sqlite.errors import busy, is_broken, is_busy, translate
+from tenure.store.sqlite.queries import load
+from tenure.store.sqlite.transaction import Transaction
+
+Act = Callable[[Transaction, Any], Any]
+
+MAX_BATCH: Final = 512
+"""Requests in one commit."""
+PAUSE_SECONDS: Final = (0.0002, 0.005)
+"""First and longest wait for another process's lock, before jitter."""
+
+_BEGIN: Final = load("begin")
+_COMMIT: Final = load("commit")
+_ROLLBACK: Final = load("rollback")
+
+
+class _Request:
+    """Somebody's request on its way. `gate` is a lock that its caller waits on; `future` stands in for it on an event loop."""
+
+    __slots__ = ("act", "answer", "clock", "error", "future", "gate", "is_done", "leads", "loop", "request")
+
+    def __init__(self, act: Act, request: Any, clock: Clock) -> None:
+        self.act = act
+        self.request = request
+        self.clock = clock
+        self.gate: Any = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.future: asyncio.Future[Any] | None = None
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.is_done = False
+        self.leads = False
+
+
+class Writer:
+    """Carries out acts in shared transactions. Thread-safe."""
+
+    def __init__(self, path: Path, busy_seconds: float, after_commit: Callable[[Transaction], None]) -> None:
+        self.transactions = 0
+        self.statements = 0
+        self.retries = 0
+        self._path = path
+        self._busy_seconds = busy_seconds
+        self._after_commit = after_commit
+        self._mutex = threading.Lock()
+        self._pending: deque[_Request] = deque()
+        self._is_led = False
+        self._thread: threading.Thread | None = None
+        self._thread_gate = threading.Semaphore(0)
+        self._is_closing = False
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._must_check = False
+        self._checkpointer = Checkpointer(path)
+
+    def call(self, act: Act, request: Any, clock: Clock) -> Any:
+        """Carry out an act and wait until it is committed."""
+        item = _Request(act, request, clock)
+        with self._mutex:
+            self._pending.append(item)
+            if self._is_led:
+                item.gate = threading.Lock()
+                item.gate.acquire()
+            else:
+                self._is_led = True
+        if item.gate is not None:
+            try:
+                item.gate.acquire()  # released when the answer is there, or when it is our turn to lead
+            except BaseException:
+                self._withdraw(item)
+                raise
+        if not item.is_done:
+            self._lead()
+        if item.error is not None:
+            raise item.error
+        return item.answer
+
+    async def acall(self, act: Act, request: Any, clock: Clock) -> Any:
+        """The same for a caller on an event loop, which goes on meanwhile."""
+        item = _Request(act, request, clock)
+        item.loop = asyncio.get_running_loop()
+        item.future = item.loop.create_future()
+        with self._mutex:
+            self._pending.append(item)
+            starts = not self._is_led
+            self._is_led = True
+        if starts:
+            self._let_the_thread_lead()
+        return await item.future
+
+    def pause(self, seconds: float) -> bool:
+        """Wait until nobody leads and keep it so until `go_on`, for a fork. False if that took too long."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with self._mutex:
+                if not self._is_led:
+                    self._is_led = True
+                    return True
+            time.sleep(0.0005)
+        return False
+
+    def go_on(self) -> None:
+        """The end of `pause`."""
+        self._pass_on()
+
+    def abandon(self) -> list[sqlite3.Connection]:
+        """In a forked child: forget everything that belongs to the parent. The connection is handed back unclosed."""
+        left = [self._connection] if self._connection is not None else []
+        self._mutex = threading.Lock()
+        self._pending = deque()
+        self._is_led = False
+        self._thread = None
+        self._thread_gate = threading.Semaphore(0)
+        self._connection = None
+        self._identity = None
+        self._checkpointer.abandon()
+        return left
+
+    def close(self) -> None:
+        """Finish what is pending, then let go of the thread and the connection. A later call opens them anew."""
+        while not self.pause(1.0):
+            pass
+        try:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self._is_closing = True
+                self._thread_gate.release()
+                if thread is not threading.current_thread():
+                    thread.join()
+                self._is_closing = False
+            self._drop_connection()
+            self._checkpointer.close()
+        finally:
+            self._pass_on()
+
+    # --- leading -------------------------------------------------------------------------------------------------------
+
+    def _lead(self) -> None:
+        """Carry out one batch, then pass the lead on. Never raises what belongs to a request: that goes with its answer."""
+        with self._mutex:
+            batch = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_BATCH))]
+        try:
+            self._carry_out(batch)
+        except BaseException as exc:
+            self._give_up(batch, exc)
+            if not isinstance(exc, Exception):
+                raise
+        finally:
+            self._release(batch)
+            self._pass_on()
+
+    def _carry_out(self, batch: Sequence[_Request]) -> None:
+        connection = self._ready()
+        self._begin(connection)
+        transaction = Transaction(connection)
+        if not self._run_plain(transaction, batch):
+            connection.execute(_ROLLBACK)
+            transaction.undo()
+            if len(batch) > 1:
+                self._begin(connection)
+                self._run_guarded(transaction, batch)
+        if connection.in_transaction:
+            connection.execute(_COMMIT)
+        self.transactions += 1
+        self.statements += transaction.statements
+        for item in batch:
+            item.is_done = True
+        if transaction.woken or transaction.stops:
+            self._after_commit(transaction)
+        if self._checkpointer.is_time(connection):
+            self._release(batch)
+            self._checkpointer.run(connection)
+
+    def _run_plain(self, transaction: Transaction, batch: Sequence[_Request]) -> bool:
+        """Without savepoints. False if a request failed after it had changed something, so that all must be undone."""
+        connection = transaction.connection
+        for item in batch:
+            changes = connection.total_changes
+            transaction.now = item.clock.now_us()
+            try:
+                item.answer = item.act(transaction, item.request)
+            except Exception as exc:
+                if is_broken(exc) or not connection.in_transaction:
+                    raise
+                item.error = translate(exc, self._path)
+                if connection.total_changes != changes:
+                    return False
+        return True
+
+    def _run_guarded(self, transaction: Transaction, batch: Sequence[_Request]) -> None:
+        connection = transaction.connection
+        for item in batch:
+            item.answer = item.error = None
+            transaction.now = item.clock.now_us()
+            connection.execute(load("savepoint"))
+            try:
+                item.answer = item.act(transaction, item.request)
+            except Exception as exc:
+                if is_broken(exc) or not connection.in_transaction:
+                    raise
+                item.error = translate(exc, self._path)
+                connection.execute(load("savepoint_undo"))
+                transaction.forget_policies()
+            connection.execute(load("savepoint_release"))
+
+    def _give_up(self, batch: Sequence[_Request], exc: BaseException) -> None:
+        """Nothing of the batch is known to be committed: each gets an error of its own."""
+        connection = self._connection
+        if connection is not None:
+            try:
+                if connection.in_transaction:
+                    connection.execute(_ROLLBACK)
+            except sqlite3.Error:
+                self._must_check = True
+            if is_broken(exc) or self._must_check or not isinstance(exc, Exception):
+                self._must_check = self._must_check or is_broken(exc)
+                self._drop_connection()
+        for item in batch:
+            if item.is_done:
+                continue
+            item.answer = None
+            if isinstance(exc, Exception):
+                item.error = translate(exc, self._path)
+            else:
+                item.error = StoreUnavailable(
+                    f"The thread that wrote to {self._path} was interrupted; the outcome is unknown, so repeat the call."
+                )
+            item.is_done = True
+
+    def _release(self, batch: Sequence[_Request]) -> None:
+        """Hand out answers; each event loop is woken once."""
+        loops: dict[asyncio.AbstractEventLoop, list[_Request]] = {}
+        for item in batch:
+            if item.loop is not None:
+                loops.setdefault(item.loop, []).append(item)
+                item.loop = None
+            elif item.gate is not None:
+                gate, item.gate = item.gate, None
+                if not item.leads:
+                    gate.release()
+        for loop, items in loops.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, items)
+            except RuntimeError:  # the loop was closed meanwhile; nobody waits there any more
+                continue
+
+    def _pass_on(self) -> None:
+        with self._mutex:
+            if not self._pending:
+                self._is_led = False
+                return
+            first = self._pending[0]
+            if first.gate is not None:
+                first.leads = True
+                first.gate.release()
+                return
+        self._let_the_thread_lead()
+
+    def _withdraw(self, item: _Request) -> None:
+        """The caller was interrupted while it waited."""
+        with self._mutex:
+            if item in self._pending:
+                self._pending.remove(item)
+            leads = item.leads and not item.is_done
+        if leads:
+            self._pass_on()
+
+    # --- the thread for event loops ------------------------------------------------------------------------------------
+
+    def _let_the_thread_lead(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._lead_for_loops, name="tenure-sqlite-writer", daemon=True)
+            self._thread.start()
+        self._thread_gate.release()
+
+    def _lead_for_loops(self) -> None:
+        gate = self._thread_gate
+        while True:
+            gate.acquire()
+            if self._is_closing:
+                return
+            self._lead()
+
+    # --- the connection ------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> sqlite3.Connection:
+        """The connection, opened if need be, on the file that stands under the name now."""
+        seen = place.identity(self._path)
+        if self._connection is not None and seen != self._identity:
+            self._drop_connection()
+            raise StoreUnavailable(
+                f"{self._path} was replaced or taken away while it was open; nothing was written to the file that is there now. "
+                f"Make sure that all workers use the same file, then repeat the call."
+            )
+        if self._connection is None:
+            if seen is None:
+                raise StoreUnavailable(
+                    f"{self._path} is gone. Restore it, or create a new queue with `tenure migrate`."
+                )
+            place.refuse_network(self._path.parent)
+            self._connection = open_writer(self._path, self._busy_seconds)
+            self._identity = seen
+            if self._must_check:
+                self._check(self._connection)
+                self._must_check = False
+        return self._connection
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        found = [row[0] for row in connection.execute(load("quick_check"))]
+        if found != ["ok"]:
+            self._drop_connection()
+            raise Corrupt(
+                f"{self._path} is damaged after an I/O error: {'; '.join(found[:3])}. Stop all workers and restore a backup."
+            )
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """BEGIN IMMEDIATE, waiting a bounded time for other processes. IMMEDIATE, because a lock that is only
+        asked for at the first write fails at once, without waiting, when somebody else wrote in between."""
+        try:
+            connection.execute(_BEGIN)
+        except sqlite3.OperationalError as exc:
+            if not is_busy(exc):
+                raise
+            self._begin_later(connection)
+
+    def _begin_later(self, connection: sqlite3.Connection) -> None:
+        deadline = time.monotonic() + self._busy_seconds
+        pause, longest = PAUSE_SECONDS
+        while True:
+            self.retries += 1
+            time.sleep(random.uniform(pause / 2, pause))
+            pause = min(pause * 1.5, longest)
+            try:
+                connection.execute(_BEGIN)
+                return
+            except sqlite3.OperationalError as exc:
+                if not is_busy(exc):
+                    raise
+                if time.monotonic() > deadline:
+                    raise _too_long(self._path, self._busy_seconds) from exc
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        self._identity = None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error:
+                self._must_check = True
+
+
+def _too_long(path: Path, seconds: float) -> StoreBusy:
+    return busy(path, f"(waited {seconds:g} s)")
+
+
+def _resolve(items: Sequence[_Request]) -> None:
+    """On the loop's own thread. A future that was cancelled has nobody left who waits."""
+    for item in items:
+        future = item.future
+        assert future is not None
+        if future.done():
+            continue
+        if item.error is not None:
+            future.set_exception(item.error)
+        else:
+            future.set_result(item.answer)
