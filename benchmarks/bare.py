@@ -1,9 +1,9 @@
 """The bare engines: the statements a job queue cannot do without, in tight loops. The ceiling for everybody else.
 
-The table is as wide as Tenure's `job` and has only the indexes that live rows need. Every commit is synced. Ids (UUIDv7)
-and payloads are made inside the measured loop, as any client must. There is no worker: no lease is renewed, no
+The table is as wide as Tenure's `job` and has only the indexes that live rows need. Every commit is synced. Ids
+(UUIDv7) and payloads are made inside the measured loop, as any client must. There is no worker: no lease is renewed, no
 error handled, nobody is told. Variants on PostgreSQL: `kept` leaves finished rows in place, `moved` moves them to a
-history table; by asyncpg (the fastest driver) or psycopg (the one Tenure uses); COPY by 1,000 or by 10,000.
+history table; by asyncpg (the fastest driver) or psycopg (which Tenure uses); COPY by 1,000 or by 10,000.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.peers import looped
 from benchmarks.peers.harness import Enqueue, Order, Side, main, sqlite_path, timed
@@ -37,7 +37,7 @@ class BarePostgres(Side):
     name = "bare-asyncpg"
     distribution = "asyncpg"
     engines = ("postgres",)
-    workloads = ("W1", "W2", "W3a", "W3b", "W4", "W5", "W6")
+    workloads: ClassVar[tuple[str, ...]] = ("W1", "W2", "W3a", "W3b", "W4", "W5", "W6")
     keeps_rows = True
     ending = "kept"
     copy_rows = 1_000
@@ -46,7 +46,8 @@ class BarePostgres(Side):
     @property
     def settings(self) -> str:  # type: ignore[override]
         """Say which variant this is."""
-        return f"asyncpg, uvloop, claim and complete {BATCH} in two statements, rows {self.ending}, COPY {self.copy_rows:,}"
+        loop = f"claim and complete {BATCH} in two statements, rows {self.ending}"
+        return f"asyncpg, uvloop, {loop}, COPY by {self.copy_rows:,}"
 
     def prepare(self, url: str) -> None:
         """Make the tables."""
@@ -247,7 +248,9 @@ def statement(name: str) -> str:
 def uuid7() -> uuid.UUID:
     """Make a time-ordered id."""
     random = int.from_bytes(os.urandom(10), "big")
-    return uuid.UUID(int=(time.time_ns() // 1_000_000 << 80) | (random & ~(0xF << 76) & ~(0x3 << 62)) | 7 << 76 | 2 << 62)
+    return uuid.UUID(
+        int=(time.time_ns() // 1_000_000 << 80) | (random & ~(0xF << 76) & ~(0x3 << 62)) | 7 << 76 | 2 << 62
+    )
 
 
 def _row(i: int, rank: int = 0) -> tuple[uuid.UUID, str, str, int, str]:

@@ -14,8 +14,8 @@ ends by itself. Everything a side starts (workers) belongs to its process group 
 the side looked into the store afterwards and found every job in the right state, in the right number: the driver
 throws away an answer without it. `unsupported` says that the peer has no such feature, which is no failure.
 
-Request fields: `do`, `engine` (postgres, sqlite, redis), `url`, `folder` (an empty scratch folder on the same disk as
-the database), `jobs`, `backlog` (rows put there beforehand: W5, W5d, W6, W10), `clients` (W1c, W8, W9).
+Request fields: `do`, `engine` (postgres, sqlite, redis), `url`, `folder` (an empty scratch folder on the disk of the
+database), `jobs`, `backlog` (rows put there beforehand: W5, W5d, W6, W10), `clients` (W1c, W8, W9).
 
 What each workload asks of a side
 ---------------------------------
@@ -24,8 +24,8 @@ Payload: `payload(i)`, about 200 bytes with the job's number in it. Handlers do 
 W1    `jobs` enqueue calls one after another, each returning after its own synced commit. Timed: the calls.
 W1c   the same number by `clients` (50) concurrent enqueuers in one process.
 W2    `jobs` in bulk calls of at most 1,000 (or the size that suits the peer best). Timed: the calls.
-W3a   `jobs` no-op jobs wait; one worker process (async handlers). Timed: first handler start until all are acknowledged
-      in the store. `values.started_seconds`: until the last handler start (what W5 and W6 are compared by).
+W3a   `jobs` no-op jobs wait; one worker process (async handlers). Timed: first handler start until all are
+      acknowledged in the store. `values.started_seconds`: until the last handler start (W5 and W6 compare with it).
 W3b   the same with two worker processes, let go together.
 W3t   the same with one worker process and synchronous handlers in threads.
 W4    one idle worker in another process; `jobs` single enqueues, the next one only after the last was started and a
@@ -42,16 +42,16 @@ W8    `clients` (200) idle workers on one PostgreSQL. `values`: `cpu_share` (of 
 W9    `clients` (32) processes mixing enqueue, claim, heartbeat, settle. `values`: `errors`, `deadlocks`,
       `claim_p50_ms`, `claim_p99_ms`.
 W10   a session that began on empty tables, after `backlog` rows; `values`: `long_lived_rate`, `fresh_rate`.
-footprint   `values`: `idle_mb`, `backlog_mb` (resident memory of a worker: idle, and in W5 with `backlog`), `import_ms`,
-      `help_ms`.
+footprint   `values`: `idle_mb`, `backlog_mb` (resident memory of a worker: idle, and in W5 with `backlog`),
+      `import_ms`, `help_ms`.
 
 Tenure's own side
 -----------------
 `benchmarks/tenure_side.py` is run as `python -m benchmarks.tenure_side` with the project's own interpreter and appears
 as the peer "tenure" on the engines postgres and sqlite. The shortest way to write it: subclass
 `benchmarks.peers.harness.Side` (prepare, enqueue_each, enqueue_bulk, enqueuer, worker, unfinished, finished), which
-brings W1, W2, W3a, W3b, W3t, W4, W5, W6 and W7; add the other workloads as methods named in `Side.own_workloads`, and end the
-module with `main(TenureSide())`. Any other program that answers the lines above will do as well.
+brings W1, W2, W3a, W3b, W3t, W4, W5, W6 and W7; add the other workloads as methods named in `Side.own_workloads`,
+and end the module with `main(TenureSide())`. Any other program that answers the lines above will do as well.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.errors import BenchError
 
@@ -189,7 +190,7 @@ def _run(command: list[str], user: pwd.struct_passwd | None) -> None:
         raise BenchError(f"{Path(command[0]).name} failed: {done.stderr.strip()[-500:]}")
 
 
-def _as(user: pwd.struct_passwd | None) -> dict[str, int | str | list[int]]:
+def _as(user: pwd.struct_passwd | None) -> dict[str, Any]:
     if user is None:
         return {}
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [], "cwd": "/"}
@@ -200,7 +201,7 @@ def _running(
     command: list[str], log: Path, user: pwd.struct_passwd | None, *, stop: signal.Signals
 ) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **_as(user))  # type: ignore[call-overload]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **_as(user))
     try:
         yield process
     finally:

@@ -67,7 +67,7 @@ async def _work(url: str, tally: Tally) -> None:
 
     app = AsyncAbsurd(url, queue_name=QUEUE)
 
-    @app.register_task(name="noop", queue=QUEUE)
+    @app.register_task(name="noop", queue=QUEUE)  # type: ignore[untyped-decorator]
     async def noop(params: dict[str, Any], _ctx: object) -> None:
         tally.started(params["i"])
 

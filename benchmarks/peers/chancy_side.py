@@ -36,6 +36,7 @@ class ChancySide(PostgresSide):
 
     def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:
         """push_many, which commits by 1,000."""
+        self.only_one_priority(spread=spread)
         return asyncio.run(_push_many(url, jobs))
 
     @contextmanager

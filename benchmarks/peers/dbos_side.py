@@ -68,7 +68,7 @@ def _launched(url: str, tally: Tally | None, executor: str = "bench") -> Any:
     }
     DBOS(config=config)
 
-    @DBOS.workflow(name="noop")
+    @DBOS.workflow(name="noop")  # type: ignore[untyped-decorator]
     def noop(data: dict[str, Any]) -> None:
         assert tally is not None
         tally.started(data["i"])
@@ -84,9 +84,9 @@ def _client(url: str) -> Any:
     return DBOSClient(system_database_url=url)
 
 
-def _enqueue(client: Any, i: int) -> None:
+def _enqueue(client: Any, i: int) -> object:
     options = {"queue_name": QUEUE, "workflow_name": "noop", "app_version": "bench", "application_name": "bench"}
-    client.enqueue(options, payload(i))
+    return client.enqueue(options, payload(i))
 
 
 if __name__ == "__main__":

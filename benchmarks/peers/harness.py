@@ -76,7 +76,7 @@ class Side(ABC):
     def enqueue_each(self, url: str, jobs: int) -> float:
         """Enqueue one call and one commit each; gives the seconds of the calls, without the connecting."""
 
-    def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:
+    def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:  # noqa: ARG002 - a hook
         """Enqueue by the library's bulk call; `spread` goes round three priorities (job `i` at `i % 3`, 0 first)."""
         raise Unsupported(f"{self.name} has no bulk enqueue")
 
@@ -106,7 +106,7 @@ class Side(ABC):
                 raise
             self.enqueue_each(url, jobs)
 
-    def fill_history(self, url: str, jobs: int) -> None:
+    def fill_history(self, url: str, jobs: int) -> None:  # noqa: ARG002 - a hook
         """Put finished jobs there, as the library would have left them."""
         raise Unsupported(f"{self.name} deletes finished jobs")
 
@@ -126,8 +126,13 @@ class Side(ABC):
             settings=self.settings,
         )
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a hook that most sides leave empty
         """Let go of what the hooks keep open between calls."""
+
+    def only_one_priority(self, *, spread: bool) -> None:
+        """Refuse to spread jobs over priorities where the bulk call takes one for all."""
+        if spread:
+            raise Unsupported(f"{self.name}'s bulk enqueue has one priority for all jobs")
 
 
 def main(side: Side) -> None:
@@ -190,10 +195,12 @@ class SqliteSide(Side):
 
     def unfinished(self, url: str) -> int:
         """Ask the peer's own tables."""
+        return self._ask(url, f"{self.name}_unfinished")
+
+    def _ask(self, url: str, name: str) -> int:
         if self._asking is None:
             self._asking = sqlite3.connect(sqlite_path(url), isolation_level=None, timeout=10)
-        row = self._asking.execute(statement(f"{self.name}_unfinished")).fetchone()
-        return int(row[0])
+        return int(self._asking.execute(statement(name)).fetchone()[0])
 
 
 def _answer(side: Side, request: Request) -> Answer:

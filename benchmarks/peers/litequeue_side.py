@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.peers.harness import Enqueue, Order, SqliteSide, main, sqlite_path, statement, timed
+from benchmarks.peers.harness import Enqueue, Order, SqliteSide, main, sqlite_path, timed
 from benchmarks.peers.tally import Tally
 from benchmarks.protocol import payload
 
@@ -59,8 +59,7 @@ class LitequeueSide(SqliteSide):
 
     def finished(self, url: str) -> int:
         """Ask its table."""
-        assert self._asking is not None, "unfinished is asked first"
-        return int(self._asking.execute(statement("litequeue_finished")).fetchone()[0])
+        return self._ask(url, "litequeue_finished")
 
 
 def _queue(url: str) -> Any:

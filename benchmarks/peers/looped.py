@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 
 Send = Callable[[int], Awaitable[object]]
@@ -31,8 +31,8 @@ def send_each(door: Door, url: str, jobs: int) -> float:
 def sender(door: Door, url: str) -> Iterator[Callable[[int], tuple[int, int]]]:
     """Keep the door open and send single jobs."""
     with asyncio.Runner() as runner:
-        calls = _calls(door, url)
-        send = runner.run(anext(calls))
+        opening = door(url)
+        send = runner.run(_open(opening))
 
         async def once(i: int) -> tuple[int, int]:
             called = time.monotonic_ns()
@@ -40,9 +40,12 @@ def sender(door: Door, url: str) -> Iterator[Callable[[int], tuple[int, int]]]:
             return called, time.monotonic_ns()
 
         yield lambda i: runner.run(once(i))
-        runner.run(calls.aclose())
+        runner.run(_close(opening))
 
 
-async def _calls(door: Door, url: str) -> AsyncIterator[Send]:
-    async with door(url) as send:
-        yield send
+async def _open(opening: AbstractAsyncContextManager[Send]) -> Send:
+    return await opening.__aenter__()
+
+
+async def _close(opening: AbstractAsyncContextManager[Send]) -> None:
+    await opening.__aexit__(None, None, None)

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 tally: Tally | None = None
 
 
-def noop(i: int, pad: str) -> None:
+def noop(i: int, pad: str) -> None:  # noqa: ARG001 - the whole payload comes as arguments
     """Note the start and do nothing."""
     assert tally is not None
     tally.started(i)
 
 
-async def async_noop(i: int, pad: str) -> None:
+async def async_noop(i: int, pad: str) -> None:  # noqa: ARG001 - as above
     """Note the start and do nothing."""
     assert tally is not None
     tally.started(i)

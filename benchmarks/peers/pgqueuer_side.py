@@ -109,7 +109,7 @@ async def _work(order: Order, tally: Tally) -> None:
 
     manager = PgQueuer.from_asyncpg_connection(await asyncpg.connect(order.url))
 
-    @manager.entrypoint("noop")
+    @manager.entrypoint("noop")  # type: ignore[untyped-decorator]
     async def noop(job: Any) -> None:
         if tally.started(json.loads(job.payload)["i"]):
             raise RetryRequested(delay=timedelta(0))

@@ -129,6 +129,7 @@ class RqSide(RedisSide):
 
     def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:
         """enqueue_many by 1,000."""
+        self.only_one_priority(spread=spread)
         queue = _rq(url)
 
         def bulk() -> None:
@@ -171,7 +172,7 @@ def _dramatiq(url: str, tally: Tally | None) -> tuple[Any, Any]:
     broker = RedisBroker(url=url)
     dramatiq.set_broker(broker)
 
-    @dramatiq.actor(actor_name="noop", broker=broker)
+    @dramatiq.actor(actor_name="noop", broker=broker)  # type: ignore[untyped-decorator]
     def handler(i: int, pad: str) -> None:  # noqa: ARG001 - dramatiq hands over the whole payload
         assert tally is not None
         tally.started(i)

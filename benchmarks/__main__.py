@@ -1,0 +1,232 @@
+"""`python -m benchmarks`: measure, print, and write the page.
+
+Examples:
+    python -m benchmarks --quick
+    python -m benchmarks --only W1,W3a@postgres --peers graphile-worker,pgqueuer --rounds 5
+    python -m benchmarks --page docs/benchmarks.md --json results.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks import environment, machine
+from benchmarks.catalogue import CONTENDERS, ROOT, Contender
+from benchmarks.errors import BenchError
+from benchmarks.figures import Figures
+from benchmarks.goals import GOALS, judge
+from benchmarks.report import ENGINE_NAMES, MARKS, Results, lines, show, show_spread, to_json, write_page
+from benchmarks.run import Engines, Sample, Task, measure_all, rounds_of
+from benchmarks.workloads import ALIASES, WORKLOADS, Size, Workload
+
+QUICK_SECONDS = 165.0
+QUICK_REDIS = {"W3t", "W4"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run; gives the exit code: 0 done, 1 nothing could be measured, 2 the command makes no sense."""
+    options = _options(argv)
+    try:
+        results = _run(options)
+    except BenchError as exc:
+        print(f"benchmarks: {exc}", file=sys.stderr)
+        return 2
+    _print(results)
+    if options.json:
+        options.json.write_text(to_json(results), encoding="utf-8")
+    if options.page:
+        write_page(results, options.page)
+        print(f"Wrote {options.page}.", file=sys.stderr)
+    return 0 if any(sample.metrics for sample in results.samples) else 1
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Tenure beside its peers.")
+    parser.add_argument("--only", metavar="W1,W3a@sqlite", help="workloads, all by default; @ names one engine")
+    parser.add_argument(
+        "--peers", metavar="NAMES", help="peers, all by default; `none` leaves Tenure and the bare engines"
+    )
+    parser.add_argument("--quick", action="store_true", help="few jobs, the leading peers only, at most three minutes")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds in turns (3; 2 with --quick)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample as JSON")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="write the page, plots beside it (docs/benchmarks.md)"
+    )
+    parser.add_argument("--postgres", metavar="URL", help="use this server instead of a throw-away one")
+    parser.add_argument("--scratch", type=Path, metavar="FOLDER", help="where databases live while the run lasts")
+    parser.add_argument("--reinstall", action="store_true", help="install the peers again")
+    parser.add_argument("--list", action="store_true", help="list workloads and contenders, and measure nothing")
+    options = parser.parse_args(argv)
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    if options.list:
+        _list()
+        raise SystemExit(0)
+    return options
+
+
+def _run(options: argparse.Namespace) -> Results:
+    cells = _cells(options.only)
+    chosen = _contenders(options.peers, quick=options.quick)
+    packages = environment.ensure(lambda text: print(f"benchmarks: {text}", file=sys.stderr), again=options.reinstall)
+    reasons = {c.name: environment.missing(c, packages) for c in chosen}
+    absent = {name: reason for name, reason in reasons.items() if reason}
+    tasks = _tasks(cells, [c for c in chosen if c.name not in absent], quick=options.quick)
+    if not tasks:
+        why = "".join(f"\n  {name}: {reason}" for name, reason in absent.items())
+        raise BenchError(f"Nothing is left to measure. Look at --only and --peers with --list.{why}")
+    rounds = options.rounds or (2 if options.quick else 3)
+    with _scratch(options.scratch) as scratch, Engines(scratch, options.postgres) as engines:
+        samples = _measure(tasks, rounds, engines, seconds=QUICK_SECONDS if options.quick else None)
+        found = {name: f"{s.version}: {s.settings}" for name, s in engines.running.items()}
+    return Results(
+        made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        command=shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        rounds=rounds,
+        is_quick=options.quick,
+        machine=machine.describe(),
+        servers=found,
+        absent=absent,
+        packages=packages,
+        samples=samples,
+    )
+
+
+def _cells(only: str | None) -> list[tuple[Workload, str]]:
+    """Read --only into workloads with their engines."""
+    if not only:
+        return [(workload, engine) for workload in WORKLOADS.values() for engine in workload.engines]
+    found: list[tuple[Workload, str]] = []
+    for part in only.split(","):
+        name, _, engine = part.strip().partition("@")
+        pairs = ALIASES.get(name) or [(name, e) for e in (WORKLOADS[name].engines if name in WORKLOADS else ())]
+        if not pairs:
+            raise BenchError(f"There is no workload {name!r}.{_nearest(name, [*WORKLOADS, *ALIASES])}")
+        pairs = [pair for pair in pairs if not engine or pair[1] == engine]
+        if not pairs:
+            raise BenchError(f"{name} does not run on {engine!r}. Engines: {', '.join(ENGINE_NAMES)}.")
+        found += [(WORKLOADS[w], e) for w, e in pairs]
+    return list(dict.fromkeys(found))
+
+
+def _contenders(peers: str | None, *, quick: bool) -> list[Contender]:
+    """Read --peers; Tenure and the bare engines always take part."""
+    if peers is None:
+        return [c for c in CONTENDERS.values() if c.leading or not quick]
+    names = set() if peers.strip() in {"", "none"} else {name.strip() for name in peers.split(",")}
+    for name in names:
+        if name not in CONTENDERS:
+            raise BenchError(f"There is no peer {name!r}.{_nearest(name, CONTENDERS)}")
+    return [c for c in CONTENDERS.values() if c.name in names or c.role != "peer"]
+
+
+def _tasks(cells: Sequence[tuple[Workload, str]], contenders: Sequence[Contender], *, quick: bool) -> list[Task]:
+    tasks = []
+    for workload, engine in cells:
+        size = workload.quick if quick else workload.full
+        if size is None or (quick and engine == "redis" and workload.name not in QUICK_REDIS):
+            continue
+        for contender in contenders:
+            if engine in contender.engines and workload.name in contender.workloads:
+                jobs = min(size.jobs, contender.most_jobs.get(workload.name, size.jobs))
+                tasks.append(Task(workload, engine, contender, Size(jobs, size.backlog, size.clients)))
+    return tasks
+
+
+@contextmanager
+def _scratch(given: Path | None) -> Iterator[Path]:
+    """Give a folder on a real disk that a server running as another user can enter."""
+    base = given or ROOT / ".bench" / "scratch"
+    if given is None and os.getuid() == 0 and any(not p.stat().st_mode & 0o001 for p in ROOT.parents):
+        base = Path("/var/tmp")
+    base.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="tenure-bench-", dir=base.resolve()))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure(tasks: Sequence[Task], rounds: int, engines: Engines, *, seconds: float | None) -> list[Sample]:
+    """Measure behind a progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    total = sum(1 for _ in rounds_of(tasks, rounds))
+    columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        row = bar.add_task("", total=total)
+        begun = False
+
+        def progress(label: str) -> None:
+            nonlocal begun
+            bar.update(row, description=label, advance=1 if begun else 0)
+            begun = True
+
+        samples = measure_all(tasks, rounds, engines, seconds=seconds, progress=progress)
+        bar.update(row, description="done", completed=total)
+    return samples
+
+
+def _print(results: Results) -> None:
+    """Print a table for each workload and the goals."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    figures = Figures(results.samples)
+    for workload in WORKLOADS.values():
+        for engine in figures.engines(workload.name):
+            table = Table(title=f"{workload.name} {workload.title}, {ENGINE_NAMES[engine]}", title_justify="left")
+            table.add_column("")
+            for head in (*(m.label for m in workload.metrics), "spread", "× best peer", "of bare"):
+                table.add_column(head, justify="right")
+            for line in lines(figures, workload, engine):
+                if line.figures[0] is None:
+                    table.add_row(line.contender, line.problem)
+                    continue
+                values = [show(f, m.unit) for f, m in zip(line.figures, workload.metrics, strict=True)]
+                ratios = (show(line.to_best), show(line.to_ceiling))
+                table.add_row(line.contender, *values, show_spread(line.figures[0]), *ratios)
+            console.print(table)
+    for goal in GOALS:
+        verdict = judge(goal, figures)
+        if verdict.status != "not measured":
+            mark = f"{MARKS[verdict.status]} {show(verdict.figure)}"
+            console.print(f"{goal.workload:>9} {ENGINE_NAMES[goal.engine]:<11} {goal.text:<45} {mark}")
+    for name, reason in results.absent.items():
+        console.print(f"{name} is not measured: {reason}")
+    for (workload_name, engine, name), problem in figures.problems().items():
+        console.print(f"{workload_name} {engine} {name} has no figure: {problem}")
+    untrusted = sum(figures.is_busy(sample) for sample in results.samples)
+    if untrusted:
+        console.print(f"~ The machine was busy beside {untrusted} of {len(results.samples)} measurements.")
+
+
+def _list() -> None:
+    for workload in WORKLOADS.values():
+        print(f"{workload.name:<10} {', '.join(workload.engines):<24} {workload.title}")
+    print()
+    for contender in CONTENDERS.values():
+        print(f"{contender.name:<22} {', '.join(contender.engines):<18} {' '.join(contender.workloads)}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1, 0.4)
+    return f" Did you mean {near[0]!r}?" if near else " See --list."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

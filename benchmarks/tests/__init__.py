@@ -1,0 +1,1 @@
+"""What the benchmark house promises, tested on real processes and stores."""

@@ -1,0 +1,94 @@
+"""The command: what it refuses, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import servers
+from benchmarks.__main__ import main
+from benchmarks.errors import BenchError
+from benchmarks.plot import Bar, bars
+from benchmarks.report import Results, to_json, write_page
+from benchmarks.run import Sample
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--only", "W33"], "There is no workload 'W33'. Did you mean 'W3"),
+        (["--only", "W7@sqlite"], "W7 does not run on 'sqlite'"),
+        (["--peers", "grafile-worker"], "There is no peer 'grafile-worker'. Did you mean 'graphile-worker'?"),
+    ],
+)
+def test_a_command_that_makes_no_sense_is_refused(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_url_that_leads_nowhere_is_named_without_its_password(tmp_path: Path) -> None:
+    url = "postgresql://me:secret@127.0.0.1:1/postgres"
+
+    with pytest.raises(BenchError, match="No PostgreSQL answers at") as found, servers.postgres(tmp_path, url):
+        pass
+
+    assert "127.0.0.1:1" in str(found.value)
+    assert "secret" not in str(found.value)
+
+
+def results(*samples: Sample) -> Results:
+    return Results("2026-01-01", "python -m benchmarks", 2, False, {"cores": "2"}, {}, {"rq": "no wheel"}, {}, samples)
+
+
+def two_rounds(contender: str, rate: float, problem: str = "") -> list[Sample]:
+    metrics = {} if problem else {"rate": rate}
+    return [Sample("W1", "postgres", contender, n, 10, metrics, 30, 30, 9, problem, False, "1.0") for n in range(2)]
+
+
+def test_the_page_has_goals_figures_plots_and_reasons(tmp_path: Path) -> None:
+    found = results(
+        *two_rounds("tenure", 300.0), *two_rounds("pgqueuer", 200.0), *two_rounds("saq", 0, "no answer within 9 s")
+    )
+
+    write_page(found, tmp_path / "benchmarks.md")
+
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert "| W1 | PostgreSQL | jobs/s ≥ 1.3 × best peer | 1.50 × | pgqueuer | ✓ reached |" in page
+    assert "| **tenure** | 300 | 0% | 1.50 | – | 10 |" in page
+    assert "no answer within 9 s" in page
+    assert "| rq | not measured | no wheel |" in page
+    for link in re.findall(r"\]\((\S+\.svg)\)", page):
+        assert (tmp_path / link).read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_a_figure_that_is_not_trusted_is_never_shown_bare(tmp_path: Path) -> None:
+    shaky = [Sample("W1", "postgres", "pgqueuer", n, 10, {"rate": r}, 30, 30, 9) for n, r in enumerate((100.0, 300.0))]
+
+    write_page(results(*shaky), tmp_path / "benchmarks.md")
+
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    plot = next((tmp_path / "benchmarks").glob("*.svg")).read_text(encoding="utf-8")
+    assert "| pgqueuer | ~200 | 100%" in page
+    assert ">~200<" in plot
+
+
+def test_the_json_holds_samples_figures_and_goals() -> None:
+    content = json.loads(to_json(results(*two_rounds("tenure", 300.0), *two_rounds("pgqueuer", 200.0))))
+
+    assert len(content["samples"]) == 4
+    assert {goal["status"] for goal in content["goals"]} == {"reached", "not measured"}
+    own = next(figure for figure in content["figures"] if figure["contender"] == "tenure")
+    assert own["to_best_peer"]["value"] == 1.5
+
+
+def test_a_plot_escapes_what_it_is_given() -> None:
+    drawn = bars("a < b", "jobs/s", [Bar("x & y", 3.0, "3", "peer"), Bar("tenure", 9.0, "9", "tenure", mark=12.0)])
+
+    assert "a &lt; b" in drawn
+    assert "x &amp; y" in drawn
+    assert drawn.count("<rect") == 2
