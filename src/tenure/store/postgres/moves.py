@@ -6,6 +6,7 @@ Hot path: JSON is put together by hand where payloads and results, which are JSO
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from json.encoder import encode_basestring_ascii as quote
@@ -44,6 +45,9 @@ from tenure.store.postgres.call import Call
 from tenure.store.postgres.operating import effect_json
 from tenure.store.postgres.reading import policy_columns
 
+_INT32 = 2**31
+_UUIDS = ("created_by_user_id", "requested_by_user_id", "workflow_id", "parent_id", "run_id")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _EXTRAS = tuple(name for name in NEW_JOB_EXTRAS if name != "backoff")
 
 
@@ -72,11 +76,11 @@ def _policies(policies: Any) -> str:
 def _job_row(job: NewJob) -> str:
     row = f'{{"i":{quote(job.id)},"p":{job.payload}'
     if job.priority is not None:
-        row += f',"r":{int(job.priority)}'
+        row += f',"r":{_within("priority", job.priority, -_INT32, _INT32 - 1)}'
     if job.key is not None:
         row += f',"k":{quote(job.key)}'
     if job.max_attempts is not None:
-        row += f',"m":{int(job.max_attempts)}'
+        row += f',"m":{_within("max_attempts", job.max_attempts, 1, _INT32 - 1)}'
     if job.delay_seconds is not None:
         row += f',"d":{_number(job.delay_seconds)}'
     elif job.run_at is not None:
@@ -86,6 +90,10 @@ def _job_row(job: NewJob) -> str:
 
 
 def _extras(job: NewJob) -> str:
+    for name in _UUIDS:
+        value = getattr(job, name)
+        if value is not None and not _UUID.fullmatch(value):
+            raise InvalidArgument(f"{name} is {value!r}; it must be a UUID, such as {job.id}. Nothing was enqueued.")
     found = [f'"{name}":{quote(value)}' for name in _EXTRAS if (value := getattr(job, name)) is not None]
     if job.backoff is not None:
         found.append(f'"backoff":{job.backoff}')
@@ -125,8 +133,8 @@ def encode_claim(claim: Claim, marks: str | None) -> str:
     return text + "}"
 
 
-def decode_grants(granted: Any, worker: WorkerId) -> list[Grant]:
-    """Grants in claim order. Lines of several queues are merged by rank, run_at and id."""
+def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> list[Grant]:
+    """Grants in claim order. Lines of several queues are merged by rank, run_at and id, unless their order is strict."""
     ordered: list[tuple[int, int, str, Grant]] = []
     lines = granted["lines"]
     for queue, until, started, rows in lines:
@@ -148,7 +156,7 @@ def decode_grants(granted: Any, worker: WorkerId) -> list[Grant]:
                 extras,
             )
             ordered.append((rank, run_at, job_id, grant))
-    if len(lines) > 1:
+    if len(lines) > 1 and not strict:
         ordered.sort(key=lambda entry: entry[:3])
     return [entry[3] for entry in ordered]
 
@@ -233,8 +241,10 @@ def decode_exchange(answer: Any, request: Exchange) -> Exchanged:
     if refused is not None:
         return Exchanged(settled, [], GateClosed(refused["gate"], refused["act"]))
     granted = answer.get("granted")
-    grants = decode_grants(granted, request.claim.worker) if granted is not None and request.claim is not None else []
-    return Exchanged(settled, grants)
+    if granted is None or request.claim is None:
+        return Exchanged(settled, [])
+    claim = request.claim
+    return Exchanged(settled, decode_grants(granted, claim.worker, strict=claim.strict))
 
 
 def _encode_holds(holds: Sequence[Hold]) -> str:
@@ -281,6 +291,12 @@ def _encode_wake(request: Wake) -> str:
     return json.dumps({"job_ids": list(request.job_ids)})
 
 
+def _within(name: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise InvalidArgument(f"{name} is {value}; it must be from {low} to {high}.")
+    return int(value)
+
+
 def _number(value: float) -> str:
     """A finite number as JSON; the store's SQL knows no NaN."""
     text = repr(float(value))
@@ -321,7 +337,7 @@ CALLS: dict[type[Any], Call] = {
     Wake: Call("wake", _encode_wake, lambda answer, _: [JobId(job_id) for job_id in answer]),
     Reap: Call(
         "reap",
-        lambda request: f'{{"limit":{request.limit}}}',
+        lambda request: f'{{"limit":{_within("limit", request.limit, 0, _INT32 - 1)}}}',
         lambda answer, _: [Settled(JobId(job_id), Token(token), state) for job_id, token, state in answer],
     ),
 }

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tenure.errors import StoreBusy
+from tenure.errors import StoreBusy, StoreUnavailable
 from tenure.store.postgres.link import Link
 
 _disowned: list[Link] = []
@@ -66,7 +66,12 @@ class Pool:
             return self._claim_turn(handed)
         if isinstance(handed, Link):
             return handed
-        return await loop.run_in_executor(None, self._open)
+        opening = loop.run_in_executor(None, self._open)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._give_unused)
+            raise
 
     def give(self, link: Link) -> None:
         """Hand a link back. A broken one is dropped and its place is free."""
@@ -81,6 +86,11 @@ class Pool:
             self._call_next()
         if not usable:
             link.close()
+
+    def _give_unused(self, opening: asyncio.Future[Link]) -> None:
+        """A link that was opened for a task which no longer wants it."""
+        if not opening.cancelled() and opening.exception() is None:
+            self.give(opening.result())
 
     def close(self) -> None:
         """Close what is idle; what is in use is closed when it comes back."""
@@ -102,6 +112,8 @@ class Pool:
     def _reserve(self, ring: Callable[[], None]) -> Link | threading.Event | None:
         """An idle link, None for leave to open one, or a place in the line."""
         with self._lock:
+            if self._closed:
+                raise StoreUnavailable("This store was closed, so nothing was done. Open a new App, or close it later.")
             while self._idle:
                 _, link = self._idle.pop()
                 if link.usable:

@@ -18,7 +18,6 @@ BEGIN
         v_answer := CASE
             WHEN v_job.state IN ('queued', 'waiting') THEN 'cancelled'
             WHEN v_job.state IN ('leased', 'running') THEN 'requested'
-            WHEN v_job.state = 'cancelled' THEN 'cancelled'
             ELSE 'refused'
         END;
         IF v_job.state IN ('queued', 'waiting') THEN
@@ -35,7 +34,7 @@ BEGIN
             UPDATE tenure.job AS j SET cancel_requested_at = coalesce(j.cancel_requested_at, v_now), updated_at = v_now WHERE j.id = v_id;
             PERFORM pg_notify('tenure', 'cancel:' || v_job.lease_owner);
         END IF;
-        IF v_answer <> 'refused' AND v_job.state <> 'cancelled' THEN
+        IF v_answer <> 'refused' THEN
             INSERT INTO tenure.audit (at, actor, act, subject, reason, detail)
             VALUES (v_now, p_request ->> 'actor', 'cancel', v_id::text, p_request ->> 'reason', json_build_object('state', v_job.state));
             INSERT INTO tenure.event (at, kind, job_id, queue)
@@ -43,7 +42,7 @@ BEGIN
             FROM tenure.queue AS q
             WHERE q.name = v_job.queue AND q.events;
         END IF;
-        v_answers := v_answers || json_build_array(v_id, v_answer, v_job.state);
+        v_answers := v_answers || json_build_array(v_id, v_answer, CASE v_answer WHEN 'cancelled' THEN 'cancelled' ELSE v_job.state END);
     END LOOP;
     RETURN array_to_json(v_answers);
 END

@@ -21,7 +21,7 @@ BEGIN
         FOR UPDATE SKIP LOCKED
     LOOP
         v_alive := p_worker IS NULL AND EXISTS (
-            SELECT 1 FROM tenure.worker AS w WHERE w.id = v_job.lease_owner AND w.last_seen_at > v_job.lease_until);
+            SELECT 1 FROM tenure.worker AS w WHERE w.id = v_job.lease_owner AND w.last_seen_at >= v_job.lease_until);
         v_answers := v_answers || json_build_array(v_job.id, v_job.token, tenure.finish(
             v_job, 'expire', CASE WHEN v_alive THEN 'lease_lost' ELSE 'crash' END,
             format('The lease of worker %s ended at %s without a word from it.', v_job.lease_owner,

@@ -31,7 +31,7 @@ BEGIN
         ELSIF p_queue.key_scope = 'window' AND v_holder.created_at + p_queue.key_window_seconds * interval '1 second' <= p_now THEN
             UPDATE tenure.job AS j SET dedup_slot = NULL WHERE j.id = v_holder.id AND j.dedup_slot = v_slot;
             v_again := v_again || v_row.whole;
-        ELSIF p_queue.key_conflict = 'error' AND v_holder.payload_hash IS DISTINCT FROM tenure.payload_hash(v_row.p) THEN
+        ELSIF p_queue.key_conflict = 'error' AND v_holder.payload_hash IS DISTINCT FROM tenure.payload_hash(coalesce(v_row.p, 'null')) THEN
             RAISE EXCEPTION 'Key % of kind % is held by job % with a different payload. Nothing was enqueued. Use another key, or the same payload.',
                 quote_literal(v_row.k), quote_literal(p_kind), v_holder.id USING ERRCODE = 'TN004',
                 DETAIL = json_build_object('key', v_row.k, 'kind', p_kind, 'holder', v_holder.id)::text;

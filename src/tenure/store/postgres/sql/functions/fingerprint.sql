@@ -6,7 +6,7 @@ AS $$
     SELECT pg_catalog.substr(
         pg_catalog.md5(
             p_class || '|' || pg_catalog.regexp_replace(
-                pg_catalog.left(pg_catalog.lower(pg_catalog.split_part(coalesce(p_error, ''), E'\n', 1)), 500),
+                pg_catalog.left(pg_catalog.lower(pg_catalog.split_part(coalesce(p_error, ''), E'\n', 1) COLLATE "C"), 500),
                 '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|0x[0-9a-f]+|[0-9]+', '#', 'g'
             )
         ),

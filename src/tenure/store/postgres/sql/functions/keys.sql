@@ -1,11 +1,13 @@
 -- Keys and ranks: how a slot, a hash and a rank are made. The SQLite engine makes them by the same rules.
+-- A slot gives the length of its kind, so that no kind and key can be read as another kind and key.
 
 CREATE OR REPLACE FUNCTION tenure.slot_of(p_scope text, p_space text, p_profile text, p_kind text, p_key text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
     SELECT CASE
         WHEN p_scope = 'none' THEN NULL
-        ELSE left(p_scope, 1) || '|' || p_profile || chr(31) || CASE p_space WHEN 'kind' THEN p_kind ELSE '' END || chr(31) || p_key
+        ELSE left(p_scope, 1) || '|' || p_profile || chr(31)
+            || CASE p_space WHEN 'kind' THEN length(p_kind) || chr(31) || p_kind ELSE '' END || chr(31) || p_key
     END
 $$;
 

@@ -44,8 +44,8 @@ BEGIN
         ), ended AS (
             UPDATE tenure.job AS j
             SET state = CASE WHEN j.cancel_requested_at IS NULL THEN 'succeeded' ELSE 'cancelled' END,
-                result = h.r,
-                result_summary = h.s,
+                result = CASE WHEN j.cancel_requested_at IS NULL THEN h.r END,
+                result_summary = CASE WHEN j.cancel_requested_at IS NULL THEN h.s END,
                 artifacts_path = coalesce(h.a, j.artifacts_path),
                 lease_owner = NULL,
                 lease_until = NULL,

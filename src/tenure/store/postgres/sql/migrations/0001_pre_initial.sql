@@ -560,13 +560,15 @@ $$;
 -- functions/keys.sql
 
 -- Keys and ranks: how a slot, a hash and a rank are made. The SQLite engine makes them by the same rules.
+-- A slot gives the length of its kind, so that no kind and key can be read as another kind and key.
 
 CREATE OR REPLACE FUNCTION tenure.slot_of(p_scope text, p_space text, p_profile text, p_kind text, p_key text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
     SELECT CASE
         WHEN p_scope = 'none' THEN NULL
-        ELSE left(p_scope, 1) || '|' || p_profile || chr(31) || CASE p_space WHEN 'kind' THEN p_kind ELSE '' END || chr(31) || p_key
+        ELSE left(p_scope, 1) || '|' || p_profile || chr(31)
+            || CASE p_space WHEN 'kind' THEN length(p_kind) || chr(31) || p_kind ELSE '' END || chr(31) || p_key
     END
 $$;
 
@@ -775,7 +777,6 @@ BEGIN
         v_answer := CASE
             WHEN v_job.state IN ('queued', 'waiting') THEN 'cancelled'
             WHEN v_job.state IN ('leased', 'running') THEN 'requested'
-            WHEN v_job.state = 'cancelled' THEN 'cancelled'
             ELSE 'refused'
         END;
         IF v_job.state IN ('queued', 'waiting') THEN
@@ -792,7 +793,7 @@ BEGIN
             UPDATE tenure.job AS j SET cancel_requested_at = coalesce(j.cancel_requested_at, v_now), updated_at = v_now WHERE j.id = v_id;
             PERFORM pg_notify('tenure', 'cancel:' || v_job.lease_owner);
         END IF;
-        IF v_answer <> 'refused' AND v_job.state <> 'cancelled' THEN
+        IF v_answer <> 'refused' THEN
             INSERT INTO tenure.audit (at, actor, act, subject, reason, detail)
             VALUES (v_now, p_request ->> 'actor', 'cancel', v_id::text, p_request ->> 'reason', json_build_object('state', v_job.state));
             INSERT INTO tenure.event (at, kind, job_id, queue)
@@ -800,7 +801,7 @@ BEGIN
             FROM tenure.queue AS q
             WHERE q.name = v_job.queue AND q.events;
         END IF;
-        v_answers := v_answers || json_build_array(v_id, v_answer, v_job.state);
+        v_answers := v_answers || json_build_array(v_id, v_answer, CASE v_answer WHEN 'cancelled' THEN 'cancelled' ELSE v_job.state END);
     END LOOP;
     RETURN array_to_json(v_answers);
 END
@@ -1264,8 +1265,8 @@ BEGIN
             coalesce(g.m, v_queue.max_attempts),
             due.run_at <= p_now,
             v_queue.name, v_kind, v_queue.profile,
-            g.p,
-            CASE WHEN g.k IS NOT NULL THEN tenure.payload_hash(g.p) END,
+            coalesce(g.p, 'null'),
+            CASE WHEN g.k IS NOT NULL THEN tenure.payload_hash(coalesce(g.p, 'null')) END,
             g.k,
             CASE WHEN g.k IS NOT NULL THEN tenure.slot_of(v_queue.key_scope, v_queue.key_space, v_queue.profile, v_kind, g.k) END,
             v_queue.forbidden_keys,
@@ -1373,7 +1374,7 @@ BEGIN
         FOR UPDATE SKIP LOCKED
     LOOP
         v_alive := p_worker IS NULL AND EXISTS (
-            SELECT 1 FROM tenure.worker AS w WHERE w.id = v_job.lease_owner AND w.last_seen_at > v_job.lease_until);
+            SELECT 1 FROM tenure.worker AS w WHERE w.id = v_job.lease_owner AND w.last_seen_at >= v_job.lease_until);
         v_answers := v_answers || json_build_array(v_job.id, v_job.token, tenure.finish(
             v_job, 'expire', CASE WHEN v_alive THEN 'lease_lost' ELSE 'crash' END,
             format('The lease of worker %s ended at %s without a word from it.', v_job.lease_owner,
@@ -1426,7 +1427,7 @@ BEGIN
         ELSIF p_queue.key_scope = 'window' AND v_holder.created_at + p_queue.key_window_seconds * interval '1 second' <= p_now THEN
             UPDATE tenure.job AS j SET dedup_slot = NULL WHERE j.id = v_holder.id AND j.dedup_slot = v_slot;
             v_again := v_again || v_row.whole;
-        ELSIF p_queue.key_conflict = 'error' AND v_holder.payload_hash IS DISTINCT FROM tenure.payload_hash(v_row.p) THEN
+        ELSIF p_queue.key_conflict = 'error' AND v_holder.payload_hash IS DISTINCT FROM tenure.payload_hash(coalesce(v_row.p, 'null')) THEN
             RAISE EXCEPTION 'Key % of kind % is held by job % with a different payload. Nothing was enqueued. Use another key, or the same payload.',
                 quote_literal(v_row.k), quote_literal(p_kind), v_holder.id USING ERRCODE = 'TN004',
                 DETAIL = json_build_object('key', v_row.k, 'kind', p_kind, 'holder', v_holder.id)::text;
@@ -1453,7 +1454,7 @@ AS $$
     SELECT pg_catalog.substr(
         pg_catalog.md5(
             p_class || '|' || pg_catalog.regexp_replace(
-                pg_catalog.left(pg_catalog.lower(pg_catalog.split_part(coalesce(p_error, ''), E'\n', 1)), 500),
+                pg_catalog.left(pg_catalog.lower(pg_catalog.split_part(coalesce(p_error, ''), E'\n', 1) COLLATE "C"), 500),
                 '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|0x[0-9a-f]+|[0-9]+', '#', 'g'
             )
         ),
@@ -2955,8 +2956,8 @@ BEGIN
         ), ended AS (
             UPDATE tenure.job AS j
             SET state = CASE WHEN j.cancel_requested_at IS NULL THEN 'succeeded' ELSE 'cancelled' END,
-                result = h.r,
-                result_summary = h.s,
+                result = CASE WHEN j.cancel_requested_at IS NULL THEN h.r END,
+                result_summary = CASE WHEN j.cancel_requested_at IS NULL THEN h.s END,
                 artifacts_path = coalesce(h.a, j.artifacts_path),
                 lease_owner = NULL,
                 lease_until = NULL,
