@@ -1,0 +1,300 @@
+"""What a handler is given beside its payload: the job, a voice, and a way to learn that it should stop.
+
+A context knows neither stores nor workers. What it needs of them comes in a `Bench`, so the same class serves handlers
+on the event loop, in threads and in processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from tenure.errors import ConfigError, InvalidArgument
+from tenure.handler.building import MISSING, JobOptions, build_job
+from tenure.handler.ends import Interrupt, Interrupted
+from tenure.handler.payload import DEFAULT_LIMITS, encode
+from tenure.handler.registry import Handler
+from tenure.model.event import EventKind, NewEvent
+from tenure.model.ids import JobId, Token
+from tenure.model.job import Grant, NewJob
+
+EVENTS_KEPT = 1000
+"""Log lines of one job that may wait to be written. The oldest go first."""
+MESSAGE_CHARS = 8192
+SUMMARY_CHARS = 1024
+_INHERITED = ("workflow_id", "run_id", "tenant", "trace")
+
+_log = logging.getLogger("tenure.job")
+
+
+class Flag:
+    """A light that goes on once and stays on. It may be read and awaited from any thread and any event loop."""
+
+    __slots__ = ("_event", "_is_set", "_lock", "_waiters")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._event: threading.Event | None = None
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._lock = _flags
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    __bool__ = is_set
+
+    def set(self) -> None:
+        """Switch it on and wake whoever waits."""
+        with self._lock:
+            self._is_set = True
+            event, waiters, self._waiters = self._event, self._waiters, []
+        if event is not None:
+            event.set()
+        for loop, waiter in waiters:
+            try:
+                loop.call_soon_threadsafe(_wake, waiter)
+            except RuntimeError:  # that loop has closed, so nobody waits there any more
+                continue
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until it is on. For sync handlers; async ones await `wait_async`."""
+        with self._lock:
+            if self._is_set:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+        return self._event.wait(timeout)
+
+    async def wait_async(self) -> None:
+        """Wait until it is on without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._is_set:
+                return
+            entry = (loop, loop.create_future())
+            self._waiters.append(entry)
+        try:
+            await entry[1]
+        finally:
+            with self._lock:
+                if entry in self._waiters:
+                    self._waiters.remove(entry)
+
+
+_flags = threading.Lock()  # one for all: it is held for nanoseconds, and a context should be cheap
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a worker lends to every context."""
+
+    stopping: Flag
+    find: Callable[[str], Handler | None]
+    """The handler of a kind, for the queue and the codec of follow-ups."""
+    speak: Callable[[Context], None]
+    """There is progress or a log line to write, when convenient."""
+    beat: Callable[[Context], None]
+    """The lease should be extended now."""
+    call: Callable[[Any], Any] | None = None
+    """Carry out a store's request and wait: for ledgers and steps, which wrap a context."""
+    acall: Callable[[Any], Any] | None = None
+    artifacts_dir: Path | None = None
+
+
+class Context:
+    """The job at hand. Made by the worker for handlers that ask for it by a parameter of this type."""
+
+    __slots__ = (
+        "_artifacts_path",
+        "_logger",
+        "bench",
+        "cancelled",
+        "events",
+        "follow_ups",
+        "interrupt",
+        "job",
+        "progress_text",
+        "result_summary",
+    )
+
+    def __init__(self, job: Grant, bench: Bench) -> None:
+        self.job = job
+        self.bench = bench
+        self.cancelled = Flag()
+        """On when the work is not wanted any more: cancelled, timed out, or the lease is lost."""
+        self.interrupt: Interrupt | None = None
+        self.follow_ups: list[NewJob] = []
+        self.events: deque[NewEvent] = deque(maxlen=EVENTS_KEPT)
+        self.progress_text: str | None = None
+        self.result_summary: str | None = None
+        self._artifacts_path: Path | None = None
+        self._logger: JobLogger | None = None
+
+    @property
+    def id(self) -> JobId:
+        return self.job.id
+
+    @property
+    def kind(self) -> str:
+        return self.job.kind
+
+    @property
+    def queue(self) -> str:
+        return self.job.queue
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, counted from 1."""
+        return self.job.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self.job.max_attempts
+
+    @property
+    def token(self) -> Token:
+        """The fence. Hand it to whatever you write to: it rises with every grant, so a late writer can be refused."""
+        return self.job.token
+
+    @property
+    def stopping(self) -> Flag:
+        """On when the worker wants to stop. A long handler saves what it has and raises Snooze, or calls `check`."""
+        return self.bench.stopping
+
+    def check(self) -> None:
+        """Do nothing if the work should go on; otherwise raise what ends the handler in the right way."""
+        if self.cancelled.is_set():
+            raise Interrupted(self.interrupt or Interrupt.CANCEL)
+        if self.bench.stopping.is_set():
+            raise Interrupted(Interrupt.SHUTDOWN)
+
+    def heartbeat(self) -> None:
+        """Ask for the lease to be extended now, and raise if the work is not wanted any more. Does not wait.
+
+        The worker extends leases by itself; this only makes it happen sooner.
+        """
+        if self.cancelled.is_set():
+            raise Interrupted(self.interrupt or Interrupt.CANCEL)
+        self.bench.beat(self)
+
+    def progress(self, value: Any, message: str | None = None) -> None:
+        """Show how far it is: any JSON value, usually 0.0 to 1.0. Written within about a second; the newest wins."""
+        shown = {"value": value, "message": message} if message is not None else value
+        self.progress_text = encode(shown, what="The progress")
+        self.bench.speak(self)
+
+    def log(self, message: str, level: str = "info", **fields: Any) -> None:
+        """Add a line to the job's own log, which is kept with the job."""
+        data: dict[str, Any] = {"level": level, "message": message[:MESSAGE_CHARS]}
+        if fields:
+            data["fields"] = fields
+        self.event(EventKind.LOG, data)
+
+    def event(self, kind: str, data: Any = None) -> None:
+        """Add an event of your own to the job."""
+        self.events.append(NewEvent(kind, _event_text(data), self.job.id))
+        self.bench.speak(self)
+
+    @property
+    def logger(self) -> JobLogger:
+        """A standard logger whose lines name the job; from INFO on they are also kept with it."""
+        if self._logger is None:
+            self._logger = JobLogger(self)
+        return self._logger
+
+    def enqueue(self, kind: Any, payload: Any = MISSING, **options: Unpack[JobOptions]) -> JobId:
+        """Add a follow-up job. It is committed together with this job's completion, or not at all.
+
+        `kind` is a name or a decorated handler. Workflow, run, tenant and trace are taken over from this job, which is
+        the parent, unless given.
+
+        Raises: InvalidPayload, InvalidArgument.
+        """
+        name = kind if isinstance(kind, str) else getattr(kind, "kind", None)
+        if not isinstance(name, str):
+            raise InvalidArgument(f"A follow-up needs a kind: a name or a handler made by `@app.job`, got {kind!r}.")
+        taken_over = {column: self.job.extra(column) for column in _INHERITED}  # noqa: S610 - no Django here
+        given: dict[str, Any] = {**taken_over, "parent_id": self.job.id, **options}
+        job = build_job(name, payload, given, self.bench.find(name), DEFAULT_LIMITS, "default")
+        self.follow_ups.append(job)
+        return job.id
+
+    def set_result_summary(self, text: str) -> None:
+        """One line for people, kept beside the result."""
+        self.result_summary = text.replace("\0", "")[:SUMMARY_CHARS]
+
+    @property
+    def artifacts(self) -> Path:
+        """A folder for this job's files, the same for all attempts. Made when first asked for, for the owner only."""
+        if self._artifacts_path is None:
+            if self.bench.artifacts_dir is None:
+                raise ConfigError(
+                    f"Job {self.job.id} asks for its artifacts folder, but the worker has none. "
+                    "Start it with `--artifacts DIR` or `artifacts_dir=`."
+                )
+            path = self.bench.artifacts_dir.absolute() / self.job.id
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._artifacts_path = path
+        return self._artifacts_path
+
+    @property
+    def artifacts_path(self) -> str | None:
+        """Where the artifacts are, if any were asked for."""
+        return None if self._artifacts_path is None else str(self._artifacts_path)
+
+    def take_events(self) -> tuple[NewEvent, ...]:
+        """For the worker: the events that are not written yet. Each is handed out once, whichever thread asks."""
+        taken = []
+        while self.events:
+            try:
+                taken.append(self.events.popleft())
+            except IndexError:  # another thread was first
+                break
+        return tuple(taken)
+
+    def stop(self, why: Interrupt) -> None:
+        """For the worker: the work is not wanted any more."""
+        if self.interrupt is None:
+            self.interrupt = why
+        self.cancelled.set()
+
+
+class JobLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger that names the job and keeps its lines with it."""
+
+    def __init__(self, context: Context) -> None:
+        job = context.job
+        super().__init__(_log, {"job": job.id, "kind": job.kind, "queue": job.queue, "attempt": job.attempt})
+        self._context = context
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        if level >= logging.INFO:
+            text = str(msg) % args if args else str(msg)
+            self._context.log(text, logging.getLevelName(level).lower())
+        kwargs.setdefault("stacklevel", 3)
+        super().log(level, msg, *args, **kwargs)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
+        return msg, kwargs
+
+
+def _event_text(data: Any) -> str:
+    if data is None:
+        return "{}"
+    try:
+        return encode(data, what="The event")
+    except Exception:  # noqa: BLE001 - a log line must never be what breaks a job
+        return json.dumps({"message": ascii(data)[:MESSAGE_CHARS]})
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,99 @@
+"""What a worker is told once, at its start. Everything has a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tenure.errors import ConfigError
+from tenure.model.policy import QueuePolicy
+
+HEARTBEATS_PER_LEASE = 3
+"""Two heartbeats may fail before a lease is in danger."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """How a worker works. The defaults suit a handful of slow jobs as well as a flood of tiny ones."""
+
+    queues: Sequence[str] | Mapping[str, int] = ("default",)
+    """Names, or names with weights: a queue of weight 3 is asked three times as often as one of weight 1."""
+    strict: bool = False
+    """Serve the queues in the order given, instead of merging them by priority."""
+    kinds: Sequence[str] | None = None
+    """Claim only these. None claims every kind; what has no handler here is dealt with by the queue's policy."""
+    affinity: Sequence[str | None] | None = None
+    concurrency: int = 10
+    """How many handlers run at once."""
+    queue_concurrency: Mapping[str, int] = field(default_factory=dict)
+    """How many jobs of a queue this worker holds at once."""
+    prefetch: int = 500
+    """How many jobs may wait inside the worker at most. How many do follows the rate: slow jobs are not hoarded."""
+    exchanges: int | None = None
+    """Exchanges in flight at once. None: one on SQLite, which has one writer, and two elsewhere."""
+    lease_seconds: float | None = None
+    """None: each queue's own."""
+    heartbeat_seconds: float | None = None
+    """None: a third of the lease."""
+    poll_seconds: float = 1.0
+    grace_seconds: float = 20.0
+    """How long running handlers may go on after a request to stop."""
+    drain: bool = False
+    """Stop when no job is due."""
+    once: bool = False
+    """Run one job, if one is due, and stop."""
+    artifacts_dir: Path | None = None
+    jobs_per_process: int = 1
+    """How many isolated jobs a child process may run, one after the other, before a fresh one takes its place."""
+    declare: Mapping[str, QueuePolicy] = field(default_factory=dict)
+    """Policies of queues that may not exist yet."""
+    maintain: bool = True
+    """Take part in the election of a leader, who sweeps and keeps schedules."""
+    dead_worker_seconds: float = 300.0
+    delete_after_seconds: float | None = None
+    """Remove the rows of cleaned jobs that ended longer ago than this. None keeps them."""
+    handle_signals: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for what cannot work."""
+        self._check_names()
+        for name in ("concurrency", "jobs_per_process"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` is {getattr(self, name)}, but a worker needs at least 1.")
+        if self.prefetch < 0 or self.grace_seconds < 0:
+            raise ConfigError("`prefetch` and `grace_seconds` cannot be negative. Use 0 for none.")
+        if self.exchanges is not None and not 1 <= self.exchanges <= 8:
+            raise ConfigError(f"`exchanges` is {self.exchanges}, but between 1 and 8 may be in flight.")
+        for name in ("poll_seconds", "lease_seconds", "heartbeat_seconds", "dead_worker_seconds"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"`{name}` is {value:g}, but must be above 0.")
+        if self.lease_seconds is not None:
+            self.check_heartbeat(self.lease_seconds)
+
+    @property
+    def queue_names(self) -> tuple[str, ...]:
+        return tuple(self.queues)
+
+    def check_heartbeat(self, lease_seconds: float) -> None:
+        """Raises ConfigError if heartbeats come too rarely for a lease: a single one that fails would lose it."""
+        limit = lease_seconds / HEARTBEATS_PER_LEASE
+        if self.heartbeat_seconds is not None and self.heartbeat_seconds > limit * 1.000001:
+            raise ConfigError(
+                f"A heartbeat every {self.heartbeat_seconds:g} s is too slow for a lease of {lease_seconds:g} s: "
+                f"it must be at most a third, {limit:g} s. Lower `heartbeat_seconds`, or lengthen the lease."
+            )
+
+    def _check_names(self) -> None:
+        if isinstance(self.queues, str) or not self.queues:
+            raise ConfigError("A worker needs at least one queue: queues=['mail'] or {'mail': 3, 'bulk': 1}.")
+        if len(set(self.queues)) != len(self.queues):
+            raise ConfigError(f"A queue is named twice in {list(self.queues)}.")
+        if isinstance(self.queues, Mapping) and any(weight < 1 for weight in self.queues.values()):
+            raise ConfigError(f"Weights of queues must be 1 or more, got {dict(self.queues)}.")
+        stray = set(self.queue_concurrency) - set(self.queues)
+        if stray:
+            raise ConfigError(f"`queue_concurrency` names queues that this worker does not serve: {sorted(stray)}.")
+        if any(limit < 1 for limit in self.queue_concurrency.values()):
+            raise ConfigError("`queue_concurrency` must be 1 or more; leave a queue out of `queues` to not serve it.")

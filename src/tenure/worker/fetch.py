@@ -1,0 +1,339 @@
+"""The exchange: settle what ended and claim for the free slots, in one round trip, for as long as the worker lives.
+
+**Batches form by themselves.** While an exchange is in flight handlers run and outcomes gather; the next one takes them
+all. At low load a single job goes out at once; at high load batches grow to hundreds. There is no timer in this.
+
+**Jobs wait inside the worker only as far as they are sure to start soon.** The number follows the rate: twice what ends
+during a round trip. A worker of four-hour jobs holds none beyond its slots; one of tiny jobs holds hundreds.
+
+**When the database is away** the loop backs off to 30 s. Outcomes stay in the outbox. A claim whose reply was lost may
+have granted jobs that nobody knows of; the next claim names what is held, and the store grants the rest again.
+
+The loop ends when it was told to finish and nothing is held any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from tenure.errors import GateClosed, StoreUnavailable, TenureError
+from tenure.model.ids import JobId, WorkerId
+from tenure.model.job import Grant
+from tenure.model.notice import ERROR, INFO, WARNING
+from tenure.model.outcome import Outcome
+from tenure.store.base import Claim, Exchange, Exchanged, Store
+from tenure.worker.config import WorkerConfig
+from tenure.worker.lanes import Ask, Lanes
+from tenure.worker.report import Reporter
+from tenure.worker.settle import Outbox, settle_singly
+from tenure.worker.ticket import Held, steady_now
+
+BATCH = 1000
+"""Outcomes in one exchange at most."""
+SECOND_BATCH = 64
+"""What makes a second exchange in flight worth its while."""
+BACKOFF_SECONDS = 0.1
+BACKOFF_MAX_SECONDS = 30.0
+REGISTER_POLLS = 30
+"""After this many polls the store is told again that this worker wants to be woken."""
+
+
+class Exchanger:
+    """The worker's one conversation with the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: WorkerId,
+        config: WorkerConfig,
+        held: Held,
+        outbox: Outbox,
+        report: Reporter,
+        take: Callable[[list[Grant], float], None],
+        kick: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._config = config
+        self._held = held
+        self._outbox = outbox
+        self._report = report
+        self._take = take
+        self._kick = kick
+        self._lanes = Lanes(config)
+        self._most_in_flight = config.exchanges or (1 if store.url.startswith("sqlite") else 2)
+        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._in_flight = 0
+        self._asked = 0
+        self._asked_by_queue: dict[str, int] = {}
+        self.unfinished = 0
+        """Jobs held whose handlers have not ended."""
+        self.unfinished_by_queue: dict[str, int] = {}
+        self.prefetch = 0
+        self.exchanges = 0
+        self.claimed = 0
+        self._accepts = True
+        self._finishing = False
+        self._gave_up = False
+        self._is_unsure = False
+        self._failures = 0
+        self._away_until = 0.0
+        self._no_claim_until = 0.0
+        self._was_woken = False
+        self._polls = 0
+        self._gate: str | None = None
+        # The rate, for the prefetch.
+        self._ended = 0
+        self._measured_at = self._loop.time()
+        self._round_trip = 0.005
+
+    # --- what others tell it ------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Jobs may have arrived, or a held job was asked to stop."""
+        self._was_woken = True
+        self._lanes.wake()
+        self._news.set()
+        if self.unfinished >= self._config.concurrency + self.prefetch:
+            self._kick()  # no claim follows, and it may have been a request to stop a job
+
+    def poke(self) -> None:
+        """There is something to settle or a slot came free."""
+        self._news.set()
+
+    def count_end(self, queue: str) -> None:
+        """A handler has ended."""
+        self.unfinished -= 1
+        self._ended += 1
+        if self._lanes.is_limited:
+            self.unfinished_by_queue[queue] -= 1
+
+    def finish(self) -> None:
+        """Claim nothing more; end once everything held is settled."""
+        self._accepts = False
+        self._finishing = True
+        self._news.set()
+
+    def give_up(self) -> None:
+        """End even though outcomes could not be written. Their leases run out."""
+        self._gave_up = True
+        self._news.set()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the database was not to be reached at the last try."""
+        return self._failures > 0
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Exchange until told to finish."""
+        async with asyncio.TaskGroup() as flights:
+            while not self._is_done():
+                asked = self._next()
+                if asked is None:
+                    await self._wait()
+                elif self._most_in_flight == 1:
+                    await self._exchange(*asked)
+                else:
+                    flights.create_task(self._exchange(*asked))
+                    await asyncio.sleep(0)
+
+    def _is_done(self) -> bool:
+        if self._in_flight:
+            return False
+        if self._gave_up:
+            return True
+        if self._config.drain and self._accepts and self._lanes.is_dry and not self._held:
+            self.finish()
+        return self._finishing and not self._held and not len(self._outbox)
+
+    def _next(self) -> tuple[list[Outcome], Ask | None] | None:
+        """What the next exchange carries; None while there is nothing to send."""
+        if self._in_flight >= self._most_in_flight or self._loop.time() < self._away_until or self._gave_up:
+            return None
+        if self._in_flight and self._is_unsure:
+            return None  # a repeat must know all that is held, so it flies alone
+        ask = self._ask()
+        if self._in_flight and len(self._outbox) < SECOND_BATCH and (ask is None or ask.limit < SECOND_BATCH):
+            return None
+        if ask is None and not len(self._outbox):
+            return None
+        return self._outbox.take(BATCH), ask
+
+    def _ask(self) -> Ask | None:
+        if not self._accepts or self._loop.time() < self._no_claim_until:
+            return None
+        self._adapt_prefetch()
+        free = self._config.concurrency + self.prefetch - self.unfinished - self._asked
+        if self._config.once:
+            free = min(free, 1 - self._asked)
+        if free <= 0:
+            return None
+        if self._is_unsure:  # ask everywhere, so that whatever was granted unheard is found again
+            return Ask(self._config.queue_names, free, None, ())
+        held = self.unfinished_by_queue
+        if self._lanes.is_limited and self._asked_by_queue:
+            held = {name: held.get(name, 0) + self._asked_by_queue.get(name, 0) for name in self._config.queue_names}
+        return self._lanes.ask(free, held)
+
+    async def _wait(self) -> None:
+        """Sleep until there is news, the poll is due, or the back-off is over."""
+        self._news.clear()
+        delay = self._config.poll_seconds * random.uniform(0.9, 1.0)
+        away = self._away_until - self._loop.time()
+        timer = self._loop.call_later(away if away > 0 else delay, self._poll)
+        try:
+            await self._news.wait()
+        finally:
+            timer.cancel()
+
+    def _poll(self) -> None:
+        self._polls += 1
+        if self._polls % REGISTER_POLLS == 0:
+            self._lanes.forget_registration()
+        self._lanes.wake()
+        self._news.set()
+
+    async def _exchange(self, outcomes: list[Outcome], ask: Ask | None) -> None:
+        claim = None if ask is None else self._claim(ask)
+        self._depart(ask)
+        sent, sent_steady = self._loop.time(), steady_now()
+        arrived: Exchanged | None = None
+        try:
+            arrived = await self._store.ado(Exchange(outcomes, claim))
+        except StoreUnavailable as exc:
+            self._outbox.put_back(outcomes)
+            self._back_off(exc, lost_claim=claim is not None)
+        except GateClosed as exc:
+            self._outbox.put_back(outcomes)
+            self._gate_closed(exc)
+        except TenureError as exc:
+            await self._refused(exc, outcomes)
+        finally:
+            self._arrive(ask)
+        if arrived is None:
+            return
+        self._round_trip += 0.2 * (self._loop.time() - sent - self._round_trip)
+        self._came_back()
+        self._outbox.settled(outcomes, arrived.settled)
+        if self._config.drain and outcomes:
+            self._lanes.wake()  # a retry or a follow-up may be due at once
+        if ask is not None:
+            self._granted(ask, arrived, sent_steady)
+            await asyncio.sleep(
+                0
+            )  # let the runners have a slice first: what they end goes along with the next exchange
+
+    # --- around an exchange -------------------------------------------------------------------------------------------
+
+    def _claim(self, ask: Ask) -> Claim:
+        config = self._config
+        held: list[JobId] | None = list(self._held) if self._is_unsure else None
+        return Claim(
+            worker=self._worker,
+            queues=ask.queues,
+            limit=ask.limit,
+            kinds=config.kinds,
+            affinity=config.affinity,
+            lease_seconds=config.lease_seconds,
+            strict=config.strict,
+            held=held,
+            wants_wake=ask.wants_wake,
+        )
+
+    def _depart(self, ask: Ask | None) -> None:
+        self._in_flight += 1
+        self.exchanges += 1
+        if ask is not None:
+            self._asked += ask.limit
+            if self._lanes.is_limited:
+                for name in ask.queues:
+                    self._asked_by_queue[name] = self._asked_by_queue.get(name, 0) + ask.limit
+
+    def _arrive(self, ask: Ask | None) -> None:
+        self._in_flight -= 1
+        if ask is not None:
+            self._asked -= ask.limit
+            if self._lanes.is_limited:
+                for name in ask.queues:
+                    self._asked_by_queue[name] -= ask.limit
+        self._news.set()
+
+    def _granted(self, ask: Ask, arrived: Exchanged, sent: float) -> None:
+        grants = arrived.grants
+        if self._is_unsure:
+            self._is_unsure = False
+            grants = [grant for grant in grants if not self._is_held(grant)]
+        if arrived.refused is not None:
+            self._gate_closed(arrived.refused)
+        else:
+            self._gate = None
+        self._lanes.answered(ask, len(grants))
+        if grants:
+            self.claimed += len(grants)
+            self.unfinished += len(grants)
+            if self._lanes.is_limited:
+                for grant in grants:
+                    self.unfinished_by_queue[grant.queue] = self.unfinished_by_queue.get(grant.queue, 0) + 1
+            self._take(grants, sent)
+        elif self._was_woken and self.unfinished:
+            self._kick()  # the wake-up was no new job, so it may have been a request to stop one
+        self._was_woken = False
+        if self._config.once and self._accepts:
+            self.finish()
+
+    def _is_held(self, grant: Grant) -> bool:
+        ticket = self._held.get(grant.id)
+        return ticket is not None and ticket.grant.token == grant.token
+
+    def _adapt_prefetch(self) -> None:
+        """Twice what ends during a round trip: enough that no runner waits, and little enough to start at once."""
+        now = self._loop.time()
+        passed = now - self._measured_at
+        if passed < self._round_trip:
+            return
+        target = min(self._config.prefetch, int(2 * self._ended / passed * self._round_trip))
+        self.prefetch = max(target, self.prefetch // 2)
+        self._ended, self._measured_at = 0, now
+
+    # --- trouble ------------------------------------------------------------------------------------------------------
+
+    def _back_off(self, exc: TenureError, *, lost_claim: bool) -> None:
+        self._is_unsure = self._is_unsure or lost_claim
+        self._lanes.forget_registration()
+        self._lanes.wake()
+        delay = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(self._failures, 16)) * random.uniform(0.5, 1.0)
+        self._failures += 1
+        self._away_until = self._loop.time() + delay
+        self._report.say(
+            "store_away", WARNING, str(exc), code=exc.code, retry_seconds=round(delay, 3), unwritten=len(self._outbox)
+        )
+
+    def _came_back(self) -> None:
+        if self._failures:
+            self._report.say("store_back", INFO, f"the store answers again after {self._failures} tries")
+            self._failures = 0
+
+    def _gate_closed(self, exc: GateClosed) -> None:
+        """Nothing is granted for now. The poll looks whether the gate is open again; a drain has no more to do."""
+        self._no_claim_until = self._loop.time() + self._config.poll_seconds * 0.9
+        for lane in self._lanes.lanes:
+            lane.is_dry = True
+        if self._gate != exc.gate:
+            self._gate = exc.gate
+            self._report.say("gate_closed", WARNING, str(exc), gate=exc.gate)
+
+    async def _refused(self, exc: TenureError, outcomes: list[Outcome]) -> None:
+        """The store refused the request as a whole."""
+        if not outcomes:
+            self._report.say("claim_refused", ERROR, str(exc), code=exc.code)
+            self._back_off(exc, lost_claim=False)
+            return
+        try:
+            await settle_singly(self._store, self._outbox, outcomes, self._report)
+        except StoreUnavailable as away:
+            self._back_off(away, lost_claim=False)

@@ -1,0 +1,205 @@
+"""The other side of `isolate=True`: `python -m tenure.worker.isolated`, started by a worker for its handlers.
+
+Two processes. The *guardian* is what the worker started: it has a session of its own, adopts orphans, and holds
+neither handler nor socket. The *child* is forked from it, before anything of the user's is imported, and runs the
+handler. Whatever the handler starts stays below the guardian, however it daemonises. When the child ends (well, by a
+segfault, or killed), the guardian ends all that is left below it; when the worker asks (SIGTERM) or dies, likewise.
+Its exit code tells how the child ended: 128 + signal, or the child's own code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from tenure.errors import HandlerError, InvalidPayload
+from tenure.handler.context import Bench, Context, Flag
+from tenure.handler.registry import Handler, Registry
+from tenure.model.job import Grant
+from tenure.model.outcome import Outcome
+from tenure.worker import wire
+from tenure.worker.end import BadPayload, Returned, outcome_of
+from tenure.worker.tree import adopt_orphans, die_with_parent, kill_descendants, reap_until_none
+
+MAIN_NAME = "__tenure_main__"
+"""The name under which a worker's main script is imported here, so that its `if __name__ == "__main__"` stays quiet."""
+_REAP_SECONDS = 5.0
+
+
+def main() -> int:
+    """Be the guardian."""
+    fd, worker = int(sys.argv[1]), int(sys.argv[2])
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD, signal.SIGINT})
+    adopt_orphans()
+    die_with_parent(signal.SIGTERM, worker)
+    guardian = os.getpid()
+    child = os.fork()
+    if child == 0:
+        die_with_parent(signal.SIGKILL, guardian)
+        signal.pthread_sigmask(signal.SIG_SETMASK, set())
+        _Child(socket.socket(fileno=fd)).serve()
+        return 0
+    os.close(fd)
+    code = _guard(child)
+    kill_descendants(guardian)
+    reap_until_none(_REAP_SECONDS)
+    return code
+
+
+def _guard(child: int) -> int:
+    """Wait until the child has ended, by itself or because the worker asked. Answers the exit code to leave with."""
+    while True:
+        if signal.sigwait({signal.SIGTERM, signal.SIGCHLD}) == signal.SIGTERM:
+            kill_descendants(os.getpid())
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return 1
+            if pid == 0:
+                break
+            if pid == child:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+
+
+class _Child:
+    """Runs one job after another, as the worker sends them."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._sending = threading.Lock()
+        self._jobs: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._stopping = Flag()
+        self._is_busy = False
+        self._handlers: dict[str, Handler] = {}
+
+    def serve(self) -> None:
+        _remember_handlers(self._handlers)
+        threading.Thread(target=self._listen, name="tenure-worker", daemon=True).start()
+        while (message := self._jobs.get()) is not None:
+            self._is_busy = True
+            outcome = self._run(message)
+            self._is_busy = False
+            self._send({"op": "end", "outcome": wire.outcome_to_wire(outcome)})
+
+    def _run(self, message: dict[str, Any]) -> Outcome | None:
+        grant = wire.grant_from_wire(message["grant"])
+        handler: Handler | None = None
+        context: Context | None = None
+        try:
+            handler = self._find(message)
+            context = Context(grant, self._bench(message))
+            arguments: list[Any] = [handler.decode(grant.payload_text)] if handler.wants_payload else []
+        except InvalidPayload as exc:
+            return outcome_of(grant, BadPayload(exc))
+        except BaseException as exc:  # noqa: BLE001 - the module of the handler may raise anything when imported
+            return outcome_of(grant, exc)
+        if handler.wants_context:
+            arguments.append(context)
+        return _call(grant, handler, arguments, context)
+
+    def _find(self, message: dict[str, Any]) -> Handler:
+        kind = message["kind"]
+        if kind not in self._handlers:
+            sys.path[:] = message["sys_path"]
+            if message["main"]:
+                main_names = runpy.run_path(message["main"], run_name=MAIN_NAME)
+                sys.modules.setdefault(MAIN_NAME, type(sys)(MAIN_NAME)).__dict__.update(main_names)
+            else:
+                importlib.import_module(message["module"])
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise HandlerError(
+                f"Kind {kind!r} is not registered when {message['main'] or message['module']} is imported, so it "
+                "cannot run in a process of its own. Register isolated handlers at the top level of a module."
+            )
+        return handler
+
+    def _bench(self, message: dict[str, Any]) -> Bench:
+        directory = message["artifacts_dir"]
+        return Bench(
+            stopping=self._stopping,
+            find=self._handlers.get,
+            speak=self._speak,
+            beat=lambda _: self._send({"op": "beat"}),
+            artifacts_dir=Path(directory) if directory else None,
+        )
+
+    def _speak(self, context: Context) -> None:
+        for event in context.take_events():
+            self._send({"op": "event", "kind": event.kind, "data": event.data})
+        if context.progress_text is not None:
+            self._send({"op": "progress", "text": context.progress_text})
+            context.progress_text = None
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with self._sending:
+            self._sock.sendall(wire.frame(message))
+
+    def _listen(self) -> None:
+        """Take what the worker sends, also while a handler runs."""
+        while (message := self._receive()) is not None:
+            if message["op"] == "stop":
+                self._stopping.set()
+            else:
+                self._jobs.put(message)
+        if self._is_busy:
+            os._exit(1)  # the worker is gone, and nobody waits for the answer
+        self._jobs.put(None)
+
+    def _receive(self) -> dict[str, Any] | None:
+        head = self._read(wire.HEAD_BYTES)
+        body = None if head is None else self._read(wire.body_bytes(head))
+        if body is None:
+            return None
+        message: dict[str, Any] = json.loads(body)
+        return message
+
+    def _read(self, size: int) -> bytes | None:
+        parts = bytearray()
+        while len(parts) < size:
+            try:
+                part = self._sock.recv(size - len(parts))
+            except OSError:
+                return None
+            if not part:
+                return None
+            parts += part
+        return bytes(parts)
+
+
+def _call(grant: Grant, handler: Handler, arguments: list[Any], context: Context) -> Outcome | None:
+    try:
+        value: Any = handler.function(*arguments)
+        if inspect.iscoroutine(value):
+            value = asyncio.run(value)
+    except BaseException as exc:  # noqa: BLE001 - whatever ends the handler is an outcome
+        return outcome_of(grant, exc, context, handler)
+    return outcome_of(grant, Returned(value), context, handler)
+
+
+def _remember_handlers(found: dict[str, Handler]) -> None:
+    """Note every handler that is registered in this process, in whichever app: imports are how they get here."""
+    add = Registry.add
+
+    def remember(registry: Registry, handler: Handler) -> None:
+        add(registry, handler)
+        found[handler.kind] = handler
+
+    Registry.add = remember  # type: ignore[assignment, method-assign]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

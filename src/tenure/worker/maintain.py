@@ -1,0 +1,216 @@
+"""The work that is nobody's job: taking back expired leases, sweeping, schedules.
+
+Every worker reaps from time to time, leader or not: a leader that dies takes nothing with it. The leader, one named
+lease with a term, only saves the others the trouble of sweeping, and carries out the schedules. Two that both believe
+to lead do no harm: sweeps are safe to repeat, and the row of a schedule decides that a tick happens once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from tenure.errors import StoreUnavailable, TenureError
+from tenure.model.ids import WorkerId
+from tenure.model.notice import ERROR, INFO, WARNING
+from tenure.model.outcome import Settled
+from tenure.model.schedule import Schedule
+from tenure.store.base import Prune, Reap, Store
+from tenure.store.operating import AcquireLease, ReleaseLease, RemoveWorkers
+from tenure.store.scheduling import ListSchedules, ScheduleRow, SetSchedules, TickSchedule
+from tenure.worker.config import WorkerConfig
+from tenure.worker.report import Reporter
+from tenure.worker.ticket import steady_now
+
+LEADER = "leader"
+LEADER_SECONDS = 30.0
+ELECTION_SECONDS = 10.0
+REAP_SECONDS = 30.0
+REAP_LIMIT = 500
+SWEEP_SECONDS = 60.0
+SWEEP_LIMIT = 1000
+ROUNDS = 20
+"""Batches in one sweep at most; the next sweep goes on."""
+SCHEDULES_SECONDS = 15.0
+"""How often the leader looks for schedules that are new, changed or paused."""
+GOODBYE_SECONDS = 2.0
+
+
+class Maintainer:
+    """One worker's share in the upkeep."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: WorkerId,
+        config: WorkerConfig,
+        schedules: Sequence[Schedule],
+        report: Reporter,
+        refresh: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._config = config
+        self._schedules = schedules
+        self._report = report
+        self._refresh = refresh
+        self._term: int | None = None
+        self._leads_until = 0.0
+        self._rows: list[tuple[ScheduleRow, Schedule]] = []
+        self._rows_read_at: float | None = None
+        self._offset = timedelta()
+        self._unreadable: set[str] = set()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker believes to lead. Judged by its own steady clock, and earlier than the store would."""
+        return self._term is not None and steady_now() < self._leads_until
+
+    async def run(self) -> None:
+        """Do the upkeep until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._repeat(self._refresh, 60.0))
+            group.create_task(self._repeat(self.reap, REAP_SECONDS))
+            if self._config.maintain:
+                group.create_task(self._repeat(self.stand_for_election, ELECTION_SECONDS, at_once=True))
+                group.create_task(self._repeat(self._sweep_if_leader, SWEEP_SECONDS))
+                group.create_task(self._keep_schedules())
+
+    async def declare(self) -> None:
+        """Make this worker's schedules known to the store, so that any leader can carry them out."""
+        if self._schedules:
+            await self._store.ado(SetSchedules({s.name: s.spec() for s in self._schedules}, self._worker))
+
+    async def reap(self) -> None:
+        """Take back a bounded number of expired leases."""
+        for _ in range(ROUNDS):
+            taken = await self._store.ado(Reap(REAP_LIMIT))
+            self._tell_reaped(taken)
+            if len(taken) < REAP_LIMIT:
+                return
+
+    async def stand_for_election(self) -> None:
+        """Take the leader's lease if it is free, or keep it."""
+        asked_at = steady_now()
+        lease = await self._store.ado(AcquireLease(LEADER, self._worker, LEADER_SECONDS))
+        if lease.acquired:
+            self._leads_until = asked_at + LEADER_SECONDS * 0.9
+            if self._term != lease.term:
+                self._report.say("leading", INFO, term=lease.term)
+                self._rows_read_at = None
+        self._term = lease.term if lease.acquired else None
+
+    async def sweep(self) -> None:
+        """Remove dead workers, handing back what they held, and what retention lets go."""
+        gone = await self._store.ado(RemoveWorkers(unseen_seconds=self._config.dead_worker_seconds))
+        for worker in gone:
+            self._report.say("worker_removed", WARNING, f"{worker} was not seen for long, so its row was removed")
+        for _ in range(ROUNDS):
+            pruned = await self._store.ado(Prune(SWEEP_LIMIT, delete_after_seconds=self._config.delete_after_seconds))
+            if not pruned.more:
+                return
+
+    async def read_schedules(self) -> None:
+        """Look up every schedule in the store, and its clock."""
+        rows = await self._store.ado(ListSchedules())
+        known = {(row.name, row.spec): schedule for row, schedule in self._rows}
+        self._rows = []
+        for row in rows:
+            schedule = known.get((row.name, row.spec)) or self._parse(row)
+            if schedule is not None and row.paused_at is None:
+                self._rows.append((row, schedule))
+        if self._rows:
+            now = await asyncio.to_thread(self._store.now)
+            self._offset = now - _steady_moment()
+        self._rows_read_at = steady_now()
+
+    async def tick_schedules(self) -> datetime | None:
+        """Carry out every tick that is due. Answers the next one."""
+        now = _steady_moment() + self._offset
+        following: datetime | None = None
+        for i, (row, schedule) in enumerate(self._rows):
+            due = schedule.due(row.last_tick, now)
+            if due is not None:
+                await self._tick(row, schedule, *due)
+                self._rows[i] = (replace(row, last_tick=due[0]), schedule)
+            upcoming = schedule.next_tick(now)
+            following = upcoming if following is None else min(following, upcoming)
+        return following
+
+    async def say_goodbye(self) -> None:
+        """Give back what others would otherwise wait for: the leader's lease, and this worker's row."""
+        with contextlib.suppress(TenureError, TimeoutError):
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                if self._term is not None:
+                    await self._store.ado(ReleaseLease(LEADER, self._worker, self._term))
+                await self._store.ado(RemoveWorkers(ids=[self._worker]))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _repeat(self, act: Callable[[], Awaitable[None]], seconds: float, *, at_once: bool = False) -> None:
+        """Do something again and again, with jitter, so that a fleet that started together does not act together."""
+        if not at_once:
+            await asyncio.sleep(seconds * random.uniform(0.3, 1.0))
+        while True:
+            try:
+                await act()
+            except StoreUnavailable:
+                pass  # the exchange says so already, and the next round comes
+            except TenureError as exc:
+                self._report.say("upkeep_failed", ERROR, str(exc), code=exc.code)
+            await asyncio.sleep(seconds * random.uniform(0.7, 1.0))
+
+    async def _sweep_if_leader(self) -> None:
+        if self.is_leader:
+            await self.sweep()
+
+    async def _keep_schedules(self) -> None:
+        while True:
+            delay = 1.0
+            try:
+                if self.is_leader:
+                    if self._rows_read_at is None or steady_now() - self._rows_read_at > SCHEDULES_SECONDS:
+                        await self.read_schedules()
+                    following = await self.tick_schedules()
+                    if following is not None:
+                        delay = min(1.0, max(0.0, (following - _steady_moment() - self._offset).total_seconds()))
+            except StoreUnavailable:
+                self._rows_read_at = None
+            except TenureError as exc:
+                self._rows_read_at = None
+                self._report.say("schedule_failed", ERROR, str(exc), code=exc.code)
+                delay = SCHEDULES_SECONDS
+            await asyncio.sleep(delay + random.uniform(0.0, 0.05))
+
+    async def _tick(self, row: ScheduleRow, schedule: Schedule, tick: datetime, runs: list[datetime]) -> None:
+        jobs = [schedule.job(run) for run in runs]
+        done = await self._store.ado(TickSchedule(row.name, row.last_tick, tick, jobs))
+        if done:
+            self._report.say("ticked", INFO, schedule=row.name, tick=tick.isoformat(), jobs=len(jobs))
+        else:
+            self._rows_read_at = None  # another believer was first, or it was paused: look again
+
+    def _parse(self, row: ScheduleRow) -> Schedule | None:
+        try:
+            return Schedule.from_spec(row.name, row.spec)
+        except ValueError as exc:
+            if row.name not in self._unreadable:
+                self._unreadable.add(row.name)
+                self._report.say("schedule_unreadable", ERROR, str(exc), schedule=row.name)
+            return None
+
+    def _tell_reaped(self, taken: list[Settled]) -> None:
+        for settled in taken:
+            self._report.say("reclaimed", WARNING, job=settled.job_id, token=settled.token, state=settled.state)
+
+
+_EPOCH = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
+
+
+def _steady_moment() -> datetime:
+    """The steady clock as a moment of no meaning; with the offset to the store's clock it is the time."""
+    return _EPOCH + timedelta(seconds=steady_now())

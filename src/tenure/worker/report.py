@@ -1,0 +1,119 @@
+"""Notices of what a worker does. Nothing is made unless its level is wanted; nothing ever shows a payload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tenure.model.notice import DEBUG, ERROR, INFO, NOTHING, WARNING, Emit, Notice
+from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Settled, Stopped, Suspended
+from tenure.worker.ticket import Ticket
+
+_LEVELS = {
+    "retried": WARNING,
+    "failed": ERROR,
+    "dead": ERROR,
+    "released": INFO,
+    "suspended": INFO,
+    "cancelled": INFO,
+    "lease_lost": WARNING,
+}
+
+
+class Silence:
+    """Takes no notice of anything."""
+
+    level = NOTHING
+
+    def __call__(self, notice: Notice) -> None:  # noqa: ARG002 - that is the point
+        return
+
+
+class Reporter:
+    """Turns what happens to tickets into notices."""
+
+    def __init__(self, worker: str, emit: Emit) -> None:
+        self._worker = worker
+        self._emit = emit
+
+    def wants(self, level: int) -> bool:
+        """Whether a notice of this level would be read. Asked once per batch, before any work for it is done."""
+        return self._emit.level <= level
+
+    def say(self, name: str, level: int, message: str | None = None, **fields: Any) -> None:
+        """Something happened to the worker itself."""
+        if self._emit.level <= level:
+            self._emit(Notice(name, level, self._worker, message=message, fields=fields))
+
+    def claimed(self, tickets: Iterable[Ticket]) -> None:
+        if self._emit.level <= DEBUG:
+            for ticket in tickets:
+                self.job("claimed", DEBUG, ticket)
+
+    def started(self, ticket: Ticket) -> None:
+        if self._emit.level <= DEBUG:
+            self.job("started", DEBUG, ticket)
+
+    def completed(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self.job("completed", INFO, ticket, duration=ticket.duration)
+
+    def settled(self, ticket: Ticket, outcome: Outcome, answer: Settled) -> None:
+        """An end other than a plain success, as the store took it in."""
+        name = _name(outcome, answer)
+        fields: dict[str, Any] = {}
+        failure_class = getattr(outcome, "failure_class", None)
+        if failure_class is not None:
+            fields["class"] = str(failure_class)
+        if answer.run_at_us is not None:
+            fields["run_at_us"] = answer.run_at_us
+        error = getattr(outcome, "error", None)
+        message = error.split("\n", 1)[0][:500] if error else None
+        if answer.lost:
+            message = "the outcome was refused, because the lease had run out or passed to another worker"
+        self.job(name, _LEVELS[name], ticket, message, duration=ticket.duration, **fields)
+
+    def job(
+        self,
+        name: str,
+        level: int,
+        ticket: Ticket,
+        message: str | None = None,
+        duration: float | None = None,
+        **fields: Any,
+    ) -> None:
+        """Something happened to a job."""
+        if self._emit.level <= level:
+            grant = ticket.grant
+            self._emit(
+                Notice(
+                    name,
+                    level,
+                    self._worker,
+                    grant.id,
+                    grant.kind,
+                    grant.queue,
+                    grant.attempt,
+                    None if duration is None else round(duration, 6),
+                    message,
+                    {"token": grant.token, **fields},
+                )
+            )
+
+
+def _name(outcome: Outcome, answer: Settled) -> str:
+    if answer.lost:
+        return "lease_lost"
+    if answer.state == "cancelled":
+        return "cancelled"
+    match outcome:
+        case Failed():
+            return "dead" if answer.state == "dead" else "retried"
+        case Rejected():
+            return "failed"
+        case Released():
+            return "released"
+        case Suspended():
+            return "suspended"
+        case Stopped() | Completed():
+            return "cancelled"

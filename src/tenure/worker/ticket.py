@@ -1,0 +1,87 @@
+"""A ticket: one held job inside this worker, from its grant until the store has taken in how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tenure.handler.context import Context
+from tenure.handler.ends import Interrupt
+from tenure.handler.registry import Handler
+from tenure.model.ids import JobId
+from tenure.model.job import Grant
+
+
+class Body(Protocol):
+    """Where a handler runs, if it can be stopped from outside: the runner's task, or the process of its own."""
+
+    def cancel(self) -> object: ...
+
+
+class Ticket:
+    """One held job. Changed on the event loop's thread only; the lease's thread reads it.
+
+    A ticket stays among the held ones, and its lease is extended, until its end is written: an outcome that waits for
+    the database to come back must still find its lease alive.
+    """
+
+    __slots__ = (
+        "body",
+        "context",
+        "duration",
+        "ended",
+        "fence_at",
+        "grant",
+        "handler",
+        "interrupt",
+        "started",
+        "taken_at",
+    )
+
+    def __init__(self, grant: Grant, handler: Handler | None, taken_at: float, fence_at: float) -> None:
+        self.grant = grant
+        self.handler = handler
+        self.taken_at = taken_at
+        self.fence_at = fence_at
+        """When the lease may have run out, by this machine's clock that never jumps and counts sleep."""
+        self.started = False
+        self.ended = False
+        self.interrupt: Interrupt | None = None
+        self.context: Context | None = None
+        self.body: Body | None = None
+        self.duration = 0.0
+
+    def stop(self, why: Interrupt) -> bool:
+        """Ask the handler to stop, once. True if it was this call that asked; one that has ended is left alone."""
+        if self.ended or self.interrupt is not None:
+            return False
+        self.interrupt = why
+        if self.context is not None:
+            self.context.stop(why)
+        if self.body is not None:
+            self.body.cancel()
+        return True
+
+
+Held = dict[JobId, Ticket]
+
+
+def snapshot(held: Held) -> list[Ticket]:
+    """The held tickets, from any thread."""
+    while True:
+        try:
+            return list(held.values())
+        except RuntimeError:  # the dict changed under our hands; look again
+            continue
+
+
+def _steady_clock() -> Callable[[], float]:
+    """A clock that never jumps and also counts the time a machine is suspended, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    if clock is None:
+        return time.monotonic
+    return lambda: time.clock_gettime(clock)
+
+
+steady_now = _steady_clock()
