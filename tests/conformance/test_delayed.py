@@ -1,0 +1,73 @@
+"""Delayed jobs: queued with a later run_at; nobody has to promote them, and none starts early."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tenure.model.state import State
+from tests.conformance.acts import Subject, claim, claim_one, enqueue, enqueue_many, get
+from tests.conformance.engines import SteeredClock
+
+
+def test_a_delay_counts_from_the_stores_clock(store: Subject, clock: SteeredClock) -> None:
+    job_id = enqueue(store, delay_seconds=90.5)
+
+    job = get(store, job_id)
+
+    assert (job.state, job.run_at) == (State.QUEUED, clock.now() + timedelta(seconds=90.5))
+
+
+def test_a_delay_wins_over_run_at(store: Subject, clock: SteeredClock) -> None:
+    job_id = enqueue(store, delay_seconds=10, run_at=clock.now() + timedelta(days=1))
+
+    assert get(store, job_id).run_at == clock.now() + timedelta(seconds=10)
+
+
+def test_a_job_is_never_granted_before_its_time(store: Subject, clock: SteeredClock) -> None:
+    job_id = enqueue(store, delay_seconds=10)
+
+    clock.advance(9.999999)
+    assert claim(store) == []
+
+    clock.advance(0.000001)
+    assert claim_one(store).id == job_id
+
+
+def test_a_run_at_in_the_past_is_due_at_once(store: Subject, clock: SteeredClock) -> None:
+    job_id = enqueue(store, run_at=clock.now() - timedelta(days=1))
+
+    assert claim_one(store).id == job_id
+
+
+def test_a_delay_of_zero_is_due_at_once(store: Subject) -> None:
+    job_id = enqueue(store, delay_seconds=0)
+
+    assert claim_one(store).id == job_id
+
+
+def test_what_came_due_is_granted_by_priority_like_the_rest(store: Subject, clock: SteeredClock) -> None:
+    delayed = enqueue(store, delay_seconds=10, priority=5)
+    plain = enqueue(store, priority=1)
+    clock.advance(10)
+
+    assert [grant.id for grant in claim(store, 10)] == [delayed, plain]
+
+
+def test_many_jobs_that_come_due_at_once_are_all_granted(store: Subject, clock: SteeredClock) -> None:
+    ids = set(enqueue_many(store, 2500, delay_seconds=10))
+    clock.advance(10)
+    granted: set[str] = set()
+
+    for _ in range(20):
+        granted |= {grant.id for grant in claim(store, 500)}
+        if granted == ids:
+            break
+
+    assert granted == ids
+
+
+def test_a_clock_that_jumps_back_starts_nothing_early(store: Subject, clock: SteeredClock) -> None:
+    clock.advance(-3600)
+    enqueue(store, delay_seconds=10)
+
+    assert claim(store) == []
