@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tenure.store import base
+from tenure.store import operating as ordered
 from tenure.store import reading as asked
-from tenure.store.sqlite import beat, claim, enqueue, expire, reading, settle
+from tenure.store.sqlite import beat, claim, enqueue, expire, ledger, moves, operating, prune, reading, settle
 from tenure.store.sqlite.transaction import Transaction
 
 Act = Callable[[Transaction, Any], Any]
@@ -19,9 +20,34 @@ WRITES: Final[Mapping[type, Act]] = {
     base.Exchange: settle.exchange,
     base.Heartbeat: beat.heartbeat,
     base.Start: beat.start,
+    base.Wake: moves.wake,
+    base.Cancel: moves.cancel,
+    base.Revive: moves.revive,
+    base.Clone: moves.clone,
     base.Reap: expire.reap,
+    base.Prune: prune.prune,
+    ordered.TriageDeadLetters: operating.triage,
+    ordered.SetQueues: operating.set_queues,
+    ordered.PauseQueues: operating.pause_queues,
+    ordered.SetGate: operating.set_gate,
+    ordered.AcquireLease: operating.acquire_lease,
+    ordered.ReleaseLease: operating.release_lease,
+    ordered.RemoveWorkers: prune.remove_workers,
+    ordered.AppendEvents: ledger.append_events,
+    ordered.RecordEffect: ledger.record_effect,
 }
 
 READS: Final[Mapping[type, Act]] = {
     asked.GetJobs: reading.get_jobs,
+    asked.ListJobs: reading.list_jobs,
+    asked.CountJobs: reading.count_jobs,
+    asked.ListAttempts: reading.list_attempts,
+    asked.ListDeadLetters: reading.list_dead_letters,
+    asked.GroupDeadLetters: reading.group_dead_letters,
+    asked.ListQueues: reading.list_queues,
+    asked.ListGates: reading.list_gates,
+    asked.ListWorkers: reading.list_workers,
+    asked.ListEvents: reading.list_events,
+    asked.ListAudit: reading.list_audit,
+    asked.ListEffects: reading.list_effects,
 }

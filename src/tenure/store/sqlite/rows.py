@@ -64,7 +64,7 @@ def gate(row: Row) -> Gate:
     return Gate(name, bool(is_open), _moment(updated_at), actor)
 
 
-def worker(row: Row, *, wants_wake: bool) -> WorkerSeen:
+def worker(row: Row) -> WorkerSeen:
     """A row of workers.sql."""
     (
         id_, hostname, pid, queues, kinds, concurrency, version, executor_kind, status, current_job_id, info,
@@ -87,7 +87,7 @@ def worker(row: Row, *, wants_wake: bool) -> WorkerSeen:
         started_at=from_us(started_at),
         last_seen_at=from_us(last_seen_at),
         ticks=ticks,
-        wants_wake=wants_wake,
+        wants_wake=False,  # who listens has a socket, not a row
         held=held,
         is_leader=bool(is_leader),
         leader_until=_moment(leader_until),

@@ -1,6 +1,7 @@
 -- attempt_end: write down how an attempt ended that was no success, and decide what comes next. job_end.sql carries it out.
 -- Invariant: only the grant that holds the lease may end the attempt: the newest token, and a lease that has not run out by the
 -- store's clock, taken back or not. An expired lease is taken back by anybody (move 'expire'), always under the token it was seen with.
+-- A job whose lease ran out is claimable at once, with its old run_at: a backoff is for failures that a handler reported.
 -- The attempt was counted by the claim, so it is the last one when attempt >= max_attempts. Jitter only lengthens a delay.
 -- A cancel that was asked for wins over every other end; move 'complete' is a success that came after it.
 INSERT INTO tenure_attempt (
@@ -11,7 +12,8 @@ SELECT e.job_id, e.token, e.attempt, e.worker, e.claimed_at, :now, e.outcome, e.
     CASE
         WHEN e.outcome = 'suspended' THEN coalesce(:now + :delay, 253402300799999999)
         WHEN e.outcome = 'released' THEN :now + coalesce(:delay, 0)
-        WHEN e.outcome = 'retried' OR (e.outcome = 'expired' AND e.goes_on) THEN
+        WHEN e.outcome = 'expired' AND e.goes_on THEN e.old_run_at
+        WHEN e.outcome = 'retried' THEN
             :now + coalesce(
                 :delay,
                 CAST(1000000 * min(e.cap, e.base * CASE e.shape
@@ -29,6 +31,7 @@ FROM (
         j.attempt,
         j.lease_owner AS worker,
         j.claimed_at,
+        j.run_at AS old_run_at,
         j.cancel_requested_at IS NULL AND j.attempt < j.max_attempts AS goes_on,
         CASE
             WHEN :move = 'expire' THEN 'expired'
@@ -43,10 +46,10 @@ FROM (
             WHEN :move = 'expire' THEN
                 CASE
                     WHEN EXISTS (
-                        -- Seen since the middle of the lease: its worker lives, only this lease was not kept.
+                        -- Seen after the lease ran out: its worker lives, only this lease was not kept.
                         SELECT 1
                         FROM tenure_worker AS w
-                        WHERE w.id = j.lease_owner AND w.last_seen_at > j.lease_until - 500000 * q.lease_seconds AND NOT :is_gone
+                        WHERE w.id = j.lease_owner AND w.last_seen_at >= j.lease_until AND NOT :is_gone
                     ) THEN 'lease_lost'
                     ELSE 'crash'
                 END

@@ -147,6 +147,7 @@ CREATE INDEX job_lease_idx ON tenure_job (lease_until) WHERE state IN ('leased',
 CREATE UNIQUE INDEX job_dedup_idx ON tenure_job (dedup_slot) WHERE dedup_slot IS NOT NULL;
 -- For people and for retention: paid once, when a job ends.
 CREATE INDEX job_finished_idx ON tenure_job (finished_at) WHERE finished_at IS NOT NULL AND cleaned_at IS NULL;
+CREATE INDEX job_cleaned_idx ON tenure_job (finished_at) WHERE cleaned_at IS NOT NULL;
 CREATE INDEX job_waiting_idx ON tenure_job (waiting_for) WHERE state = 'waiting';
 CREATE INDEX job_workflow_idx ON tenure_job (workflow_id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX job_parent_idx ON tenure_job (parent_id) WHERE parent_id IS NOT NULL;
