@@ -67,7 +67,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A key of one kind that several jobs carry. A key of scope `active` is free again after an end: that is no fault."""
+    """A key of one kind that several jobs carry. A key of scope `active` is free again after an end: no fault."""
 
     queue: str
     kind: str

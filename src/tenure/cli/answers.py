@@ -1,0 +1,141 @@
+"""The shapes of `--json`: what each command answers, as records. docs/reference/cli.md is made from them.
+
+A field may be added; none is ever renamed, removed or given another meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tenure import (
+    Attempt,
+    Cancelled,
+    DeadLetter,
+    DeadLetterGroup,
+    Effect,
+    Enqueued,
+    Event,
+    Gate,
+    Grant,
+    Job,
+    Pruned,
+    QueueRow,
+    Settled,
+    WorkerSeen,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    jobs: list[Job]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobShown:
+    job: Job
+    attempts: list[Attempt]
+    dead_letters: list[DeadLetter]
+    effects: list[Effect]
+    events: list[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledJobs:
+    jobs: list[Cancelled]
+
+
+@dataclass(frozen=True, slots=True)
+class SettledJobs:
+    jobs: list[Settled]
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueuedJobs:
+    jobs: list[Enqueued]
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    grants: list[Grant]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    job_id: str
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    dead_letters: list[DeadLetter]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterShown:
+    dead_letter: DeadLetter
+    attempts: list[Attempt]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterGroups:
+    groups: list[DeadLetterGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    changed: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    queues: list[QueueRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    gates: list[Gate]
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    workers: list[WorkerSeen]
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    applied: list[str]
+    schema_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class PruneDone:
+    pruned: Pruned
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    version: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    name: str
+    cron: str
+    tz: str
+    kind: str
+    queue: str
+    missed: str
+    payload: Any
+    last_tick: str
+    next_tick: str | None
+    paused_at: str | None
+    paused_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    schedules: list[Schedule]

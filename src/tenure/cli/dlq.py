@@ -1,0 +1,254 @@
+"""`tenure dlq`: jobs that need a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tenure.cli import answers, text
+from tenure.cli.group import noun
+from tenure.cli.options import Actor, After, Json, Kinds, Limit, Queues, Url, Yes, opened
+from tenure.cli.screen import Cell, Facts, Grid, Passage, Screen, batches, confirm, progress, state
+from tenure.errors import NotFound, UsageError
+from tenure.model.outcome import Triage
+
+if TYPE_CHECKING:
+    from tenure.app import App
+    from tenure.model.job import DeadLetter
+
+app = noun("dlq", "Triage and replay dead letters.")
+
+BATCH = 500
+
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Ids of dead letters, or of their jobs.", show_default=False),
+]
+Fingerprint = Annotated[
+    str | None, typer.Option("--fingerprint", "-f", help="All that died of the same, from `dlq groups`.")
+]
+Note = Annotated[str | None, typer.Option("--note", "-m", help="What was found; kept with the letter.")]
+TriageOption = Annotated[
+    list[str] | None,
+    typer.Option("--triage", "-t", help="Only so triaged; may be repeated.", autocompletion=lambda: list(Triage)),
+]
+
+
+@app.command("ls")
+def ls(
+    triage: TriageOption = None,
+    queue: Queues = None,
+    kind: Kinds = None,
+    fingerprint: Fingerprint = None,
+    limit: Limit = 50,
+    after: After = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """List dead letters, newest first."""
+    with opened(url) as tenure:
+        page = tenure.dead_letters(
+            triage=triage, queue=queue, kind=kind, fingerprint=fingerprint, limit=limit, after=after
+        )
+        screen = Screen(as_json, tenure.now())
+    rows = [
+        (one.id, state(one.triage), one.kind, one.moved_at, one.failure_class, text.first_line(one.final_error))
+        for one in page.items
+    ]
+    screen.show(
+        answers.DeadLetters(page.items, page.next), Grid(("id", "triage", "kind", "died", "class", "error"), rows)
+    )
+    if page.next is not None:
+        screen.note(f"There are more: --after {page.next}")
+
+
+@app.command("show")
+def show(
+    letter: Annotated[str, typer.Argument(metavar="ID", help="Id of a dead letter, or of its job.")],
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Show one dead letter: the payload, the error in full, every attempt."""
+    with opened(url) as tenure:
+        found = _find(tenure, letter)
+        attempts = tenure.attempts(found.job_id)
+        screen = Screen(as_json, tenure.now())
+    names = "queue failure_class fingerprint moved_at moved_by key actor run_id workflow_id source_ref target_ref"
+    screen.show(
+        answers.DeadLetterShown(found, attempts),
+        Facts(
+            [
+                ("id", found.id),
+                ("job", found.job_id),
+                ("kind", Cell(found.kind, "bold")),
+                ("ended", state(found.state.value)),
+                ("triage", state(found.triage)),
+                ("attempts", f"{found.attempts}, {found.crashes} crashed"),
+                *((name, getattr(found, name)) for name in names.split()),
+                ("triaged_by", found.triaged_by),
+                ("triaged_at", found.triaged_at),
+                ("note", found.triage_note),
+            ]
+        ),
+        Passage(text.to_json(found.payload, indent=2), "Payload"),
+        Passage(found.final_error, "Error"),
+        Grid(
+            ("attempt", "outcome", "class", "ended", "worker"),
+            [(one.attempt, state(one.outcome), one.failure_class, one.ended_at, one.worker) for one in attempts],
+            title="Attempts",
+        ),
+    )
+
+
+@app.command("groups")
+def groups(triage: TriageOption = None, limit: Limit = 50, url: Url = None, as_json: Json = False) -> None:
+    """Group dead letters by what they died of, the largest group first. Pending ones unless --triage says more."""
+    with opened(url) as tenure:
+        found = tenure.dead_letter_groups(triage=triage or Triage.PENDING, limit=limit)
+        screen = Screen(as_json, tenure.now())
+    rows = [
+        (one.fingerprint, one.letters, one.pending, one.kind, one.queue, one.last_at, text.first_line(one.sample_error))
+        for one in found
+    ]
+    screen.show(
+        answers.DeadLetterGroups(found),
+        Grid(
+            ("fingerprint", "letters", "pending", "kind", "queue", "last", "error"),
+            rows,
+            right=frozenset({"letters", "pending"}),
+            wide=frozenset({"error"}),
+        ),
+    )
+    if found:
+        screen.note(f"Run them again with: tenure dlq replay --fingerprint {found[0].fingerprint}")
+
+
+@app.command("ack")
+def ack(
+    ids: Ids = None,
+    fingerprint: Fingerprint = None,
+    note: Note = None,
+    yes: Yes = False,
+    actor: Actor = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Say that somebody has seen them."""
+    _triage(Triage.ACKNOWLEDGED, "acknowledge", ids, fingerprint, note, yes, actor, url, as_json)
+
+
+@app.command("escalate")
+def escalate(
+    ids: Ids = None,
+    fingerprint: Fingerprint = None,
+    note: Note = None,
+    yes: Yes = False,
+    actor: Actor = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Say that somebody else has to look at them."""
+    _triage(Triage.ESCALATED, "escalate", ids, fingerprint, note, yes, actor, url, as_json)
+
+
+@app.command("close")
+def close(
+    ids: Ids = None,
+    fingerprint: Fingerprint = None,
+    note: Note = None,
+    yes: Yes = False,
+    actor: Actor = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Say that nothing more is to be done; retention may then clean up the job."""
+    _triage(Triage.CLOSED, "close", ids, fingerprint, note, yes, actor, url, as_json)
+
+
+@app.command("replay")
+def replay(
+    ids: Ids = None,
+    fingerprint: Fingerprint = None,
+    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; goes into the audit.")] = "replayed by hand",
+    yes: Yes = False,
+    actor: Actor = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Queue the jobs of dead letters again, with all their attempts."""
+    with opened(url, actor=actor) as tenure:
+        letters = _choose(tenure, ids, fingerprint, "replay", yes)
+        jobs = list(dict.fromkeys(one.job_id for one in letters))
+        done = []
+        if len(jobs) == 1:
+            done.append(tenure.revive(jobs[0], reason=reason))
+        else:
+            with progress("replaying", len(jobs)) as advance:
+                for batch in batches(jobs, BATCH):
+                    done += tenure.revive(batch, reason=reason)
+                    advance(len(batch))
+    rows = [(one.job_id, state(one.state or "refused")) for one in done]
+    screen = Screen(as_json)
+    screen.show(answers.SettledJobs(done), Grid(("job", "state"), rows))
+    refused = sum(one.lost for one in done)
+    if refused:
+        screen.note(f"{refused} of {len(done)} could not be revived: `tenure jobs show ID` says how they stand.")
+        raise typer.Exit(4)
+
+
+def _triage(
+    triage: Triage,
+    act: str,
+    ids: list[str] | None,
+    fingerprint: str | None,
+    note: str | None,
+    yes: bool,
+    actor: str | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    with opened(url, actor=actor) as tenure:
+        letters = _choose(tenure, ids, fingerprint, act, yes)
+        changed: list[str] = []
+        for batch in batches([one.id for one in letters], BATCH):
+            changed += tenure.triage(batch, triage, note=note)
+    rows = [(one, state(triage.value)) for one in changed]
+    Screen(as_json).show(answers.Changed(changed), Grid(("id", "triage"), rows))
+
+
+def _choose(tenure: App, ids: list[str] | None, fingerprint: str | None, act: str, yes: bool) -> list[DeadLetter]:
+    """The letters named, or all pending ones of a group, after asking. Raises: UsageError, NotFound."""
+    if bool(ids) == bool(fingerprint):
+        raise UsageError(f"Which dead letters should it {act}? Give ids, or --fingerprint from `tenure dlq groups`.")
+    if ids:
+        return [_find(tenure, one) for one in ids]
+    found = list(_of_group(tenure, str(fingerprint)))
+    if not found:
+        known = ", ".join(one.fingerprint for one in tenure.dead_letter_groups(limit=5))
+        raise NotFound(
+            f"There is no dead letter to {act} with fingerprint {fingerprint!r}."
+            + (f" Pending groups: {known}." if known else " None is pending.")
+        )
+    confirm(f"{act} {len(found):,} dead letter{'s' if len(found) != 1 else ''} of kind {found[0].kind}", yes=yes)
+    return found
+
+
+def _of_group(tenure: App, fingerprint: str) -> Iterator[DeadLetter]:
+    open_ones = (Triage.PENDING, Triage.ACKNOWLEDGED, Triage.ESCALATED)
+    after: str | None = None
+    while True:
+        page = tenure.dead_letters(fingerprint=fingerprint, triage=open_ones, limit=1000, after=after)
+        yield from page.items
+        if page.next is None:
+            return
+        after = page.next
+
+
+def _find(tenure: App, given: str) -> DeadLetter:
+    """By its own id, or the newest of a job."""
+    found = tenure.dead_letters(ids=[given], limit=1).items or tenure.dead_letters(job_id=given, limit=1).items
+    if not found:
+        raise NotFound(f"There is no dead letter {given}, nor one of a job with that id. See `tenure dlq ls`.")
+    return found[0]

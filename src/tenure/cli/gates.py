@@ -1,0 +1,53 @@
+"""`tenure gates`: switches in the database that stop work everywhere at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tenure import Gate
+from tenure.cli import answers
+from tenure.cli.group import noun
+from tenure.cli.options import Actor, Json, Url, opened
+from tenure.cli.screen import Grid, Screen, state
+
+app = noun("gates", "List, open and close the switches that stop all work.")
+
+Name = Annotated[
+    str,
+    typer.Argument(help="master, worker, notify, heartbeat, PROFILE.one-of-these, or queue:NAME.", show_default=False),
+]
+Reason = Annotated[str | None, typer.Option("--reason", "-r", help="Why; goes into the audit.")]
+
+
+@app.command("ls")
+def ls(url: Url = None, as_json: Json = False) -> None:
+    """List gates and how they stand. One that was never touched is open."""
+    with opened(url) as tenure:
+        found = tenure.gates()
+        screen = Screen(as_json, tenure.now())
+    _show(screen, found)
+
+
+@app.command("open")
+def open_(name: Name, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
+    """Allow what the gate guards."""
+    with opened(url, actor=actor) as tenure:
+        found = tenure.open_gate(name, reason=reason)
+        screen = Screen(as_json, tenure.now())
+    _show(screen, [found])
+
+
+@app.command("close")
+def close(name: Name, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
+    """Refuse what the gate guards, at once and for all: exit code 7 for whoever tries."""
+    with opened(url, actor=actor) as tenure:
+        found = tenure.close_gate(name, reason=reason)
+        screen = Screen(as_json, tenure.now())
+    _show(screen, [found])
+
+
+def _show(screen: Screen, gates: list[Gate]) -> None:
+    rows = [(one.name, state("open" if one.is_open else "closed"), one.updated_at, one.actor) for one in gates]
+    screen.show(answers.Gates(gates), Grid(("gate", "is", "since", "by"), rows))

@@ -1,0 +1,191 @@
+"""`tenure`: finds the command, runs it, and turns every error into one sentence and one exit code.
+
+A command's module is imported when it is called, and the list of commands stands here as data: `tenure --help`
+imports none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+from tenure.errors import InternalError, TenureError, UsageError
+
+EXIT_CODES = {
+    0: "ok",
+    1: "failed",
+    2: "usage: the command cannot be carried out as written",
+    3: "not found",
+    4: "illegal state: the job is not in a state for this, or the lease is lost",
+    5: "database unreachable",
+    6: "schema behind (or ahead): run `tenure migrate`",
+    7: "gate closed, or forbidden",
+    124: "timed out",
+    130: "interrupted",
+}
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start": {
+        "demo": ("demo", "Show a worker killed, its job taken over, and a failure revived; ends by itself."),
+        "init": ("start", "Write a small tasks.py to begin with."),
+        "dev": ("start", "Run a worker that reloads when files change, with a live log."),
+        "worker": ("work", "Run the handlers of an app."),
+    },
+    "Jobs": {
+        "enqueue": ("moves", "Put a job, or a stream of jobs, in a queue."),
+        "jobs": ("jobs", "List, show, explain, cancel, revive and await jobs."),
+        "dlq": ("dlq", "Triage and replay dead letters."),
+    },
+    "A worker of your own": {
+        "claim": ("moves", "Take due jobs under a lease."),
+        "heartbeat": ("moves", "Extend the lease of a job you hold."),
+        "complete": ("moves", "End a job you hold well."),
+        "fail": ("moves", "End an attempt badly: it is retried, or dead when none are left."),
+        "release": ("moves", "Give a job back unspent."),
+    },
+    "See": {
+        "stats": ("stats", "What is outstanding, failed, stuck, slow, repeated, and ran lately."),
+        "top": ("top", "A live screen of queues, workers and running jobs."),
+        "tail": ("tail", "Follow events as they happen."),
+        "workers": ("workers", "List workers."),
+    },
+    "Operate": {
+        "queues": ("queues", "List, change, pause and resume queues."),
+        "gates": ("gates", "List, open and close the switches that stop all work."),
+        "schedules": ("schedules", "List, run and pause schedules."),
+        "doctor": ("doctor", "Check the installation, and say how to fix what is wrong."),
+        "migrate": ("upkeep", "Bring the database's schema up to this version."),
+        "prune": ("upkeep", "Clean up what ended long ago."),
+        "version": ("upkeep", "Say which version this is."),
+    },
+}
+"""Sections of the help: command → (module, what it does)."""
+
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+def main() -> NoReturn:
+    """The entry point of the script `tenure`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: Sequence[str]) -> int:
+    """Carry out one command line and answer its exit code. Raises nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    as_json = "--json" in args
+    try:
+        code = _run(list(args), as_json)
+        sys.stdout.flush()
+    except TenureError as exc:
+        return tell(exc.code, str(exc), exc.exit_code, as_json=as_json)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read us has gone; nothing more can be said, also not by the interpreter at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as exc:
+        if os.environ.get("TENURE_DEBUG"):
+            raise
+        sentence = f"{type(exc).__name__}: {exc}. This is a fault of Tenure's; TENURE_DEBUG=1 shows where it happened."
+        return tell(InternalError.code, sentence, InternalError.exit_code, as_json=as_json)
+    return code
+
+
+def tell(code: str, sentence: str, exit_code: int, *, as_json: bool) -> int:
+    """Say an error on stderr and answer the exit code. A terminal gets a sentence, a program an object."""
+    from tenure.cli import text
+
+    if as_json:
+        error = {"code": code, "message": sentence, "exit_code": exit_code}
+        print(text.to_json({"error": error}), file=sys.stderr)
+    else:
+        from tenure.cli.screen import colours_on
+
+        red, bold, off = ("\x1b[31m", "\x1b[1m", "\x1b[0m") if colours_on(sys.stderr) else ("", "", "")
+        print(f"{bold}{red}Error{off} {red}[{code}]{off}: {text.safe_lines(sentence)}", file=sys.stderr)
+    return exit_code
+
+
+def _run(args: list[str], as_json: bool) -> int:
+    import typer
+
+    # Typer brings Click along under different names in different versions; this is its base of errors either way.
+    click_usage: Any = typer.BadParameter.__mro__[1]
+    click_error: Any = click_usage.__mro__[1]
+    try:
+        answer = command_line().main(args=args or ["--help"], prog_name="tenure", standalone_mode=False)
+    except click_usage as exc:
+        context = getattr(exc, "ctx", None)
+        where = f" See `{context.command_path} --help`." if context is not None else ""
+        return tell(UsageError.code, _sentence(exc.format_message()) + where, 2, as_json=as_json)
+    except click_error as exc:
+        return tell(UsageError.code, exc.format_message(), 2, as_json=as_json)
+    except typer.Exit as exc:
+        return int(exc.exit_code)
+    except typer.Abort:
+        return 130
+    return answer if isinstance(answer, int) else 0
+
+
+def command_line() -> Any:
+    """The whole command line as one group of Click's, whose commands are made when they are asked for."""
+    import typer
+    from typer.core import TyperGroup
+
+    from tenure.cli.group import nearest
+
+    class Root(TyperGroup):
+        """Finds commands by name, offers the nearest one for a name that is not there."""
+
+        def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # noqa: ARG002
+            return list(COMMANDS)
+
+        def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]  # noqa: ARG002
+            return find_command(cmd_name)
+
+        def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+            if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+                raise UsageError(f"There is no command {args[0]!r}.{nearest(args[0], COMMANDS)}")
+            return super().resolve_command(ctx, args)
+
+        def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # noqa: ARG002
+            for section, commands in SECTIONS.items():
+                with formatter.section(section):
+                    formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
+            with formatter.section("Exit codes"):
+                formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+
+    root = typer.Typer(cls=Root, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True)
+
+    @root.callback(
+        help="A durable job queue: one SQLite file, or many machines on PostgreSQL.\n\n"
+        "New here? `tenure demo`, then `tenure init` and `tenure dev`."
+    )
+    def _root() -> None: ...
+
+    return typer.main.get_command(root)
+
+
+def find_command(name: str) -> Any:
+    """The command of this name as Click has it, or None."""
+    if name not in COMMANDS:
+        return None
+    import typer
+
+    module: Any = import_module(f"tenure.cli.{COMMANDS[name][0]}")
+    group: Any = typer.main.get_group(module.app)
+    return group.commands.get(name, group)
+
+
+def _sentence(message: str) -> str:
+    return message if message.endswith((".", "?", "!", ")")) else message + "."
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""The moves of a job, one command each: enough for a worker written in shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenure.cli import answers, text
+from tenure.cli.group import verbs
+from tenure.cli.options import (
+    JobIdArgument,
+    Json,
+    Kinds,
+    Queues,
+    TokenArgument,
+    Url,
+    duration,
+    json_value,
+    moment,
+    opened,
+)
+from tenure.cli.screen import Grid, Screen, batches, progress, state
+from tenure.errors import InvalidPayload, LeaseLost, UsageError
+
+if TYPE_CHECKING:
+    from tenure.app import App
+    from tenure.model.job import Enqueued
+    from tenure.model.outcome import Settled
+
+app = verbs()
+
+LINES_BATCH = 1000
+NOTHING_DUE = 3
+
+Lease = Annotated[
+    float | None,
+    typer.Option("--lease", parser=duration, metavar="DURATION", help="How long to hold it; the queue's if left out."),
+]
+
+
+@app.command()
+def enqueue(
+    kind: Annotated[str, typer.Argument(help="Which handler is to do it.", show_default=False)],
+    payload: Annotated[
+        str, typer.Argument(help="JSON, @FILE, or - for stdin. The next line of each with --lines.")
+    ] = "{}",
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Where it waits; `default` if left out.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="While a job holds this key, no second one is made.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", "-p", help="As the queue's policy reads it.")] = None,
+    delay: Annotated[
+        float | None, typer.Option("--delay", parser=duration, metavar="DURATION", help="Due in 30s, 5m, 1h30m, …")
+    ] = None,
+    run_at: Annotated[
+        Any, typer.Option("--run-at", parser=moment, metavar="MOMENT", help="Due at 2026-01-31T12:00:00Z.")
+    ] = None,
+    max_attempts: Annotated[int | None, typer.Option("--max-attempts", min=1, help="Tries before it is dead.")] = None,
+    affinity: Annotated[str | None, typer.Option("--affinity", help="Only workers that ask for this key.")] = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option("--concurrency-key", help="Jobs that share it are limited together.")
+    ] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--id", help="A UUID of your own, so that a repeat is harmless.")
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Read payloads from stdin, one JSON value a line.")] = False,
+    app_name: Annotated[
+        str | None,
+        typer.Option("--app", envvar="TENURE_APP", help="module:app, whose handlers check payload and queue."),
+    ] = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Put a job, or a stream of jobs, in a queue. It is durable when this returns."""
+    options: dict[str, Any] = {
+        "queue": queue,
+        "key": key,
+        "priority": priority,
+        "delay": delay,
+        "run_at": run_at,
+        "max_attempts": max_attempts,
+        "affinity_key": affinity,
+        "concurrency_key": concurrency_key,
+        "id": job_id,
+    }
+    if lines and (key or job_id):
+        raise UsageError("--lines makes many jobs, and a --key or --id belongs to one.")
+    with _producer(app_name, url) as tenure:
+        if lines:
+            made = _enqueue_lines(tenure, kind, options)
+        else:
+            made = [tenure.enqueue(kind, json_value("payload", payload), **options)]
+    screen = Screen(as_json)
+    rows = [(one.id, "duplicate" if one.duplicate else "queued") for one in made]
+    if screen.as_json or screen.is_terminal:
+        screen.show(answers.EnqueuedJobs(made), Grid(("id", "answer"), rows))
+    else:
+        for one in made:
+            screen.line(one.id)
+
+
+@app.command()
+def claim(
+    queue: Queues = None,
+    kind: Kinds = None,
+    worker: Annotated[
+        str | None, typer.Option("--worker", "-w", envvar="TENURE_WORKER", help="Your name; made up if left out.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")] = 1,
+    lease: Lease = None,
+    affinity: Annotated[list[str] | None, typer.Option("--affinity", help="Only jobs with this key.")] = None,
+    wait: Annotated[
+        float, typer.Option("--wait", parser=duration, metavar="DURATION", help="Wait this long for a job to come.")
+    ] = 0.0,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Take due jobs under a lease: one line each with id, token, kind and payload. Exit 3 if none is due."""
+    deadline = time.monotonic() + wait
+    pause = 0.02
+    with opened(url) as tenure:
+        while True:
+            grants = tenure.claim(
+                worker=worker, queues=queue, kinds=kind, limit=limit, lease_seconds=lease, affinity=affinity
+            )
+            left = deadline - time.monotonic()
+            if grants or left <= 0:
+                break
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, 0.5)
+    screen = Screen(as_json)
+    if as_json:
+        screen.show(answers.Grants(grants))
+    else:
+        for grant in grants:
+            screen.line(f"{grant.id}\t{grant.token}\t{text.safe(grant.kind)}\t{text.to_json(grant.payload)}")
+    if not grants:
+        screen.note("No job is due.")
+        raise typer.Exit(NOTHING_DUE)
+
+
+@app.command()
+def heartbeat(
+    job_id: JobIdArgument,
+    token: TokenArgument,
+    lease: Lease = None,
+    progress_value: Annotated[
+        str | None, typer.Option("--progress", metavar="JSON", help="Any JSON value, shown beside the job.")
+    ] = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Extend the lease of a job you hold. Prints `ok`, or `cancel_requested`; exit 4 if the lease is lost."""
+    told = None if progress_value is None else {job_id: json_value("progress", progress_value)}
+    with opened(url) as tenure:
+        beat = tenure.heartbeat((job_id, token), lease_seconds=lease, progress=told)
+    if beat.lost:
+        raise LeaseLost(
+            f"Job {job_id}: the lease with token {token} has run out or passed on. Stop working on it; "
+            "what you would write is refused."
+        )
+    is_asked = bool(beat.cancel_requested)
+    screen = Screen(as_json)
+    if as_json:
+        screen.show(answers.Held(job_id, is_asked))
+    else:
+        screen.line("cancel_requested" if is_asked else "ok")
+
+
+@app.command()
+def complete(
+    job_id: JobIdArgument,
+    token: TokenArgument,
+    result: Annotated[str | None, typer.Option("--result", metavar="JSON", help="JSON, @FILE, or - for stdin.")] = None,
+    summary: Annotated[str | None, typer.Option("--summary", help="One line about the result.")] = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """End a job you hold well. Exit 4 if the lease is lost: nothing was changed then."""
+    options: dict[str, Any] = {} if result is None else {"result": json_value("result", result)}
+    with opened(url) as tenure:
+        done = tenure.complete((job_id, token), summary=summary, **options)
+    _show_settled(done, as_json)
+
+
+@app.command()
+def fail(
+    job_id: JobIdArgument,
+    token: TokenArgument,
+    error: Annotated[str, typer.Option("--error", "-e", help="What went wrong; - reads it from stdin.")],
+    retry_after: Annotated[
+        float | None,
+        typer.Option("--retry-after", parser=duration, metavar="DURATION", help="Try again after this."),
+    ] = None,
+    permanent: Annotated[bool, typer.Option("--permanent", help="It can never succeed: failed at once.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """End an attempt badly: it is retried, or dead when none are left."""
+    said = sys.stdin.read() if error == "-" else error
+    if permanent and retry_after is not None:
+        raise UsageError("--permanent and --retry-after exclude each other.")
+    with opened(url) as tenure:
+        if permanent:
+            done = tenure.reject((job_id, token), said)
+        else:
+            done = tenure.fail((job_id, token), said, retry_after=retry_after)
+    _show_settled(done, as_json)
+
+
+@app.command()
+def release(
+    job_id: JobIdArgument,
+    token: TokenArgument,
+    delay: Annotated[float, typer.Option("--delay", parser=duration, metavar="DURATION", help="Due after this.")] = 0.0,
+    reason: Annotated[str | None, typer.Option("--reason", "-r", help="Why.")] = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Give a job back unspent: its attempt is refunded."""
+    with opened(url) as tenure:
+        done = tenure.release((job_id, token), delay=delay, reason=reason)
+    _show_settled(done, as_json)
+
+
+def _producer(app_name: str | None, url: str | None) -> Any:
+    """The user's own app, which checks payloads and knows queues, or a bare one."""
+    if app_name is None:
+        return opened(url, create=True)
+    from tenure.cli.loading import loaded
+
+    return loaded(app_name, url)
+
+
+def _enqueue_lines(tenure: App, kind: str, options: dict[str, Any]) -> list[Enqueued]:
+    made: list[Enqueued] = []
+    with progress("enqueueing", None) as advance:
+        for batch in batches(_payload_lines(), LINES_BATCH):
+            made += tenure.enqueue_many([tenure.new_job(kind, payload, **options) for payload in batch])
+            advance(len(batch))
+    return made
+
+
+def _payload_lines() -> Iterator[Any]:
+    for number, line in enumerate(sys.stdin, 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as exc:
+                raise InvalidPayload(
+                    f"Line {number} of stdin is not JSON: {exc}. Lines before this batch were enqueued."
+                ) from exc
+
+
+def _show_settled(done: Settled, as_json: bool) -> None:
+    rows = [(done.job_id, state(done.state or "lost"))]
+    Screen(as_json).show(answers.SettledJobs([done]), Grid(("id", "state"), rows))

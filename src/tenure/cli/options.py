@@ -1,0 +1,137 @@
+"""Options that many commands share, and how their words become values."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tenure.errors import ConfigError, InvalidArgument, InvalidPayload, StoreUnavailable
+
+if TYPE_CHECKING:
+    from tenure.app import App
+
+DEFAULT_FILE = "jobs.db"
+"""Used where no URL is given and this file is in the current folder."""
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
+
+
+def duration(value: str | float) -> float:
+    """Seconds from `90`, `90s`, `5m`, `1h30m`, `2d`. Raises: BadParameter."""
+    if isinstance(value, int | float):
+        return float(value)
+    words = value.strip().lower()
+    found = list(_DURATION.finditer(words))
+    if not found or "".join(one.group() for one in found) != words or (len(found) > 1 and not all(o[2] for o in found)):
+        raise typer.BadParameter(f"{value!r} is no duration. Write seconds, or 90s, 5m, 1h30m, 2d.")
+    return sum(float(one[1]) * _UNITS[one[2] or "s"] for one in found)
+
+
+def moment(value: str) -> datetime:
+    """A moment from ISO 8601; without a time zone it is UTC. Raises: BadParameter."""
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is no moment. Write it as 2026-01-31T12:00:00Z.") from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def json_value(what: str, given: str) -> Any:
+    """JSON from the command line: the text itself, `@FILE`, or `-` for stdin. Raises: InvalidPayload."""
+    if given == "-":
+        given = sys.stdin.read()
+    elif given.startswith("@"):
+        try:
+            given = Path(given[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise InvalidArgument(f"The {what} could not be read from {given[1:]!r}: {exc}.") from exc
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidPayload(
+            f"The {what} is not JSON: {exc}. Quote it for your shell, as in '{{\"user_id\": 7}}', or use - for stdin."
+        ) from exc
+
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="TENURE_URL",
+        show_default=False,
+        help=f"The database: sqlite:///{DEFAULT_FILE} or postgresql://…; ./{DEFAULT_FILE} if there is one.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, whose shape does not change.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+Actor = Annotated[
+    str | None,
+    typer.Option("--actor", envvar="TENURE_ACTOR", show_default=False, help="Who is written down; you if left out."),
+]
+Queues = Annotated[list[str] | None, typer.Option("--queue", "-q", help="Only this queue; may be repeated.")]
+Kinds = Annotated[list[str] | None, typer.Option("--kind", "-k", help="Only this kind; may be repeated.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
+After = Annotated[str | None, typer.Option("--after", help="Go on after a page: its `next`.")]
+JobIdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
+TokenArgument = Annotated[
+    int, typer.Argument(metavar="TOKEN", help="The token that the claim gave out.", show_default=False)
+]
+
+
+@contextmanager
+def opened(
+    url: str | None, *, create: bool = False, actor: str | None = None, migrate: Literal["auto", "never"] = "auto"
+) -> Iterator[App]:
+    """An App on the database, closed at the end. Only commands that `create` make a SQLite file that is not there."""
+    from tenure.app import App
+
+    found = database_url(url)
+    missing = missing_file(found)
+    if missing is not None and not create:
+        raise StoreUnavailable(
+            f"There is no database file {missing}. Check the URL, or create it with `tenure migrate --url {found}`."
+        )
+    app = App(found, actor=actor or default_actor(), migrate=migrate)
+    try:
+        yield app
+    finally:
+        app.close()
+
+
+def database_url(url: str | None) -> str:
+    """The URL as given, or that of the file in this folder. Raises: ConfigError."""
+    if url:
+        return url
+    if Path(DEFAULT_FILE).is_file():
+        return f"sqlite:///{DEFAULT_FILE}"
+    raise ConfigError(
+        f"No database is named. Give --url sqlite:///{DEFAULT_FILE} or --url postgresql://…, or set TENURE_URL."
+    )
+
+
+def missing_file(url: str) -> Path | None:
+    """The SQLite file that the URL names, if it is not there."""
+    if not url.startswith("sqlite:///"):
+        return None
+    path = Path(url.removeprefix("sqlite:///").partition("?")[0])
+    return None if not path.name or path.exists() else path
+
+
+def default_actor() -> str:
+    """Who sits at this command line, as far as the system knows."""
+    import getpass
+
+    try:
+        return f"{getpass.getuser()}@{os.uname().nodename}"
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}@{os.uname().nodename}"

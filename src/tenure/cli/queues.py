@@ -1,0 +1,176 @@
+"""`tenure queues`: policies, and who may take work."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from tenure import QueueRow
+from tenure.cli import answers, text
+from tenure.cli.group import noun
+from tenure.cli.options import Actor, Json, Url, duration, opened
+from tenure.cli.screen import Facts, Grid, Screen, state
+from tenure.errors import InvalidArgument, UsageError, nearest
+from tenure.model.policy import Backoff, QueuePolicy
+
+if TYPE_CHECKING:
+    from tenure.app import App
+
+app = noun("queues", "List, change, pause and resume queues.")
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="The queues.", show_default=False)]
+Reason = Annotated[str | None, typer.Option("--reason", "-r", help="Why; goes into the audit.")]
+
+
+@app.command("ls")
+def ls(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these.", show_default=False)
+    ] = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """List queues with their policies and what waits in them."""
+    with opened(url) as tenure:
+        found = tenure.queues(names)
+        counts = tenure.counts(queue=[one.name for one in found], state=("queued", "leased", "running", "waiting"))
+        screen = Screen(as_json, tenure.now())
+    waiting: dict[str, int] = {}
+    held: dict[str, int] = {}
+    for one in counts:
+        side = held if one.state in {"leased", "running"} else waiting
+        side[one.queue] = side.get(one.queue, 0) + one.jobs
+    rows = [
+        (
+            one.name,
+            state("paused" if one.paused_at else "open"),
+            waiting.get(one.name, 0),
+            held.get(one.name, 0),
+            one.policy.max_attempts,
+            one.policy.lease_seconds,
+            _backoff(one.policy.backoff),
+            _limits(one.policy),
+            one.policy.profile,
+        )
+        for one in found
+    ]
+    columns = ("queue", "is", "waiting", "held", "attempts", "lease", "backoff", "limits", "profile")
+    screen.show(answers.Queues(found), Grid(columns, rows, right=frozenset({"waiting", "held", "attempts"})))
+
+
+@app.command("set")
+def set_(
+    name: Annotated[str, typer.Argument(help="The queue; created if it is not there.", show_default=False)],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SETTING=VALUE]...",
+            help="As in max_attempts=5 lease_seconds=10m backoff.shape=linear events=true concurrency=none.",
+            show_default=False,
+        ),
+    ] = None,
+    actor: Actor = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Create a queue, or change its policy. Jobs already there keep what they were given."""
+    with opened(url, create=True, actor=actor) as tenure:
+        row = tenure.set_queue(name, **_settings(tenure, name, settings or []))
+        screen = Screen(as_json, tenure.now())
+    told = [(field.name, getattr(row.policy, field.name)) for field in fields(QueuePolicy)]
+    screen.show(answers.Queues([row]), Facts([("queue", row.name), *((key, _told(value)) for key, value in told)]))
+
+
+@app.command("pause")
+def pause(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
+    """Let workers take nothing from queues. What is running goes on; enqueue goes on."""
+    with opened(url, actor=actor) as tenure:
+        changed = tenure.pause(names, reason=reason)
+        rows = tenure.queues(names)
+    _show_paused(rows, changed, as_json)
+
+
+@app.command("resume")
+def resume(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
+    """Let workers take from queues again."""
+    with opened(url, actor=actor) as tenure:
+        changed = tenure.resume(names, reason=reason)
+        rows = tenure.queues(names)
+    _show_paused(rows, changed, as_json)
+
+
+def _show_paused(rows: list[QueueRow], changed: list[str], as_json: bool) -> None:
+    told = [(one.name, state("paused" if one.paused_at else "open"), one.name in changed) for one in rows]
+    Screen(as_json).show(answers.Changed(changed), Grid(("queue", "is", "changed"), told))
+
+
+def _settings(tenure: App, name: str, given: list[str]) -> dict[str, Any]:
+    """Settings as the policy has them, from words. Raises: UsageError, InvalidArgument."""
+    policy_types = get_type_hints(QueuePolicy)
+    backoff_types = get_type_hints(Backoff)
+    settings: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
+    for one in given:
+        key, equals, word = one.partition("=")
+        if not equals:
+            raise UsageError(f"{one!r} is no setting. Write name=value, as in max_attempts=5.")
+        if key.startswith("backoff."):
+            part = key.removeprefix("backoff.")
+            changes[part] = _value(key, word, _known(part, backoff_types, "backoff setting"))
+        elif key == "backoff":
+            changes["shape"] = word
+        else:
+            settings[key] = _value(key, word, _known(key, policy_types, "queue setting"))
+    if changes:
+        rows = tenure.queues(name)
+        now = rows[0].policy.backoff if rows else Backoff()
+        settings["backoff"] = Backoff(**{field.name: getattr(now, field.name) for field in fields(Backoff)} | changes)
+    return settings
+
+
+def _known(key: str, types: dict[str, Any], what: str) -> Any:
+    if key not in types:
+        raise InvalidArgument(f"There is no {what} {key!r}.{nearest(key, types)}")
+    return types[key]
+
+
+def _value(key: str, word: str, wanted: Any) -> Any:
+    """A word as the type that the setting has."""
+    kinds = get_args(wanted) or (wanted,)
+    if type(None) in kinds and word.lower() in {"none", "null", "off", ""}:
+        return None
+    if bool in kinds:
+        if word.lower() not in {"true", "false", "yes", "no", "on", "off"}:
+            raise InvalidArgument(f"{key}={word}: write true or false.")
+        return word.lower() in {"true", "yes", "on"}
+    if int in kinds:
+        try:
+            return int(word)
+        except ValueError:
+            raise InvalidArgument(f"{key}={word}: write a whole number.") from None
+    if float in kinds:
+        return duration(word)
+    if wanted == tuple[str, ...]:
+        return tuple(part.strip() for part in word.split(",") if part.strip())
+    return word
+
+
+def _backoff(backoff: Backoff) -> str:
+    if backoff.shape == "none":
+        return "none"
+    grows = {"constant": "", "linear": " × n", "power": f" × n^{backoff.power:g}"}
+    return f"{text.seconds(backoff.base_seconds)}{grows.get(backoff.shape, f' × {backoff.factor:g}^(n-1)')}"
+
+
+def _limits(policy: QueuePolicy) -> str:
+    told = [
+        *([f"{policy.concurrency} at once"] if policy.concurrency else []),
+        *([f"{policy.concurrency_per_key} per key"] if policy.concurrency_per_key else []),
+    ]
+    return ", ".join(told)
+
+
+def _told(value: Any) -> Any:
+    return _backoff(value) if isinstance(value, Backoff) else ", ".join(value) if isinstance(value, tuple) else value

@@ -1,0 +1,295 @@
+"""Where a command's answer goes: JSON if asked for, tables on a terminal, tab-separated lines into a pipe.
+
+Only data reaches stdout. Notes, questions, progress and errors go to stderr, so that pipes stay clean.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from tenure.cli import text
+from tenure.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+STATE_STYLES = {
+    "queued": "cyan",
+    "retry_waiting": "yellow",
+    "leased": "blue",
+    "running": "bold blue",
+    "waiting": "magenta",
+    "succeeded": "green",
+    "failed": "red",
+    "dead": "bold red",
+    "cancelled": "dim",
+    "cleaned": "dim",
+    "pending": "yellow",
+    "ok": "green",
+    "open": "green",
+    "closed": "bold red",
+    "paused": "bold yellow",
+    "warn": "yellow",
+    "wrong": "bold red",
+    "yes": "green",
+    "no": "bold red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value to show. Moments and durations read differently for people and for programs."""
+
+    value: Any
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Rows under headings. `right` names the columns of numbers; `wide` the one that may be folded."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    right: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names with values, one a line. Those without a value are left out."""
+
+    pairs: Sequence[tuple[str, Any]]
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Text of several lines."""
+
+    body: str
+    title: str | None = None
+
+
+Part = Grid | Facts | Passage
+
+
+def state(value: str) -> Cell:
+    """A state, gate or triage in its colour."""
+    return Cell(value, STATE_STYLES.get(value, ""))
+
+
+class Screen:
+    """What one command writes to. `now` is the store's clock, from which ages are told."""
+
+    def __init__(self, as_json: bool = False, now: datetime | None = None) -> None:
+        self.as_json = as_json
+        self.now = now
+        self.is_terminal = sys.stdout.isatty()
+
+    def show(self, answer: Any, *parts: Part) -> None:
+        """The answer as JSON, or its parts for people and pipes."""
+        if self.as_json:
+            self.line(text.to_json(answer, indent=2 if self.is_terminal else None))
+            return
+        for number, part in enumerate(parts):
+            if self.is_terminal:
+                self.draw(self.render(part))
+                continue
+            if number:
+                self.line("")
+            for line in _plain_lines(part):
+                self.line(line)
+
+    def line(self, line: str) -> None:
+        """One line of data, already safe."""
+        sys.stdout.write(line + "\n")
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+    def note(self, sentence: str, style: str = "dim") -> None:
+        """A word to the person, on stderr. Silent with --json, where stderr is for errors."""
+        if self.as_json:
+            return
+        sentence = text.safe_lines(sentence)
+        if colours_on(sys.stderr) and style:
+            from rich.text import Text
+
+            console(stderr=True).print(Text(sentence, style=style), soft_wrap=True)
+        else:
+            print(sentence, file=sys.stderr)
+
+    def draw(self, *renderables: RenderableType) -> None:
+        """Put something of Rich's on stdout."""
+        for renderable in renderables:
+            console().print(renderable)
+
+    def render(self, part: Part) -> RenderableType:
+        """A part as Rich draws it."""
+        from rich.console import Group
+        from rich.text import Text
+
+        body: RenderableType
+        if isinstance(part, Passage):
+            body = Text(text.safe_lines(part.body))
+        elif isinstance(part, Facts):
+            body = self._draw_facts(part)
+        else:
+            body = self._draw_grid(part)
+        return Group(Text(part.title, style="bold"), body, "") if part.title else body
+
+    def _draw_grid(self, grid: Grid) -> Table:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+        for name in grid.columns:
+            is_wide = name in grid.wide
+            table.add_column(
+                name.replace("_", " "),
+                justify="right" if name in grid.right else "left",
+                no_wrap=not is_wide,
+                overflow="fold" if is_wide else "ellipsis",
+                ratio=1 if is_wide else None,
+            )
+        for row in grid.rows:
+            table.add_row(*(Text(self._word(value), style=_style(value)) for value in row))
+        if not grid.rows:
+            table.add_row(Text("none", style="dim"), *("" for _ in grid.columns[1:]))
+        return table
+
+    def _draw_facts(self, facts: Facts) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in facts.pairs:
+            if _bare(value) is not None:
+                table.add_row(name.replace("_", " "), Text(self._word(value, is_long=True), style=_style(value)))
+        return table
+
+    def _word(self, value: Any, *, is_long: bool = False) -> str:
+        """A value for people."""
+        value = _bare(value)
+        if isinstance(value, datetime):
+            told = f"{value:%Y-%m-%d %H:%M:%S}"
+            if self.now is None:
+                return told
+            return f"{told} UTC ({text.ago(value, self.now)})" if is_long else text.ago(value, self.now)
+        if isinstance(value, float):
+            return text.seconds(value)
+        if value is None:
+            return "–"
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, str):
+            return text.safe_lines(value) if is_long else text.safe(value)
+        return f"{value:,}" if isinstance(value, int) else text.to_json(value)
+
+
+def _plain_lines(part: Part) -> Iterator[str]:
+    """A part for programs: tabs between, moments in full, durations in seconds, nothing cut."""
+    if isinstance(part, Passage):
+        yield text.safe_lines(part.body)
+    elif isinstance(part, Facts):
+        for name, value in part.pairs:
+            if _bare(value) is not None:
+                yield f"{name}\t{_plain(value)}"
+    else:
+        yield "\t".join(part.columns)
+        for row in part.rows:
+            yield "\t".join(_plain(value) for value in row)
+
+
+def _plain(value: Any) -> str:
+    value = _bare(value)
+    if isinstance(value, datetime):
+        return text.iso(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    if isinstance(value, str | int):
+        return text.safe(str(value))
+    return "" if value is None else text.to_json(value)
+
+
+def _bare(value: Any) -> Any:
+    return value.value if isinstance(value, Cell) else value
+
+
+def _style(value: Any) -> str:
+    return value.style if isinstance(value, Cell) else ""
+
+
+def colours_on(stream: Any) -> bool:
+    """Whether a stream is a terminal that shows colours; NO_COLOR and TERM=dumb say no."""
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Rich's console on a stream, made anew so that it follows the stream and the window's size."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def confirm(act: str, *, yes: bool) -> None:
+    """Ask before an act on many things, or insist on --yes where nobody can answer.
+
+    Raises: UsageError, if there is nobody to ask, or the answer is no.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            f"This would {act}, and there is nobody to ask: this is not a terminal. Repeat it with --yes. "
+            "Nothing was changed."
+        )
+    sys.stderr.write(f"This will {text.safe(act)}. Go on? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise UsageError("Nothing was changed, as you wished.")
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while something long is done, on a terminal only. Yields `advance(by)`."""
+    if not (sys.stderr.isatty() and (total is None or total > 1)):
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(
+        TextColumn(text.safe(what)),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console(stderr=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda by: bar.advance(task, by)
+
+
+def batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of up to `size`."""
+    batch: list[Any] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,88 @@
+"""`tenure stats`: the six questions of specification 004, each answered by the database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tenure.cli import text
+from tenure.cli.group import verbs
+from tenure.cli.options import Json, Queues, Url, duration, opened
+from tenure.cli.screen import Grid, Screen, state
+from tenure.observe.overview import HOUR, Overview, overview
+
+if TYPE_CHECKING:
+    from tenure.cli.screen import Part
+
+app = verbs()
+
+
+@app.command()
+def stats(
+    window: Annotated[
+        float, typer.Option("--window", "-w", parser=duration, metavar="DURATION", help="How far to look back.")
+    ] = HOUR,
+    queue: Queues = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Rows per question.")] = 20,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Answer what is outstanding, failed, stuck, slow, repeated, and what ran lately."""
+    with opened(url) as tenure:
+        found = overview(tenure.store, window_seconds=window, queues=queue or (), limit=limit)
+    screen = Screen(as_json, found.summary.at)
+    screen.show(found, *_parts(found))
+
+
+def _parts(found: Overview) -> list[Part]:
+    summary = found.summary
+    window = text.seconds(summary.window_seconds)
+    lasted = [one for one in summary.ran if one.succeeded]
+    return [
+        Grid(
+            ("kind", "queue", "state", "jobs", "oldest"),
+            [(one.kind, one.queue, state(one.state), one.jobs, one.oldest_at) for one in found.outstanding],
+            right=frozenset({"jobs"}),
+            title="1. What is outstanding?",
+        ),
+        Grid(
+            ("letters", "kind", "queue", "last", "error"),
+            [
+                (one.letters, one.kind, one.queue, one.last_at, text.first_line(one.sample_error))
+                for one in found.failures
+            ],
+            right=frozenset({"letters"}),
+            wide=frozenset({"error"}),
+            title="2. What failed and why?",
+        ),
+        Grid(
+            ("job", "kind", "queue", "worker", "lease_ran_out"),
+            [(one.job_id, one.kind, one.queue, one.worker, one.lease_until) for one in summary.stuck],
+            title=f"3. Is anything stuck? {'No.' if not summary.stuck_count else f'{summary.stuck_count} jobs.'}",
+        ),
+        Grid(
+            ("kind", "queue", "average", "p50", "p95", "longest", "waited_p50"),
+            [
+                (one.kind, one.queue, one.run_average, one.run_p50, one.run_p95, one.run_max, one.wait_p50)
+                for one in lasted
+            ],
+            right=frozenset({"average", "p50", "p95", "longest", "waited_p50"}),
+            title=f"4. How long do jobs take? (succeeded in the last {window})",
+        ),
+        Grid(
+            ("key", "kind", "queue", "jobs", "still_to_do"),
+            [(one.key, one.kind, one.queue, one.jobs, one.active) for one in summary.repeated],
+            right=frozenset({"jobs", "still_to_do"}),
+            title="5. Are there duplicates? (one key, several jobs)",
+        ),
+        Grid(
+            ("kind", "queue", "succeeded", "failed", "dead", "cancelled", "last"),
+            [
+                (one.kind, one.queue, one.succeeded, one.failed, one.dead, one.cancelled, one.last_at)
+                for one in summary.ran
+            ],
+            right=frozenset({"succeeded", "failed", "dead", "cancelled"}),
+            title=f"6. What ran in the last {window}?",
+        ),
+    ]

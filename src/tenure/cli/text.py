@@ -1,0 +1,123 @@
+"""Text that is safe to show. Job data comes from strangers; a terminal obeys what it is sent.
+
+Control characters, escape sequences, line separators and the marks that reorder or hide text are shown by their
+number instead. In JSON they become the escape that JSON has for them, so the value stays what it was.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tenure.model.job import Grant, Job
+
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
+_UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
+"""Raw line feeds are ours: inside strings JSON has escaped them already."""
+
+
+def safe(text: str) -> str:
+    """One line, harmless on any terminal."""
+    return _UNSAFE.sub(_number, text)
+
+
+def safe_lines(text: str) -> str:
+    """The same for text of several lines, such as a traceback: its line feeds stay."""
+    return "\n".join(safe(line.replace("\t", "    ")) for line in text.splitlines())
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON of any answer. Moments are ISO 8601 in UTC, records are objects with all their fields."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    text = json.dumps(plain(value), ensure_ascii=False, indent=indent, separators=separators)
+    return _UNSAFE_IN_JSON.sub(_json_escape, text)
+
+
+def plain(value: Any) -> Any:
+    """The value in terms of JSON."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, Grant):
+        return _grant(value)
+    if is_dataclass(value):
+        told = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {**told, "shown_state": value.shown_state} if isinstance(value, Job) else told
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(plain(one) for one in value)
+    return [plain(one) for one in value]
+
+
+def iso(at: datetime) -> str:
+    """`2026-01-31T12:00:00.000000Z`."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds(value: float) -> str:
+    """A duration for people: `320ms`, `4.2s`, `3m 12s`, `5h 2m`, `9d 4h`."""
+    sign, value = ("-", -value) if value < 0 else ("", value)
+    if value < 0.9995:
+        return f"{sign}{value * 1000:.0f}ms"
+    if value < 9.95:
+        return f"{sign}{value:.1f}s"
+    whole = round(value)
+    for unit, size, next_unit, next_size in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // next_size
+            return f"{sign}{whole // size}{unit}" + (f" {rest}{next_unit}" if rest else "")
+    return f"{sign}{whole}s"
+
+
+def size(value: int) -> str:
+    """A number of bytes for people."""
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def ago(at: datetime, now: datetime) -> str:
+    """How far a moment is from now: `12s ago`, `in 3m`."""
+    away = (now - at).total_seconds()
+    return f"in {seconds(-away)}" if away < -0.0005 else f"{seconds(max(away, 0.0))} ago"
+
+
+def first_line(text: str | None, width: int = 200) -> str:
+    """The first line of an error, cut."""
+    line = (text or "").split("\n", 1)[0]
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _grant(grant: Grant) -> dict[str, Any]:
+    told = {
+        name: plain(getattr(grant, name))
+        for name in ("id", "token", "queue", "kind", "attempt", "max_attempts", "payload", "lease_until", "worker")
+    }
+    return {**told, "priority": grant.priority, "crashes": grant.crashes, "started": grant.started}
+
+
+def _number(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"

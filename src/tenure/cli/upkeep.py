@@ -1,0 +1,135 @@
+"""`tenure migrate`, `prune` and `version`."""
+
+from __future__ import annotations
+
+import platform
+from typing import Annotated
+
+import typer
+
+from tenure import Pruned
+from tenure.cli import answers
+from tenure.cli.group import verbs
+from tenure.cli.options import Json, Url, Yes, database_url, duration, opened
+from tenure.cli.screen import Facts, Grid, Screen, confirm, progress
+from tenure.errors import SchemaBehind
+from tenure.observe.overview import prunable, schema_versions
+
+app = verbs()
+
+BATCH = 1000
+
+
+@app.command()
+def migrate(
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the SQL for an empty database instead of running it.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 6 if the schema is behind.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Bring the database's schema up to this version. Safe to repeat, and while workers run."""
+    screen = Screen(as_json)
+    with opened(url, create=not check, migrate="never") as tenure:
+        if sql:
+            screen.line(tenure.store.migration_sql())
+            return
+        if check:
+            found = _pending(*schema_versions(tenure.store))
+            screen.show(answers.Migrated([], found), Facts([("schema_version", found)]))
+            return
+        applied = tenure.migrate()
+        version = tenure.store.schema_version()
+    rows = [(name,) for name in applied]
+    screen.show(answers.Migrated(applied, version), Grid(("applied",), rows))
+    if not applied:
+        screen.note(f"The schema of {database_url(url).partition('?')[0].rpartition('@')[2]} is up to date: {version}.")
+
+
+@app.command()
+def prune(
+    older_than: Annotated[
+        float | None,
+        typer.Option(
+            "--older-than", parser=duration, metavar="DURATION", help="Instead of each queue's own retention."
+        ),
+    ] = None,
+    delete_after: Annotated[
+        float | None,
+        typer.Option(
+            "--delete-after", parser=duration, metavar="DURATION", help="Remove rows that ended longer ago than this."
+        ),
+    ] = None,
+    workers_after: Annotated[
+        float,
+        typer.Option(
+            "--workers-after", parser=duration, metavar="DURATION", help="Forget workers not seen for this long."
+        ),
+    ] = 86_400.0,
+    yes: Yes = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Clean up what ended long ago: payloads and results go, rows and dead letters stay."""
+    total = Pruned(0, 0, 0, 0, more=False)
+    screen = Screen(as_json)
+    with opened(url) as tenure:
+        found = prunable(tenure.store, older_than=older_than, delete_after=delete_after, worker_after=workers_after)
+        if found.cleaned or found.deleted or found.workers:
+            confirm(
+                f"clean {found.cleaned:,} jobs, delete {found.deleted:,} jobs with {found.events:,} events, and forget "
+                f"{found.workers:,} workers",
+                yes=yes,
+            )
+            with progress("pruning", found.cleaned + found.deleted) as advance:
+                more = True
+                while more:
+                    step = tenure.prune(
+                        limit=BATCH, older_than=older_than, delete_after=delete_after, worker_after=workers_after
+                    )
+                    total = _plus(total, step)
+                    advance(step.cleaned + step.deleted)
+                    more = step.more
+    screen.show(
+        answers.PruneDone(total),
+        Facts(
+            [
+                ("cleaned", total.cleaned),
+                ("deleted", total.deleted),
+                ("events", total.events),
+                ("workers", total.workers),
+            ]
+        ),
+    )
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """Say which version this is."""
+    import tenure
+
+    screen = Screen(as_json)
+    screen.show(
+        answers.Version(tenure.__version__, platform.python_version()),
+        Facts([("tenure", tenure.__version__), ("python", platform.python_version())]),
+    )
+
+
+def _pending(has: int, wants: int) -> int:
+    if has < wants:
+        raise SchemaBehind(
+            f"The schema is version {has}, and this Tenure wants {wants}. Run `tenure migrate` when it suits you; "
+            "workers of the version before go on meanwhile."
+        )
+    return has
+
+
+def _plus(one: Pruned, other: Pruned) -> Pruned:
+    return Pruned(
+        one.cleaned + other.cleaned,
+        one.deleted + other.deleted,
+        one.events + other.events,
+        one.workers + other.workers,
+        more=False,
+    )

@@ -1,0 +1,299 @@
+"""What is wrong with an installation, each with the command that fixes it.
+
+`wrong` needs somebody to act; `warn` is worth knowing. A check that cannot be made on this engine is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from tenure.observe.alive import is_alive
+from tenure.store.base import Store
+from tenure.store.reading import GroupDeadLetters, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
+from tenure.store.summary import Inspect, Inspection, Summary, Summed
+
+Status = Literal["ok", "warn", "wrong"]
+
+SAFE_SQLITE = (3, 51, 3)
+"""Before this, connections that write and checkpoint at once can, rarely, corrupt a WAL file. Of ours only one does."""
+SILENT_SECONDS = 300.0
+WAL_BYTES = 256 * 1024 * 1024
+FREE_BYTES = 512 * 1024 * 1024
+CLOCK_SECONDS = 5.0
+STUCK_SECONDS = 60.0
+LAG_SECONDS = 60.0
+LONG_TRANSACTION_SECONDS = 600.0
+ROLES = ("tenure_producer", "tenure_worker", "tenure_reader", "tenure_operator", "tenure_admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one look found."""
+
+    name: str
+    status: Status
+    says: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All that was found. `status` is that of the worst."""
+
+    status: Status
+    checks: list[Check]
+
+
+def diagnosis(checks: Sequence[Check]) -> Diagnosis:
+    """Put findings together."""
+    worst: Status = "ok"
+    for status in ("warn", "wrong"):
+        if any(check.status == status for check in checks):
+            worst = status
+    return Diagnosis(worst, list(checks))
+
+
+def examine(store: Store, url: str) -> Iterator[Check]:
+    """Look at the database behind `url`, which is shown in the fixes. Stops early where the schema does not fit."""
+    inspection = store.do(Inspect())
+    yield Check("database", "ok", f"{inspection.engine} {inspection.version}" + _size(inspection))
+    yield from (_sqlite(inspection) if inspection.engine == "sqlite" else _postgres(inspection, url))
+    yield from _clock(inspection)
+    yield from _schema(inspection, url)
+    if inspection.schema_version != inspection.schema_wanted:
+        return
+    queues = store.do(ListQueues())
+    workers = store.do(ListWorkers())
+    summed = store.do(Summary(limit=5))
+    yield from _workers(workers, queues, summed)
+    yield from _stuck(summed)
+    yield from _switches(store, queues)
+    yield from _dead_letters(store)
+
+
+def _schema(found: Inspection, url: str) -> Iterator[Check]:
+    has, wants = found.schema_version, found.schema_wanted
+    if has == wants:
+        yield Check("schema", "ok", f"version {has}, as this Tenure wants it")
+    elif has < wants:
+        yield Check("schema", "wrong", f"version {has}, and this Tenure wants {wants}", f"tenure migrate --url {url}")
+    else:
+        yield Check(
+            "schema", "wrong", f"version {has} is newer than this Tenure's {wants}", "pip install --upgrade tenure"
+        )
+
+
+def _sqlite(found: Inspection) -> Iterator[Check]:
+    version = tuple(int(part) for part in found.version.split(".")[:3])
+    if version < SAFE_SQLITE:
+        safe = ".".join(map(str, SAFE_SQLITE))
+        yield Check(
+            "sqlite",
+            "warn",
+            f"{found.version} has a rare race between checkpoints of several connections, fixed in {safe}. Tenure "
+            "lets only one connection checkpoint; let no other program write to this file.",
+            f"use a Python whose sqlite3 is {safe} or newer",
+        )
+    else:
+        yield Check("sqlite", "ok", f"{found.version}")
+    if found.journal_mode is not None and found.journal_mode.lower() != "wal":
+        yield Check("journal", "wrong", f"journal mode is {found.journal_mode}, not WAL", "restart all workers")
+    elif found.synchronous is not None and found.synchronous.upper() not in {"FULL", "EXTRA"}:
+        yield Check("journal", "wrong", f"synchronous is {found.synchronous}: a power cut may lose jobs")
+    else:
+        yield Check("journal", "ok", "WAL, synchronous FULL: accepted means committed")
+    if found.path is not None:
+        yield from _file(Path(found.path))
+    if found.wal_bytes is not None:
+        is_large = found.wal_bytes > WAL_BYTES
+        yield Check(
+            "wal",
+            "warn" if is_large else "ok",
+            f"{found.wal_bytes / 1048576:.1f} MiB" + (": a reader that stays open holds it back" if is_large else ""),
+            "end long-running readers, such as an open sqlite3 shell" if is_large else None,
+        )
+
+
+def _file(path: Path) -> Iterator[Check]:
+    there = [one for one in (path, Path(f"{path}-wal"), Path(f"{path}-shm")) if one.exists()]
+    loose = [one for one in there if stat.S_IMODE(one.stat().st_mode) & 0o077]
+    if loose:
+        modes = ", ".join(f"{one.name} {stat.S_IMODE(one.stat().st_mode):04o}" for one in loose)
+        fix = f"chmod 600 {' '.join(shlex.quote(str(one)) for one in loose)}"
+        yield Check("file", "wrong", f"others on this machine may open it: {modes}", fix)
+    elif there and there[0].stat().st_uid != os.geteuid():
+        yield Check("file", "warn", f"{path.name} belongs to uid {there[0].stat().st_uid}, and you are {os.geteuid()}")
+    else:
+        yield Check("file", "ok", f"{path.name} is yours alone (0600)")
+    free = shutil.disk_usage(path.parent).free
+    is_little = free < FREE_BYTES
+    yield Check(
+        "disk",
+        "warn" if is_little else "ok",
+        f"{free / 1073741824:.1f} GiB free",
+        "make room, or run: tenure prune" if is_little else None,
+    )
+
+
+def _postgres(found: Inspection, url: str) -> Iterator[Check]:
+    if found.is_standby:
+        yield Check("server", "wrong", "this server is a standby and takes no writes", "point the URL at the primary")
+    if found.fsync is False:
+        yield Check("fsync", "wrong", "fsync is off: a crash may lose or corrupt jobs", "ALTER SYSTEM SET fsync = on")
+    if found.synchronous == "off":
+        yield Check(
+            "commit", "wrong", "synchronous_commit is off: accepted is not committed", "SET synchronous_commit = on"
+        )
+    else:
+        yield Check("commit", "ok", f"fsync on, synchronous_commit {found.synchronous}: accepted means committed")
+    missing = [role for role in ROLES if role not in found.roles]
+    mine = sorted(role for role, has in found.roles.items() if has)
+    if missing:
+        yield Check("roles", "warn", f"not there: {', '.join(missing)}", f"tenure migrate --url {url}")
+    else:
+        yield Check("roles", "ok", f"{found.role} may act as {', '.join(mine) or 'none of them'}")
+    if found.connections is not None and found.max_connections:
+        is_tight = found.connections > 0.8 * found.max_connections
+        yield Check(
+            "connections",
+            "warn" if is_tight else "ok",
+            f"{found.connections} of {found.max_connections} in use",
+            "use a pooler, or raise max_connections" if is_tight else None,
+        )
+    yield from _bloat(found)
+
+
+def _bloat(found: Inspection) -> Iterator[Check]:
+    oldest = found.oldest_transaction_seconds
+    if oldest is not None and oldest > LONG_TRANSACTION_SECONDS:
+        yield Check(
+            "transactions",
+            "warn",
+            f"one has been open for {oldest:.0f} s and keeps vacuum from cleaning up",
+            "SELECT pid, query FROM pg_stat_activity ORDER BY xact_start LIMIT 1",
+        )
+    if found.live_rows is not None and found.dead_rows is not None:
+        is_bloated = found.dead_rows > 20_000 and found.dead_rows > found.live_rows // 2
+        yield Check(
+            "bloat",
+            "warn" if is_bloated else "ok",
+            f"{found.dead_rows:,} dead rows beside {found.live_rows:,} live ones in tenure.job",
+            "VACUUM tenure.job" if is_bloated else None,
+        )
+
+
+def _clock(found: Inspection) -> Iterator[Check]:
+    apart = (found.at - datetime.now(UTC)).total_seconds()
+    ahead = (found.newest_created_at - found.at).total_seconds() if found.newest_created_at is not None else 0.0
+    if ahead > CLOCK_SECONDS:
+        yield Check(
+            "clock",
+            "wrong",
+            f"the newest job was made {ahead:.0f} s in the future: the clock was set back, and leases last longer",
+            "chronyc makestep, or wait",
+        )
+    elif abs(apart) > CLOCK_SECONDS:
+        yield Check(
+            "clock",
+            "warn",
+            f"the database's clock is {apart:+.0f} s from this machine's. The database's judges; logs will not match.",
+            "set up NTP on both",
+        )
+    else:
+        yield Check("clock", "ok", f"the database's is {apart:+.1f} s from this machine's")
+
+
+def _workers(workers: list[WorkerSeen], queues: list[QueueRow], summed: Summed) -> Iterator[Check]:
+    policies = {one.name: one.policy for one in queues}
+    silent = [one for one in workers if not is_alive(one, policies, summed.at)]
+    live = [one for one in workers if is_alive(one, policies, summed.at)]
+    holding = [one for one in silent if one.held]
+    if holding:
+        held = sum(one.held for one in holding)
+        yield Check(
+            "workers",
+            "wrong",
+            f"{len(holding)} not heard of any more, still holding {held} jobs; these come back as leases run out",
+            "tenure prune --workers-after 5m --yes",
+        )
+    elif silent:
+        yield Check(
+            "workers",
+            "warn",
+            f"{len(live)} alive; {len(silent)} gone without a goodbye",
+            "tenure prune --workers-after 5m --yes",
+        )
+    else:
+        yield Check("workers", "ok", f"{len(live)} alive")
+    served = {name for one in live for name in one.row.queues}
+    paused = {one.name for one in queues if one.paused_at is not None}
+    for backlog in summed.backlog:
+        if backlog.due and backlog.queue not in served | paused:
+            yield Check(
+                "unserved",
+                "wrong",
+                f"{backlog.due:,} jobs are due in queue {backlog.queue!r}, and no live worker serves it",
+                f"tenure worker MODULE:APP --queue {shlex.quote(backlog.queue)}",
+            )
+        elif backlog.oldest_due_at is not None:
+            lag = (summed.at - backlog.oldest_due_at).total_seconds()
+            if lag > LAG_SECONDS and backlog.queue not in paused:
+                yield Check(
+                    "lag",
+                    "warn",
+                    f"queue {backlog.queue!r} lags {lag:.0f} s behind with {backlog.due:,} due jobs",
+                    "start more workers, or raise --concurrency",
+                )
+
+
+def _stuck(summed: Summed) -> Iterator[Check]:
+    oldest = max(((summed.at - one.lease_until).total_seconds() for one in summed.stuck), default=0.0)
+    if not summed.stuck_count:
+        yield Check("stuck", "ok", "no lease has run out unnoticed")
+    elif oldest > STUCK_SECONDS:
+        yield Check(
+            "stuck",
+            "wrong",
+            f"{summed.stuck_count} jobs are under leases that ran out up to {oldest:.0f} s ago; nobody takes them back",
+            "tenure worker MODULE:APP  (any worker's claim takes them back)",
+        )
+    else:
+        yield Check(
+            "stuck", "warn", f"{summed.stuck_count} leases ran out just now; the next claim takes the jobs back"
+        )
+
+
+def _switches(store: Store, queues: list[QueueRow]) -> Iterator[Check]:
+    for gate in store.do(ListGates()):
+        if not gate.is_open:
+            yield Check("gate", "warn", f"{gate.name!r} is closed, by {gate.actor}", f"tenure gates open {gate.name}")
+    for queue in queues:
+        if queue.paused_at is not None:
+            yield Check(
+                "paused",
+                "warn",
+                f"queue {queue.name!r} is paused, by {queue.paused_by}",
+                f"tenure queues resume {shlex.quote(queue.name)}",
+            )
+
+
+def _dead_letters(store: Store) -> Iterator[Check]:
+    groups = store.do(GroupDeadLetters(limit=1000))
+    pending = sum(one.pending for one in groups)
+    if pending:
+        says = f"{pending:,} dead letters of {len(groups)} sorts wait for a person"
+        yield Check("dead letters", "warn", says, "tenure dlq groups")
+    else:
+        yield Check("dead letters", "ok", "none wait for a person")
+
+
+def _size(found: Inspection) -> str:
+    return "" if found.database_bytes is None else f", {found.database_bytes / 1048576:.1f} MiB"

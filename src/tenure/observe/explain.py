@@ -1,0 +1,245 @@
+"""Why a job is not running: every cause that the database knows, each with what would help.
+
+The order is that of the claim: switches first (gates, a paused queue), then the job's own time, then limits, then who
+is there to take it, then who comes before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from tenure.errors import NotFound
+from tenure.model.ids import JobId
+from tenure.model.job import Job
+from tenure.model.policy import QueuePolicy
+from tenure.model.state import HELD, TERMINAL, State
+from tenure.observe.alive import alive
+from tenure.store.base import Store
+from tenure.store.reading import Gate, GetJobs, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
+from tenure.store.summary import Standing, Stood
+
+MANY_AHEAD = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One cause. `blocks`: the job cannot start before this changes."""
+
+    code: str
+    sentence: str
+    blocks: bool = True
+    fix: str | None = None
+    """The command that helps, if one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How a job stands and why."""
+
+    job_id: JobId
+    kind: str
+    queue: str
+    state: str
+    at: datetime
+    is_running: bool
+    reasons: list[Reason]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What is to be known about a queued job."""
+
+    job: Job
+    stood: Stood
+    queue: QueueRow
+    gates: Mapping[str, Gate]
+    workers: list[WorkerSeen]
+    """Those alive."""
+
+    @property
+    def policy(self) -> QueuePolicy:
+        return self.queue.policy
+
+
+def explain(store: Store, job_id: str) -> Explanation:
+    """Say why a job is not running, or how it runs or ended. Raises: NotFound."""
+    (job,) = store.do(GetJobs([JobId(job_id)]))
+    stood = None if job is None else store.do(Standing(job.id, cap=MANY_AHEAD))
+    if job is None or stood is None:
+        raise NotFound(f"There is no job {job_id}. It may have been deleted by retention; see `tenure jobs ls`.")
+    workers = store.do(ListWorkers())
+    if job.state in TERMINAL:
+        reasons = list(_ended(job))
+    elif job.state in HELD:
+        reasons = list(_held(job, stood.at, workers))
+    elif job.state is State.WAITING:
+        reasons = list(_waiting(job, stood.at))
+    else:
+        queues = store.do(ListQueues())
+        policies = {one.name: one.policy for one in queues}
+        queue = next(one for one in queues if one.name == job.queue)
+        gates = {one.name: one for one in store.do(ListGates())}
+        reasons = list(_queued(_Scene(job, stood, queue, gates, alive(workers, policies, stood.at))))
+    return Explanation(job.id, job.kind, job.queue, job.shown_state, stood.at, job.state is State.RUNNING, reasons)
+
+
+def _ended(job: Job) -> Iterator[Reason]:
+    when = f" at {job.finished_at:%Y-%m-%d %H:%M:%S} UTC" if job.finished_at else ""
+    tries = f"after {job.attempt} of {job.max_attempts} attempts"
+    said = _first_line(job.last_error)
+    if job.state is State.SUCCEEDED:
+        yield Reason("succeeded", f"It has succeeded{when}, {tries}.", blocks=False)
+    elif job.state is State.CANCELLED:
+        yield Reason("cancelled", f"It was cancelled{when}.", fix=f"tenure jobs revive {job.id}")
+    elif job.state is State.DEAD:
+        yield Reason("dead", f"It died{when} {tries}: {said}", fix=f"tenure jobs revive {job.id}")
+    else:
+        yield Reason(
+            "failed", f"It was refused{when} as {job.failure_class}, for good: {said}", fix=f"tenure dlq show {job.id}"
+        )
+    if job.cleaned_at is not None:
+        yield Reason("cleaned", "Retention has removed its payload, so it cannot be revived. Enqueue it anew.")
+
+
+def _held(job: Job, now: datetime, workers: list[WorkerSeen]) -> Iterator[Reason]:
+    until = job.lease_until
+    seen = next((one.last_seen_at for one in workers if one.row.id == job.lease_owner), None)
+    owner = f"worker {job.lease_owner}" + (
+        f", last seen {(now - seen).total_seconds():.0f} s ago," if seen is not None else ", which has no row,"
+    )
+    if until is not None and until <= now:
+        late = (now - until).total_seconds()
+        yield Reason(
+            "lease_ran_out",
+            f"Its {owner} let the lease run out {late:.1f} s ago. The next claim on any queue takes it back: it is "
+            "queued again, or dead if its attempts are spent.",
+            fix="tenure worker …  (or any claim)",
+        )
+    else:
+        left = f" for {(until - now).total_seconds():.1f} s more unless extended" if until is not None else ""
+        doing = "runs it" if job.state is State.RUNNING else "has taken it and will start it"
+        yield Reason(str(job.state), f"{owner[0].upper()}{owner[1:]} {doing}, under a lease{left}.", blocks=False)
+    if job.cancel_requested_at is not None:
+        yield Reason("cancel_requested", "It was asked to stop; its worker ends it as cancelled.", blocks=False)
+
+
+def _waiting(job: Job, now: datetime) -> Iterator[Reason]:
+    wakes = ""
+    if job.run_at.year < 9000:
+        wakes = f", at the latest in {max(0.0, (job.run_at - now).total_seconds()):.0f} s"
+    yield Reason("waiting", f"It is suspended and waits for {job.waiting_for!r}{wakes}. It holds no slot.")
+
+
+def _queued(scene: _Scene) -> Iterator[Reason]:
+    yield from _switched_off(scene)
+    yield from _too_early(scene)
+    yield from _at_a_limit(scene)
+    yield from _nobody_there(scene)
+    yield from _in_line(scene)
+
+
+def _switched_off(scene: _Scene) -> Iterator[Reason]:
+    profile, queue = scene.policy.profile, scene.job.queue
+    for name in ("master", "worker", f"{profile}.master", f"{profile}.worker", f"queue:{queue}"):
+        gate = scene.gates.get(name)
+        if gate is not None and not gate.is_open:
+            by = f" by {gate.actor}" if gate.actor else ""
+            yield Reason(
+                "gate_closed",
+                f"Gate {name!r} was closed{by}, so no worker is given this job.",
+                fix=f"tenure gates open {name}",
+            )
+    if scene.queue.paused_at is not None:
+        since = f"{scene.queue.paused_at:%Y-%m-%d %H:%M:%S} UTC"
+        yield Reason(
+            "paused",
+            f"Queue {queue!r} was paused by {scene.queue.paused_by} at {since}.",
+            fix=f"tenure queues resume {queue}",
+        )
+
+
+def _too_early(scene: _Scene) -> Iterator[Reason]:
+    job = scene.job
+    left = (job.run_at - scene.stood.at).total_seconds()
+    if left <= 0:
+        return
+    at = f"{job.run_at:%Y-%m-%d %H:%M:%S} UTC, in {left:.1f} s"
+    if job.shown_state == "retry_waiting":
+        said = _first_line(job.last_error)
+        yield Reason(
+            "backing_off",
+            f"Attempt {job.attempt} of {job.max_attempts} ended as {job.failure_class} ({said}). The next is due {at}.",
+        )
+    else:
+        yield Reason("delayed", f"It is due at {at}, not before.")
+
+
+def _at_a_limit(scene: _Scene) -> Iterator[Reason]:
+    policy, job, stood = scene.policy, scene.job, scene.stood
+    if policy.concurrency is not None and stood.held_in_queue >= policy.concurrency:
+        yield Reason(
+            "queue_at_limit",
+            f"Queue {job.queue!r} holds {stood.held_in_queue} jobs, and its limit is {policy.concurrency} at once.",
+            fix=f"tenure queues set {job.queue} concurrency={policy.concurrency * 2}",
+        )
+    limit = policy.concurrency_per_key
+    if limit is not None and job.concurrency_key is not None and stood.held_with_key >= limit:
+        yield Reason(
+            "key_at_limit",
+            f"{stood.held_with_key} jobs with the concurrency key {job.concurrency_key!r} are held, and the limit of "
+            f"queue {job.queue!r} is {limit} per key.",
+            fix=f"tenure queues set {job.queue} concurrency_per_key={limit * 2}",
+        )
+
+
+def _nobody_there(scene: _Scene) -> Iterator[Reason]:
+    job = scene.job
+    serving = [one for one in scene.workers if job.queue in one.row.queues]
+    if not serving:
+        others = sorted({name for one in scene.workers for name in one.row.queues})
+        there = f"Live workers serve {', '.join(others)}." if others else "No worker is alive at all."
+        yield Reason(
+            "no_worker",
+            f"No live worker serves queue {job.queue!r}. {there}",
+            fix=f"tenure worker MODULE:APP --queue {job.queue}",
+        )
+        return
+    if not any(not one.row.kinds or job.kind in one.row.kinds for one in serving):
+        known = sorted({kind for one in serving for kind in one.row.kinds})
+        yield Reason(
+            "no_handler",
+            f"No live worker of queue {job.queue!r} has a handler for kind {job.kind!r}; they know {', '.join(known)}.",
+            fix="tenure worker MODULE:APP  (with the app that has it)",
+        )
+        return
+    if all(one.held >= one.row.concurrency for one in serving):
+        slots = sum(one.row.concurrency for one in serving)
+        yield Reason(
+            "workers_busy",
+            f"All {slots} slots of the {len(serving)} live workers of queue {job.queue!r} are taken.",
+            blocks=False,
+            fix=f"tenure worker MODULE:APP --queue {job.queue}",
+        )
+    if job.affinity_key is not None:
+        yield Reason(
+            "affinity",
+            f"It carries the affinity key {job.affinity_key!r}: workers that ask for other keys leave it alone.",
+            blocks=False,
+        )
+
+
+def _in_line(scene: _Scene) -> Iterator[Reason]:
+    ahead = scene.stood.ahead
+    if (scene.job.run_at - scene.stood.at).total_seconds() > 0:
+        return
+    if ahead:
+        many = f"{ahead:,}" if ahead < MANY_AHEAD else f"{MANY_AHEAD:,} or more"
+        yield Reason("in_line", f"{many} due jobs of queue {scene.job.queue!r} come before it.", blocks=False)
+    else:
+        yield Reason("next", f"It is due and the first in line of queue {scene.job.queue!r}.", blocks=False)
+
+
+def _first_line(error: str | None) -> str:
+    return (error or "no error was written down").split("\n", 1)[0][:200]
