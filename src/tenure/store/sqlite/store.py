@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
 from tenure.errors import InternalError
+from tenure.model import fault
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
 from tenure.store.base import Enqueue, Request, StoreStats, Subscription
@@ -44,7 +45,9 @@ class SqliteStore:
         kind = type(request)
         act = WRITES.get(kind)
         if act is not None:
-            return cast(T, shared.writer.call(act, request, self._clock))
+            answer = shared.writer.call(act, request, self._clock)
+            fault.point("after_commit_before_reply")
+            return cast(T, answer)
         act = READS.get(kind)
         if act is None:
             raise _unknown(kind)
@@ -56,7 +59,9 @@ class SqliteStore:
         kind = type(request)
         act = WRITES.get(kind)
         if act is not None:
-            return cast(T, await shared.writer.acall(act, request, self._clock))
+            answer = await shared.writer.acall(act, request, self._clock)
+            fault.point("after_commit_before_reply")
+            return cast(T, answer)
         act = READS.get(kind)
         if act is None:
             raise _unknown(kind)
