@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
@@ -18,13 +20,14 @@ from tenure.door.function import JobDecorator, JobFunction
 from tenure.door.opening import Migrate, open_store, scheme_of, shown_url
 from tenure.door.operating import Operating
 from tenure.door.reading import Reading
+from tenure.door.scheduling import Scheduling
 from tenure.door.settings import QueueSettings, check_policy, with_settings
 from tenure.door.signature import read_signature
 from tenure.door.talk import OnConnection, Talk, ask, atwin, twin
 from tenure.door.working import Working
-from tenure.errors import ConfigError, HandlerError, UnknownQueue
+from tenure.errors import ConfigError, HandlerError, UnknownQueue, nearest
 from tenure.handler import arguments
-from tenure.handler.arguments import Duration
+from tenure.handler.arguments import Duration, Names
 from tenure.handler.building import MISSING, JobOptions, backoff_json, build_job
 from tenure.handler.payload import payload_codec
 from tenure.handler.registry import Handler, Mode, Registry
@@ -36,6 +39,9 @@ from tenure.store.base import Enqueue, Request, Store, StoreStats
 if TYPE_CHECKING:
     from tenure.handler.context import Context
     from tenure.model.clock import Clock
+    from tenure.model.notice import Emit
+    from tenure.model.schedule import Schedule
+    from tenure.worker.worker import Worker, WorkerStats
 
 BATCH_JOBS = 5_000
 BATCH_CHARS = 16 * 1024 * 1024
@@ -46,7 +52,7 @@ R = TypeVar("R")
 PayloadT = TypeVar("PayloadT")
 
 
-class App(Working, Operating, Reading):
+class App(Working, Operating, Reading, Scheduling):
     """A queue of jobs in one database, with the handlers that this code knows.
 
     Args:
@@ -75,6 +81,7 @@ class App(Working, Operating, Reading):
         self.actor = arguments.text("actor", actor)
         self.registry = Registry()
         self.declared: dict[str, QueuePolicy] = {}
+        self.declared_schedules: dict[str, Schedule] = {}
         self._made: set[str] = set()
         self._url = url
         self._migrate: Migrate = migrate
@@ -262,6 +269,56 @@ class App(Working, Operating, Reading):
             known = self._worker_id = (pid, new_worker_id())
         return known[1]
 
+    def worker(
+        self,
+        queues: Names | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 10,
+        emit: Emit | None = None,
+        **settings: Any,
+    ) -> Worker:
+        """A worker on this app's store that runs its handlers; `run()` or `run_sync()` starts it.
+
+        Without `queues`: `default` and those that this app declares; a mapping gives them weights.
+        `settings` are the fields of WorkerConfig. Raises: ConfigError, HandlerError.
+        """
+        from tenure.worker.worker import Worker, WorkerConfig
+
+        known = {field.name for field in fields(WorkerConfig)}
+        for setting in settings:
+            if setting not in known:
+                raise ConfigError(f"A worker has no setting {setting!r}.{nearest(setting, known)}")
+        if not isinstance(queues, Mapping):
+            queues = arguments.names("queues", queues) or ("default", *(q for q in self.declared if q != "default"))
+        settings.setdefault("declare", self.declared)
+        config = WorkerConfig(queues=queues, concurrency=concurrency, **settings)
+        schedules = tuple(self.declared_schedules.values())
+        return Worker(self.open_store(), self.registry, config, emit=emit, schedules=schedules)
+
+    def run_worker(
+        self,
+        queues: Names | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 10,
+        emit: Emit | None = None,
+        **settings: Any,
+    ) -> WorkerStats:
+        """Run jobs until told to stop by SIGINT or SIGTERM. Answers what was done. See `worker` for the arguments."""
+        self.converse(self.declare(self.declared))
+        return self.worker(queues, concurrency=concurrency, emit=emit, **settings).run_sync()
+
+    async def arun_worker(
+        self,
+        queues: Names | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 10,
+        emit: Emit | None = None,
+        **settings: Any,
+    ) -> WorkerStats:
+        """The same on the running event loop."""
+        await self.aconverse(self.declare(self.declared))
+        return await self.worker(queues, concurrency=concurrency, emit=emit, **settings).run()
+
     # --- the store ---
 
     @property
@@ -280,6 +337,7 @@ class App(Working, Operating, Reading):
         return self.open_store()
 
     def open_store(self) -> Store:
+        """The store, opened if it is not yet. Raises: ConfigError, MissingExtra, StoreUnavailable, SchemaError."""
         store = self._store
         if store is None:
             with self._lock:
@@ -289,6 +347,7 @@ class App(Working, Operating, Reading):
         return store
 
     async def aopen_store(self) -> Store:
+        """The same without blocking the event loop."""
         if self._store is not None:
             return self._store
         import asyncio
@@ -338,6 +397,19 @@ class App(Working, Operating, Reading):
             self._made.clear()
         if store is not None:
             await store.aclose()
+
+    @contextmanager
+    def pointed_at(self, url: str, *, clock: Clock | None = None) -> Iterator[Self]:
+        """Use another database for a while, with the same handlers; then the one before again. For tests and moves."""
+        scheme_of(url)
+        before = self._url, self._clock
+        self.close()
+        self._url, self._clock = url, clock
+        try:
+            yield self
+        finally:
+            self.close()
+            self._url, self._clock = before
 
     def __enter__(self) -> Self:
         return self

@@ -35,6 +35,9 @@ class Enqueuer(Protocol):
 class JobFunction(Generic[PayloadT, P, R]):
     """A handler. Calling it runs the function here and now; enqueueing it leaves that to a worker."""
 
+    __name__: str
+    __qualname__: str
+
     def __init__(self, function: Callable[P, R], handler: Handler, app: Enqueuer) -> None:
         self.handler = handler
         self._app = app

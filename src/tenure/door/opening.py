@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from tenure.errors import ConfigError, MissingExtra, nearest
+from tenure.errors import ConfigError, MissingExtra, SchemaAhead, SchemaBehind, nearest
 from tenure.store.base import Store
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def _open_sqlite(url: str, migrate: Migrate, clock: Clock | None) -> Store:
 
 def _open_postgres(url: str, migrate: Migrate) -> Store:
     try:
+        from tenure.store.postgres.migrate import newest
         from tenure.store.postgres.store import PostgresStore
     except ModuleNotFoundError as exc:
         if exc.name in _DRIVERS:
@@ -69,11 +70,26 @@ def _open_postgres(url: str, migrate: Migrate) -> Store:
         raise
     store = PostgresStore(url)
     try:
-        if migrate == "always" or (migrate == "auto" and store.schema_version() == 0):
-            store.migrate()
         if migrate != "never":
-            store.check_schema()
+            found = store.schema_version()
+            if found < newest() and (migrate == "always" or found == 0):
+                store.migrate()
+            else:
+                _check_version(found, newest())
     except BaseException:
         store.close()
         raise
     return store
+
+
+def _check_version(found: int, wanted: int) -> None:
+    if found < wanted:
+        raise SchemaBehind(
+            f"The schema in the database is at migration {found}, and this version of Tenure needs {wanted}. "
+            "Run `tenure migrate`, or open it with App(…, migrate='always')."
+        )
+    if found > wanted:
+        raise SchemaAhead(
+            f"The schema in the database is at migration {found}, and this version of Tenure knows only {wanted}: "
+            "a newer version migrated it. Update Tenure here with: pip install -U tenure"
+        )

@@ -116,7 +116,7 @@ def uuid_text(argument: str, value: Any) -> str:
 
 def one_of(argument: str, value: Names | None, known: Iterable[str]) -> tuple[str, ...]:
     """Words from a fixed set."""
-    allowed = set(known)
+    allowed = {str(word) for word in known}
     given = names(argument, value)
     for word in given:
         if word not in allowed:
