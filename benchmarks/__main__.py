@@ -19,15 +19,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks import environment, machine
 from benchmarks.catalogue import CONTENDERS, ROOT, Contender
 from benchmarks.errors import BenchError
 from benchmarks.figures import Figures
-from benchmarks.goals import GOALS, judge
-from benchmarks.report import ENGINE_NAMES, MARKS, Results, lines, show, show_spread, to_json, write_page
-from benchmarks.run import Engines, Sample, Task, measure_all, rounds_of
+from benchmarks.report import ENGINE_NAMES, MARKS, Results, lines, show, show_spread, to_json, verdicts, write_page
+from benchmarks.run import TIMES_UP, Engines, Sample, Task, measure_all, rounds_of
 from benchmarks.workloads import ALIASES, WORKLOADS, Size, Workload
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 QUICK_SECONDS = 165.0
 QUICK_REDIS = {"W3t", "W4"}
@@ -91,7 +94,7 @@ def _run(options: argparse.Namespace) -> Results:
         found = {name: f"{s.version}: {s.settings}" for name, s in engines.running.items()}
     return Results(
         made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        command=shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        command=_command(options),
         rounds=rounds,
         is_quick=options.quick,
         machine=machine.describe(),
@@ -100,6 +103,15 @@ def _run(options: argparse.Namespace) -> Results:
         packages=packages,
         samples=samples,
     )
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Give the command for the page: what was measured, without anybody's paths or passwords."""
+    parts = ["python", "-m", "benchmarks", *(["--quick"] if options.quick else [])]
+    for name in ("only", "peers", "rounds"):
+        value = getattr(options, name)
+        parts += [] if value is None else [f"--{name}", str(value)]
+    return shlex.join(parts)
 
 
 def _cells(only: str | None) -> list[tuple[Workload, str]]:
@@ -138,7 +150,7 @@ def _tasks(cells: Sequence[tuple[Workload, str]], contenders: Sequence[Contender
             continue
         for contender in contenders:
             if engine in contender.engines and workload.name in contender.workloads:
-                jobs = min(size.jobs, contender.most_jobs.get(workload.name, size.jobs))
+                jobs = min(size.jobs, contender.jobs_for(workload.name, size.jobs, quick=quick))
                 tasks.append(Task(workload, engine, contender, Size(jobs, size.backlog, size.clients)))
     return tasks
 
@@ -181,38 +193,52 @@ def _measure(tasks: Sequence[Task], rounds: int, engines: Engines, *, seconds: f
 
 
 def _print(results: Results) -> None:
-    """Print a table for each workload and the goals."""
+    """Print a table for each workload, the goals, and what is missing."""
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     figures = Figures(results.samples)
     for workload in WORKLOADS.values():
         for engine in figures.engines(workload.name):
-            table = Table(title=f"{workload.name} {workload.title}, {ENGINE_NAMES[engine]}", title_justify="left")
-            table.add_column("")
-            for head in (*(m.label for m in workload.metrics), "spread", "× best peer", "of bare"):
-                table.add_column(head, justify="right")
-            for line in lines(figures, workload, engine):
-                if line.figures[0] is None:
-                    table.add_row(line.contender, line.problem)
-                    continue
-                values = [show(f, m.unit) for f, m in zip(line.figures, workload.metrics, strict=True)]
-                ratios = (show(line.to_best), show(line.to_ceiling))
-                table.add_row(line.contender, *values, show_spread(line.figures[0]), *ratios)
-            console.print(table)
-    for goal in GOALS:
-        verdict = judge(goal, figures)
+            _print_table(console, figures, workload, engine)
+    for verdict in verdicts(results, figures):
         if verdict.status != "not measured":
+            goal = verdict.goal
             mark = f"{MARKS[verdict.status]} {show(verdict.figure)}"
             console.print(f"{goal.workload:>9} {ENGINE_NAMES[goal.engine]:<11} {goal.text:<45} {mark}")
+    for text in _missing(results, figures):
+        console.print(text)
+
+
+def _print_table(console: Console, figures: Figures, workload: Workload, engine: str) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{workload.name} {workload.title}, {ENGINE_NAMES[engine]}", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for head in (*(m.label for m in workload.metrics), "spread", "× best peer", "of bare"):
+        table.add_column(head, justify="right")
+    for line in lines(figures, workload, engine):
+        if line.figures[0] is not None:
+            values = [show(f, m.unit) for f, m in zip(line.figures, workload.metrics, strict=True)]
+            ratios = (show(line.to_best), show(line.to_ceiling))
+            table.add_row(line.contender, *values, show_spread(line.figures[0]), *ratios)
+    if table.row_count:
+        console.print(table)
+
+
+def _missing(results: Results, figures: Figures) -> Iterator[str]:
     for name, reason in results.absent.items():
-        console.print(f"{name} is not measured: {reason}")
-    for (workload_name, engine, name), problem in figures.problems().items():
-        console.print(f"{workload_name} {engine} {name} has no figure: {problem}")
-    untrusted = sum(figures.is_busy(sample) for sample in results.samples)
-    if untrusted:
-        console.print(f"~ The machine was busy beside {untrusted} of {len(results.samples)} measurements.")
+        yield f"{name} is not measured: {reason}"
+    problems = figures.problems()
+    for (workload, engine, name), problem in problems.items():
+        if problem != TIMES_UP:
+            yield f"{workload} {engine} {name} has no figure: {problem}"
+    late = sum(problem == TIMES_UP for problem in problems.values())
+    if late:
+        yield f"{late} of the figures asked for are missing: the time was up before they were begun."
+    busy = sum(figures.is_busy(sample) for sample in results.samples)
+    if busy:
+        yield f"~ The machine was busy beside {busy} of {len(results.samples)} measurements."
 
 
 def _list() -> None:

@@ -11,7 +11,7 @@ from benchmarks import plot
 from benchmarks.catalogue import CONTENDERS
 from benchmarks.environment import Package
 from benchmarks.figures import Figure, Figures
-from benchmarks.goals import GOALS, Verdict, judge
+from benchmarks.goals import GOALS, OWN, Verdict, judge
 from benchmarks.run import Sample
 from benchmarks.workloads import WORKLOADS, Metric, Workload
 
@@ -54,7 +54,7 @@ def to_json(results: Results) -> str:
         "servers": dict(results.servers),
         "absent": dict(results.absent),
         "figures": list(_figures_as_data(figures)),
-        "goals": [_verdict_as_data(judge(goal, figures)) for goal in GOALS],
+        "goals": [_verdict_as_data(verdict) for verdict in verdicts(results, figures)],
         "samples": [{**asdict(sample), "busy": figures.is_busy(sample)} for sample in results.samples],
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -98,6 +98,11 @@ def lines(figures: Figures, workload: Workload, engine: str) -> list[Line]:
     return sorted(found, key=lambda line: _order(line, metric))
 
 
+def verdicts(results: Results, figures: Figures) -> list[Verdict]:
+    """Judge all goals."""
+    return [judge(goal, figures, results.absent.get(OWN, "")) for goal in GOALS]
+
+
 def show(number: Figure | None, unit: str = "") -> str:
     """Write a figure; «~» before it means that it is not trusted."""
     if number is None:
@@ -124,7 +129,7 @@ def write_page(results: Results, page: Path) -> None:
     plots.mkdir(parents=True, exist_ok=True)
     for old in plots.glob("*.svg"):
         old.unlink()
-    sections = [_head(results, figures), _goals(figures)]
+    sections = [_head(results, figures), _goals(verdicts(results, figures))]
     cells = [(workload, engine) for workload in WORKLOADS.values() for engine in figures.engines(workload.name)]
     sections.extend(_section(figures, workload, engine, plots) for workload, engine in cells)
     sections.append(_contenders(results))
@@ -156,10 +161,10 @@ A drain is timed from the first handler start until the store has acknowledged e
 *Bare* lines are the engine alone, the same few statements in a tight loop: the ceiling."""
 
 
-def _goals(figures: Figures) -> str:
+def _goals(judged: Sequence[Verdict]) -> str:
     rows = ["## Goals", "", "| workload | engine | goal | measured | against | |", "|---|---|---|---|---|---|"]
-    for goal in GOALS:
-        verdict = judge(goal, figures)
+    for verdict in judged:
+        goal = verdict.goal
         measured = f"{show(verdict.figure)}{' ×' if goal.against and verdict.figure else ''}"
         note = verdict.reason or verdict.reference
         rows.append(

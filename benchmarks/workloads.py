@@ -59,7 +59,7 @@ def _quotient(key: str, label: str, above: str, below: str, *, up: bool) -> Metr
         over, under = answer.values.get(above), answer.values.get(below)
         return over / under if over is not None and under else None
 
-    return Metric(key, label, "×", up, derive)
+    return Metric(key, label, "", up, derive)
 
 
 def _started_rate(answer: Answer) -> float | None:
@@ -85,12 +85,12 @@ WORKLOADS: Mapping[str, Workload] = {
             (RATE,),
             BOTH,
         ),
-        Workload("W2", "bulk enqueue of 50,000", Size(50_000), Size(20_000), (RATE,)),
-        Workload("W3a", "drain 20,000 no-op jobs, one worker process", Size(20_000), Size(10_000), (RATE, STARTED)),
-        Workload("W3b", "drain 20,000 no-op jobs, two worker processes", Size(20_000), Size(10_000), (RATE, STARTED)),
+        Workload("W2", "bulk enqueue", Size(50_000), Size(20_000), (RATE,)),
+        Workload("W3a", "drain no-op jobs, one worker process", Size(20_000), Size(10_000), (RATE, STARTED)),
+        Workload("W3b", "drain no-op jobs, two worker processes", Size(20_000), Size(10_000), (RATE, STARTED)),
         Workload(
             "W3t",
-            "drain 20,000 synchronous handlers in threads",
+            "drain synchronous handlers in threads",
             Size(20_000),
             Size(5_000),
             (RATE,),
@@ -103,10 +103,12 @@ WORKLOADS: Mapping[str, Workload] = {
             Size(60),
             (P50, P99, _value("call_p50_ms", "p50 from call", "ms", up=False)),
         ),
-        Workload("W5", "first 20,000 of a backlog of 1,000,000", Size(20_000, 1_000_000), None, (RATE,), BOTH, 600, 3),
+        Workload(
+            "W5", "the first jobs of a backlog of 1,000,000", Size(20_000, 1_000_000), None, (RATE,), BOTH, 600, 3
+        ),
         Workload(
             "W5d",
-            "drain 20,000 beside 1,000,000 due tomorrow",
+            "drain beside 1,000,000 jobs due tomorrow",
             Size(20_000, 1_000_000),
             None,
             (RATE, _quotient("idle_ratio", "idle pages", "idle_pages", "idle_pages_empty", up=False)),
@@ -114,10 +116,10 @@ WORKLOADS: Mapping[str, Workload] = {
             600,
             3,
         ),
-        Workload("W6", "drain 20,000 beside 1,000,000 finished", Size(20_000, 1_000_000), None, (RATE,), BOTH, 600, 3),
+        Workload("W6", "drain beside 1,000,000 finished jobs", Size(20_000, 1_000_000), None, (RATE,), BOTH, 600, 3),
         Workload(
             "W7",
-            "200,000 jobs flow while another session holds a snapshot",
+            "a flow of jobs while another session holds a snapshot",
             Size(200_000),
             None,
             (
