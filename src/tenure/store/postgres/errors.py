@@ -246,10 +246,6 @@ def _broken_rule(said: _Said, where: str) -> TenureError:
     return errors.InvalidArgument(f"A value breaks the rule {rule!r} of {where}: {said.message}. Nothing was changed.")
 
 
-def _unknown_queue(said: _Said, where: str) -> TenureError:
-    return errors.UnknownQueue(f"The queue does not exist in {where}: {said.detail or said.message}")
-
-
 def _unknown_database(said: _Said, where: str) -> TenureError:
     return errors.StoreUnavailable(
         f"{where} does not exist: {said.message}. Create it with `createdb`, or correct the name in the URL."
@@ -262,7 +258,6 @@ _STATES: Final[dict[str, _Make]] = {
     "22021": _bad_text,  # character not in repertoire
     "22P05": _bad_text,  # untranslatable character
     "23502": _broken_rule,
-    "23503": _unknown_queue,  # the one foreign key we have
     "23514": _broken_rule,
     "25006": _read_only,
     "25P02": lambda _said, _where: _failed_before(),

@@ -128,7 +128,8 @@ CREATE TABLE tenure.job (
     -- is_due: run_at had passed when the row was last written. Jobs due later stay out of the claim's index.
     is_due boolean NOT NULL,
     state text NOT NULL DEFAULT 'queued',
-    queue text NOT NULL REFERENCES tenure.queue (name) ON UPDATE RESTRICT ON DELETE RESTRICT,
+    -- No foreign key: enqueue has read the queue's row, queues are never deleted, and a lookup per row costs more than the insert.
+    queue text NOT NULL,
     kind text NOT NULL,
     profile text NOT NULL,
     payload json,
@@ -184,6 +185,8 @@ CREATE INDEX job_lease_idx ON tenure.job (lease_until) WHERE state IN ('leased',
 CREATE UNIQUE INDEX job_dedup_idx ON tenure.job (dedup_slot) WHERE dedup_slot IS NOT NULL;
 -- For people and for retention: paid once, when a job ends.
 CREATE INDEX job_finished_idx ON tenure.job (finished_at) WHERE finished_at IS NOT NULL AND cleaned_at IS NULL;
+-- Cleaned rows that may be deleted one day: paid when a job is cleaned.
+CREATE INDEX job_cleaned_idx ON tenure.job (finished_at) WHERE cleaned_at IS NOT NULL;
 CREATE INDEX job_waiting_idx ON tenure.job (waiting_for) WHERE state = 'waiting';
 CREATE INDEX job_workflow_idx ON tenure.job (workflow_id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX job_parent_idx ON tenure.job (parent_id) WHERE parent_id IS NOT NULL;

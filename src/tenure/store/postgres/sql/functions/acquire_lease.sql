@@ -11,7 +11,7 @@ DECLARE
     v_lease tenure.lease;
 BEGIN
     IF v_seconds IS NULL OR NOT v_seconds > 0 OR v_seconds > 86400 * 366 THEN
-        RAISE EXCEPTION 'seconds is %; a named lease lasts more than 0 seconds and at most a year.', v_seconds USING ERRCODE = 'TN007';
+        RAISE EXCEPTION 'A named lease lasts more than 0 seconds and at most a year, not % seconds.', v_seconds USING ERRCODE = 'TN007';
     END IF;
     IF coalesce(btrim(v_owner), '') = '' OR coalesce(btrim(p_request ->> 'name'), '') = '' THEN
         RAISE EXCEPTION 'A named lease needs a name and an owner.' USING ERRCODE = 'TN007';

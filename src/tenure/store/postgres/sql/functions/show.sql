@@ -28,7 +28,7 @@ DECLARE
     v_limit bigint := coalesce((p_request ->> 'limit')::bigint, 50);
 BEGIN
     IF v_limit < 1 THEN
-        RAISE EXCEPTION 'limit must be at least 1, not %.', v_limit USING ERRCODE = 'TN007';
+        RAISE EXCEPTION 'The limit must be at least 1, not %.', v_limit USING ERRCODE = 'TN007';
     END IF;
     RETURN v_limit;
 END

@@ -7,7 +7,7 @@ SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     IF coalesce(btrim(p_actor), '') = '' THEN
-        RAISE EXCEPTION 'actor must say who does this; it is empty, so % was refused and nothing was changed.', p_act
+        RAISE EXCEPTION 'The actor must say who does this; it is empty, so % was refused and nothing was changed.', p_act
             USING ERRCODE = 'TN007';
     END IF;
     INSERT INTO tenure.audit (at, actor, act, subject, reason, detail)

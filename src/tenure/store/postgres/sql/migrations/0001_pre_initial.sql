@@ -132,7 +132,8 @@ CREATE TABLE tenure.job (
     -- is_due: run_at had passed when the row was last written. Jobs due later stay out of the claim's index.
     is_due boolean NOT NULL,
     state text NOT NULL DEFAULT 'queued',
-    queue text NOT NULL REFERENCES tenure.queue (name) ON UPDATE RESTRICT ON DELETE RESTRICT,
+    -- No foreign key: enqueue has read the queue's row, queues are never deleted, and a lookup per row costs more than the insert.
+    queue text NOT NULL,
     kind text NOT NULL,
     profile text NOT NULL,
     payload json,
@@ -188,6 +189,8 @@ CREATE INDEX job_lease_idx ON tenure.job (lease_until) WHERE state IN ('leased',
 CREATE UNIQUE INDEX job_dedup_idx ON tenure.job (dedup_slot) WHERE dedup_slot IS NOT NULL;
 -- For people and for retention: paid once, when a job ends.
 CREATE INDEX job_finished_idx ON tenure.job (finished_at) WHERE finished_at IS NOT NULL AND cleaned_at IS NULL;
+-- Cleaned rows that may be deleted one day: paid when a job is cleaned.
+CREATE INDEX job_cleaned_idx ON tenure.job (finished_at) WHERE cleaned_at IS NOT NULL;
 CREATE INDEX job_waiting_idx ON tenure.job (waiting_for) WHERE state = 'waiting';
 CREATE INDEX job_workflow_idx ON tenure.job (workflow_id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX job_parent_idx ON tenure.job (parent_id) WHERE parent_id IS NOT NULL;
@@ -406,7 +409,7 @@ DECLARE
     v_limit bigint := coalesce((p_request ->> 'limit')::bigint, 50);
 BEGIN
     IF v_limit < 1 THEN
-        RAISE EXCEPTION 'limit must be at least 1, not %.', v_limit USING ERRCODE = 'TN007';
+        RAISE EXCEPTION 'The limit must be at least 1, not %.', v_limit USING ERRCODE = 'TN007';
     END IF;
     RETURN v_limit;
 END
@@ -696,7 +699,7 @@ DECLARE
     v_lease tenure.lease;
 BEGIN
     IF v_seconds IS NULL OR NOT v_seconds > 0 OR v_seconds > 86400 * 366 THEN
-        RAISE EXCEPTION 'seconds is %; a named lease lasts more than 0 seconds and at most a year.', v_seconds USING ERRCODE = 'TN007';
+        RAISE EXCEPTION 'A named lease lasts more than 0 seconds and at most a year, not % seconds.', v_seconds USING ERRCODE = 'TN007';
     END IF;
     IF coalesce(btrim(v_owner), '') = '' OR coalesce(btrim(p_request ->> 'name'), '') = '' THEN
         RAISE EXCEPTION 'A named lease needs a name and an owner.' USING ERRCODE = 'TN007';
@@ -3175,7 +3178,7 @@ SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     IF coalesce(btrim(p_actor), '') = '' THEN
-        RAISE EXCEPTION 'actor must say who does this; it is empty, so % was refused and nothing was changed.', p_act
+        RAISE EXCEPTION 'The actor must say who does this; it is empty, so % was refused and nothing was changed.', p_act
             USING ERRCODE = 'TN007';
     END IF;
     INSERT INTO tenure.audit (at, actor, act, subject, reason, detail)
