@@ -58,6 +58,20 @@ def test_writing_makes_folders_and_says_what_was_written(root: Root) -> None:
     assert (record.size, record.written, tickets(root)) == (5, True, [])
 
 
+def test_content_is_on_disk_before_its_name_and_the_name_before_the_answer(root: Root) -> None:
+    calls: list[str] = []
+    (root.path / "f").write_bytes(b"old")
+
+    with watch(calls.append):
+        write_file(root, "f", b"new", overwrite=True, check=lambda: calls.append("check"), tag=Tag("j", 1))
+        calls.append("then")
+        delete_file(root, "f", require_exists=True, check=lambda: calls.append("check"), tag=Tag("j", 1))
+
+    acts = [call for call in calls if call in {"after write", "after fsync", "check", "before rename", "then"}]
+    assert acts[:6] == ["after write", "after fsync", "check", "before rename", "after fsync", "then"]
+    assert acts[6:10] == ["after fsync", "check", "before rename", "after fsync"]
+
+
 def test_the_right_content_already_there_is_success_and_is_not_written_again(root: Root) -> None:
     write_file(root, "f", b"same", overwrite=False, check=holds, tag=Tag("j", 1))
     before = (root.path / "f").stat().st_ino
