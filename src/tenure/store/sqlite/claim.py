@@ -19,11 +19,11 @@ from typing import Any, Final
 from tenure.errors import GateClosed, InvalidArgument
 from tenure.model.clock import from_us
 from tenure.model.ids import JobId
-from tenure.model.job import Grant
+from tenure.model.job import NEW_JOB_EXTRAS, Grant
 from tenure.store.base import Claim
 from tenure.store.sqlite import expire, policies
 from tenure.store.sqlite.queries import load
-from tenure.store.sqlite.transaction import Row, Transaction
+from tenure.store.sqlite.transaction import Row, Transaction, check_limit
 
 PROMOTE_LIMIT: Final = 5000
 """Jobs made claimable by one claim. More than a claim may ask for, so that one that waits long is never behind."""
@@ -32,11 +32,8 @@ REAP_LIMIT: Final = 1000
 _LOOK: Final = load("claim_look")
 _CLAIM: Final = load("claim")
 _in_order = itemgetter(0, 1, 2)
-_NO_EXTRAS: Final = (None,) * 17
-_EXTRA_NAMES: Final = (
-    "key", "progress", "backoff", "affinity_key", "concurrency_key", "source_ref", "target_ref", "payload_ref", "actor",
-    "created_by_user_id", "requested_by_user_id", "tenant", "workflow_id", "parent_id", "run_id", "trace", "artifacts_path",
-)  # fmt: skip
+_EXTRA_NAMES: Final = ("key", "progress", *NEW_JOB_EXTRAS)
+_NO_EXTRAS: Final = (None,) * len(_EXTRA_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +49,7 @@ class _Queue:
 
 def claim(transaction: Transaction, request: Claim) -> list[Grant]:
     """See store.base.Claim."""
-    if request.limit < 0:
-        raise InvalidArgument(f"limit: expected 0 or more, got {request.limit}. Nothing was claimed.")
+    check_limit(request.limit)
     queues = _look(transaction, request)
     grants: list[Grant] = []
     if request.held is not None:
@@ -65,17 +61,17 @@ def claim(transaction: Transaction, request: Claim) -> list[Grant]:
 
 def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
     """Take back and promote what is due, check every queue, and answer those that may give something."""
-    rows = transaction.all(_LOOK, {"queues": json.dumps(list(request.queues)), "now": transaction.now})
+    rows = transaction.all(_LOOK, {"queues": json.dumps(list(dict.fromkeys(request.queues))), "now": transaction.now})
     if not rows:
         raise InvalidArgument("queues: a claim must name at least one queue. Nothing was claimed.")
     usable: list[_Queue] = []
     refusal: GateClosed | None = None
-    for asked, name, is_paused, starts, lease, lease_max, limit, key_limit, gate, queue_gate, _, _ in rows:
+    for asked, name, is_paused, starts, default, longest, limit, key_limit, gate, queue_gate, _, _ in rows:
         if name is None:
             raise policies.unknown(transaction, asked)
         if gate is not None:
             raise GateClosed(gate, "claiming")
-        lease = _lease(request, asked, lease, lease_max)
+        lease = _lease(request, asked, default, longest)
         if queue_gate is not None:
             refusal = refusal or GateClosed(queue_gate, f"claiming from {name!r}")
         elif not is_paused:
@@ -226,29 +222,21 @@ def _grants(rows: Iterable[Row], worker: Any, lease_until: int) -> list[Grant]:
     until = from_us(lease_until)
     grants = []
     for row in rows:
-        extras: dict[str, Any] = {"created_at": from_us(row[12]), "run_at": from_us(row[1])}
+        _, run_at, job_id, queue, kind, token, attempt, most, payload, priority, crashes, state, created_at = row[:13]
+        extras: dict[str, Any] = {"created_at": from_us(created_at), "run_at": from_us(run_at)}
         if row[13:] != _NO_EXTRAS:
-            extras.update(
-                (name, value) for name, value in zip(_EXTRA_NAMES, row[13:], strict=True) if value is not None
-            )
-            for name in ("progress", "backoff"):
-                if name in extras:
-                    extras[name] = json.loads(extras[name])
+            _add_extras(extras, row[13:])
+        started = state == "running"
         grants.append(
             Grant(
-                row[2],
-                row[3],
-                row[4],
-                row[5],
-                row[6],
-                row[7],
-                row[8],
-                until,
-                worker,
-                row[9],
-                row[10],
-                row[11] is not None,
-                extras,
-            )  # fmt: skip
-        )
+                job_id, queue, kind, token, attempt, most, payload, until, worker, priority, crashes, started, extras,
+            )
+        )  # fmt: skip
     return grants
+
+
+def _add_extras(extras: dict[str, Any], values: Row) -> None:
+    extras.update((name, value) for name, value in zip(_EXTRA_NAMES, values, strict=True) if value is not None)
+    for name in ("progress", "backoff"):
+        if name in extras:
+            extras[name] = json.loads(extras[name])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
@@ -22,6 +24,8 @@ _FULL: Final = load("enqueue")
 _TERMS: Final = load("enqueue_terms")
 
 _extras = attrgetter(*NEW_JOB_EXTRAS)
+_UUIDS: Final = frozenset({"created_by_user_id", "requested_by_user_id", "workflow_id", "parent_id", "run_id"})
+_is_uuid = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 _NO_EXTRAS: Final = (None,) * len(NEW_JOB_EXTRAS)
 
 # Columns of enqueue_terms.
@@ -54,6 +58,7 @@ def insert(
         ask = (job.queue, job.kind, job.priority, job.max_attempts)
         term = terms.get(ask) or terms.setdefault(ask, _terms(transaction, job, is_gated))
         run_at = now if job.run_at is None and job.delay_seconds is None else _run_at(job, now)
+        _check(job)
         is_due = 1 if run_at <= now else 0  # sqlite3 takes an int faster than a bool
         row = (
             job.id, job.kind, job.payload, job.queue, term[0], term[1], term[2], term[3], run_at, is_due, now, now,
@@ -62,6 +67,7 @@ def insert(
         if job.key is None and extras == _NO_EXTRAS and not term[_KEY_REQUIRED] and term[_FORBIDDEN] is None:
             plain.append(row)
         else:
+            _check_extras(job)
             row = (*row, *_key_columns(job, term), term[_FORBIDDEN], *extras)
             full.append(row)
             if job.key is not None:
@@ -107,9 +113,32 @@ def _terms(transaction: Transaction, job: NewJob, is_gated: bool) -> Row:
 
 def _run_at(job: NewJob, now: int) -> int:
     if job.delay_seconds is not None:
+        if not math.isfinite(job.delay_seconds):
+            raise InvalidArgument(f"delay_seconds: {job.delay_seconds} is no duration. Nothing was enqueued.")
         return now + round(job.delay_seconds * 1_000_000)
     assert job.run_at is not None
+    if job.run_at.tzinfo is None:
+        raise InvalidArgument(f"run_at: {job.run_at} has no time zone. Nothing was enqueued.")
     return to_us(job.run_at)
+
+
+def _check(job: NewJob) -> None:
+    """What PostgreSQL's types refuse."""
+    if not _is_uuid(job.id):
+        raise InvalidArgument(f"id: {job.id!r} is not a UUID in its canonical form. Nothing was enqueued.")
+    if "\0" in job.payload or "\0" in job.kind:
+        raise InvalidArgument(f"Job {job.id}: kind and payload must not hold a NUL character. Nothing was enqueued.")
+
+
+def _check_extras(job: NewJob) -> None:
+    for name in ("key", *NEW_JOB_EXTRAS):
+        value = getattr(job, name)
+        if value is None:
+            continue
+        if name in _UUIDS and not _is_uuid(value):
+            raise InvalidArgument(f"{name}: {value!r} is not a UUID in its canonical form. Nothing was enqueued.")
+        if "\0" in value:
+            raise InvalidArgument(f"{name}: it must not hold a NUL character. Nothing was enqueued.")
 
 
 def _key_columns(job: NewJob, term: Row) -> tuple[str | None, str | None, str | None]:

@@ -34,6 +34,7 @@ _CONSTRAINTS: Final = {
     "queue_name_not_blank": "a queue's name must not be blank, nor longer than 200 characters",
     "queue_numbers_sound": "a queue's numbers must make sense: max_attempts and limits at least 1, durations not negative, "
     "lease_max_seconds not below lease_seconds",
+    "job_payload_is_json": "payload must be JSON",
     "job_kind_not_blank": "kind must not be blank, nor longer than 200 characters",
     "job_attempts_sound": "max_attempts must be at least 1",
     "job_priority_32_bits": "priority must fit into 32 bits",
@@ -63,6 +64,10 @@ def translate(error: Exception, path: Path) -> Exception:
     """What we raise instead. Errors that are ours already come back as they are."""
     if isinstance(error, TenureError):
         return error
+    if isinstance(error, UnicodeEncodeError):
+        return InvalidArgument(
+            "A text in the request holds half of a surrogate pair, which is no character. Nothing was changed."
+        )
     if isinstance(error, OverflowError):
         return InvalidArgument(f"A number in the request does not fit into 64 bits ({error}). Nothing was changed.")
     if not isinstance(error, sqlite3.Error):

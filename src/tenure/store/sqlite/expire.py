@@ -6,11 +6,12 @@ from tenure.model.outcome import Settled
 from tenure.store.base import Reap
 from tenure.store.sqlite.ends import End, end
 from tenure.store.sqlite.queries import load
-from tenure.store.sqlite.transaction import Row, Transaction
+from tenure.store.sqlite.transaction import Row, Transaction, check_limit
 
 
 def reap(transaction: Transaction, request: Reap) -> list[Settled]:
     """See store.base.Reap."""
+    check_limit(request.limit)
     return take_back(transaction, request.limit)
 
 

@@ -9,11 +9,12 @@ from tenure.store.base import Prune, Pruned
 from tenure.store.operating import RemoveWorkers
 from tenure.store.sqlite import expire
 from tenure.store.sqlite.queries import load
-from tenure.store.sqlite.transaction import Transaction
+from tenure.store.sqlite.transaction import Transaction, check_limit
 
 
 def prune(transaction: Transaction, request: Prune) -> Pruned:
     """See store.base.Prune."""
+    check_limit(request.limit)
     values = {
         "now": transaction.now,
         "limit": request.limit,

@@ -34,7 +34,7 @@ from tenure.store.reading import (
 )
 from tenure.store.sqlite import rows
 from tenure.store.sqlite.queries import load
-from tenure.store.sqlite.transaction import Row, Transaction
+from tenure.store.sqlite.transaction import Row, Transaction, check_limit
 
 T = TypeVar("T")
 
@@ -108,6 +108,7 @@ def list_dead_letters(transaction: Transaction, request: ListDeadLetters) -> Pag
 
 def group_dead_letters(transaction: Transaction, request: GroupDeadLetters) -> list[DeadLetterGroup]:
     """See store.reading.GroupDeadLetters."""
+    check_limit(request.limit)
     values = {"triage": _some(request.triage), "limit": request.limit}
     return [
         DeadLetterGroup(fingerprint, kind, queue, letters, pending, from_us(first), from_us(last), error, job_id)
@@ -136,6 +137,7 @@ def list_workers(transaction: Transaction, _request: ListWorkers) -> list[Worker
 
 def list_events(transaction: Transaction, request: ListEvents) -> list[Event]:
     """See store.reading.ListEvents."""
+    check_limit(request.limit)
     values = {
         "after": request.after,
         "job_id": request.job_id,
@@ -149,6 +151,7 @@ def list_events(transaction: Transaction, request: ListEvents) -> list[Event]:
 
 def list_audit(transaction: Transaction, request: ListAudit) -> list[Audit]:
     """See store.reading.ListAudit."""
+    check_limit(request.limit)
     values = {"subject": request.subject, "limit": request.limit}
     return [rows.audit(row) for row in transaction.all(load("audit"), values)]
 
@@ -175,6 +178,7 @@ def _page(
     cursor: Callable[[Row], str],
 ) -> Page[T]:
     """One row more than asked for tells whether there is a next page."""
+    check_limit(limit)
     found = transaction.all(load(statement), {**values, "limit": limit + 1})
     items = [make(row) for row in found[:limit]]
     return Page(items, cursor(found[limit - 1]) if len(found) > limit > 0 else None)

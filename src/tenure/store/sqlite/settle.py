@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tenure.errors import GateClosed, UsageError
+from tenure.errors import GateClosed
 from tenure.model.outcome import (
     Completed,
     Failed,
-    FailureClass,
     Outcome,
     Rejected,
     Released,
@@ -109,34 +107,15 @@ def _complete(transaction: Transaction, outcome: Completed) -> Settled | None:
     values = (
         outcome.result, outcome.result_summary, outcome.artifacts_path, now, now, outcome.job_id, outcome.token, now,
     )  # fmt: skip
-    if outcome.jobs or outcome.effects or outcome.events:
-        return _complete_with(transaction, outcome, values)
     if transaction.run(_COMPLETE, values).rowcount < 1:
         return _unless_succeeded(_refused(transaction, outcome))
+    if outcome.jobs:
+        enqueue.insert(transaction, outcome.jobs, is_gated=False)
+    for effect in outcome.effects:
+        ledger.record(transaction, outcome.job_id, outcome.token, effect)
+    ledger.append(transaction, outcome.job_id, outcome.events)
     transaction.record("completed", [outcome.job_id])
     return None
-
-
-def _complete_with(transaction: Transaction, outcome: Completed, values: Row) -> Settled | None:
-    """A success with jobs, effects and events that are committed with it or not at all. If the store refuses one of them, the
-    success is none: the attempt has failed, for a reason that can be read, and the rest of the batch goes on."""
-    transaction.run(load("savepoint"))
-    refusal = None
-    is_taken = transaction.run(_COMPLETE, values).rowcount > 0
-    if is_taken:
-        try:
-            enqueue.insert(transaction, outcome.jobs, is_gated=False)
-            for effect in outcome.effects:
-                ledger.record(transaction, outcome.job_id, outcome.token, effect)
-            ledger.append(transaction, outcome.job_id, outcome.events)
-            transaction.record("completed", [outcome.job_id])
-        except (UsageError, sqlite3.IntegrityError, OverflowError) as exc:
-            transaction.run(load("savepoint_undo"))
-            refusal = f"The job succeeded, but what it handed over with its success was refused: {exc}"
-    transaction.run(load("savepoint_release"))
-    if refusal is not None:
-        return end(transaction, End(outcome.job_id, outcome.token, "fail", FailureClass.ERROR.value, refusal))
-    return None if is_taken else _unless_succeeded(_refused(transaction, outcome))
 
 
 def _unless_succeeded(answer: Settled) -> Settled | None:

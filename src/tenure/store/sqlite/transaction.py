@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tenure.errors import InvalidArgument
 from tenure.store.sqlite.queries import load
 
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -65,3 +66,9 @@ class Transaction:
         self.woken.clear()
         self.stops = False
         self._wants_events = None
+
+
+def check_limit(limit: int) -> None:
+    """Refuse a limit that makes no sense; SQLite would take a negative one for none at all."""
+    if limit < 0:
+        raise InvalidArgument(f"limit: expected 0 or more, got {limit}. Nothing was changed.")

@@ -8,7 +8,7 @@ SET state = :state,
     lease_owner = :worker,
     lease_until = :lease_until,
     claimed_at = :now,
-    started_at = :started_at,
+    started_at = coalesce(started_at, :started_at),
     updated_at = :now
 WHERE rowid IN (
     SELECT rowid
@@ -17,6 +17,6 @@ WHERE rowid IN (
     ORDER BY rank, run_at, id
     LIMIT :limit
 )
-RETURNING rank, run_at, id, queue, kind, token, attempt, max_attempts, payload, priority, crashes, started_at, created_at,
+RETURNING rank, run_at, id, queue, kind, token, attempt, max_attempts, payload, priority, crashes, state, created_at,
     idempotency_key, progress, backoff, affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor,
     created_by_user_id, requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path;

@@ -11,7 +11,8 @@ SELECT :new_id, j.kind, j.payload, j.queue, j.profile, j.priority,
     j.max_attempts, :now, 1, :now, :now, j.idempotency_key,
     CASE
         WHEN j.idempotency_key IS NOT NULL AND q.key_scope = 'active' THEN
-            'a|' || j.profile || char(31) || CASE q.key_space WHEN 'kind' THEN j.kind ELSE '' END || char(31) || j.idempotency_key
+            'a|' || j.profile || char(31)
+            || CASE q.key_space WHEN 'kind' THEN length(j.kind) || char(31) || j.kind ELSE '' END || char(31) || j.idempotency_key
     END,
     j.payload_hash, j.forbidden_keys,
     j.backoff, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor, j.created_by_user_id,

@@ -8,5 +8,4 @@ PRAGMA journal_size_limit = 67108864;
 PRAGMA cache_size = -16384;
 PRAGMA temp_store = MEMORY;
 PRAGMA mmap_size = 0;
-PRAGMA trusted_schema = OFF;
 PRAGMA recursive_triggers = OFF;

@@ -1,6 +1,7 @@
 -- enqueue_terms: on what terms a queue takes a job of this kind and priority. Read once for all jobs of a batch that share them.
 -- rank: what the claim sorts by, lower first. With aging, one step of priority is worth that many seconds of waiting.
 -- slot: the beginning of the dedup slot, to which the key is added; NULL where keys don't deduplicate.
+-- It gives the length of the kind, so that no kind and key can be read as another kind and key.
 SELECT q.profile,
     coalesce(:priority, q.priority_default) AS priority,
     CAST(
@@ -11,7 +12,7 @@ SELECT q.profile,
     CASE
         WHEN q.key_scope <> 'none' THEN
             substr(q.key_scope, 1, 1) || '|' || q.profile || char(31)
-            || CASE q.key_space WHEN 'kind' THEN :kind ELSE '' END || char(31)
+            || CASE q.key_space WHEN 'kind' THEN length(:kind) || char(31) || :kind ELSE '' END || char(31)
     END AS slot,
     q.key_required,
     q.key_conflict,

@@ -12,7 +12,8 @@ FROM (
         CASE
             WHEN job.dedup_slot IS NOT NULL THEN job.dedup_slot
             WHEN job.idempotency_key IS NOT NULL AND queue.key_scope <> 'none' THEN
-                substr(queue.key_scope, 1, 1) || '|' || queue.profile || char(31) || CASE queue.key_space WHEN 'kind' THEN job.kind ELSE '' END
+                substr(queue.key_scope, 1, 1) || '|' || queue.profile || char(31)
+                || CASE queue.key_space WHEN 'kind' THEN length(job.kind) || char(31) || job.kind ELSE '' END
                 || char(31) || job.idempotency_key
         END AS slot
     FROM tenure_job AS job
