@@ -221,7 +221,7 @@ def _print_table(console: Console, figures: Figures, workload: Workload, engine:
         if line.figures[0] is not None:
             values = [show(f, m.unit) for f, m in zip(line.figures, workload.metrics, strict=True)]
             ratios = (show(line.to_best), show(line.to_ceiling))
-            table.add_row(line.contender, *values, show_spread(line.figures[0]), *ratios)
+            table.add_row(CONTENDERS[line.contender].label, *values, show_spread(line.figures[0]), *ratios)
     if table.row_count:
         console.print(table)
 

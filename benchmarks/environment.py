@@ -69,7 +69,7 @@ def missing(contender: Contender, packages: Mapping[str, Package]) -> str:
         if package is None:
             return f"{name} is not among the pinned versions in benchmarks/peers"
         if package.problem:
-            return f"{name} could not be installed: {package.problem}"
+            return f"{name} could not be installed (--reinstall tries again): {package.problem}"
     return ""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, LEFT, RIGHT = 760, 190, 150
-TOP, BAR, GAP = 44, 18, 8
+TOP, BAR, GAP = 54, 18, 8
 STYLE = """
 text{font:13px system-ui,sans-serif;fill:#24292f}.title{font-weight:600}.note{fill:#656d76}
 .tenure{fill:#0969da}.peer{fill:#8c959f}.bare{fill:none;stroke:#8c959f;stroke-dasharray:4 3}
@@ -37,7 +37,7 @@ def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(title)}">',
         f"<style>{STYLE}</style>",
         f'<text class="title" x="8" y="20">{escape(title)}</text>',
-        f'<text class="note" x="{WIDTH - 8}" y="20" text-anchor="end">{escape(unit)}</text>',
+        f'<text class="note" x="8" y="40">{escape(unit)}</text>',
     ]
     for number, row in enumerate(rows):
         parts.extend(_row(row, TOP + number * (BAR + GAP), scale))

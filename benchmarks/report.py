@@ -193,7 +193,7 @@ def _section(figures: Figures, workload: Workload, engine: str, plots: Path) -> 
 
 
 def _table_row(line: Line, workload: Workload) -> str:
-    name = f"**{line.contender}**" if line.role == "tenure" else line.contender
+    name = f"**{line.contender}**" if line.role == "tenure" else CONTENDERS[line.contender].label
     if line.figures[0] is None:
         return f"| {name} | {_cell(line.problem)} |{' |' * (len(workload.metrics) + 3)}"
     values = " | ".join(show(f, m.unit) for f, m in zip(line.figures, workload.metrics, strict=True))
@@ -209,7 +209,9 @@ def _plot(title: str, workload: Workload, drawn: Sequence[Line]) -> str:
         first, second = line.figures[0], line.figures[1] if has_mark else None
         assert first is not None
         text = show(first, metric.unit) + (f" / {show(second, metric.unit)}" if second else "")
-        rows.append(plot.Bar(line.contender, first.value, text, line.role, second.value if second else None))
+        rows.append(
+            plot.Bar(CONTENDERS[line.contender].label, first.value, text, line.role, second.value if second else None)
+        )
     unit = (
         f"{metric.label}{', p99 marked' if has_mark else ''}, {'more' if metric.higher_is_better else 'less'} is better"
     )

@@ -121,7 +121,7 @@ def _given_postgres(url: str) -> Server:
             ).fetchone()
     except psycopg.Error as exc:
         raise BenchError(
-            f"No PostgreSQL answers at {_without_password(url)}: {str(exc).strip()}. "
+            f"No PostgreSQL answers at {_without_password(url)}: {' '.join(str(exc).split())}. "
             "Give a URL such as postgresql://user@host:5432/postgres, or leave --postgres out to have one started."
         ) from exc
     assert row is not None

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import servers
+from benchmarks import environment, servers
 from benchmarks.__main__ import main
+from benchmarks.catalogue import CONTENDERS
 from benchmarks.errors import BenchError
 from benchmarks.plot import Bar, bars
 from benchmarks.report import Results, to_json, write_page
@@ -39,6 +40,13 @@ def test_a_url_that_leads_nowhere_is_named_without_its_password(tmp_path: Path) 
 
     assert "127.0.0.1:1" in str(found.value)
     assert "secret" not in str(found.value)
+
+
+def test_a_peer_that_could_not_be_installed_is_absent_with_the_reason() -> None:
+    packages = {"huey": environment.Package("huey", "3.5.4", "no matching distribution")}
+
+    assert "no matching distribution" in environment.missing(CONTENDERS["huey"], packages)
+    assert "not among the pinned versions" in environment.missing(CONTENDERS["saq"], packages)
 
 
 def results(*samples: Sample) -> Results:
