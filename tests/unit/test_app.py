@@ -287,3 +287,40 @@ def test_postgresql_without_its_driver_names_the_extra(tmp_path: Path) -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert said.strip() == "PostgreSQL needs the extra 'postgres'. Install it with: pip install 'tenure[postgres]'"
+
+
+@pytest.mark.parametrize(
+    ("cron", "options", "sentence"),
+    [
+        ("not cron", {}, "Schedule 'daily'"),
+        ("0 7 * * *", {"tz": "Europe/Rom"}, "Schedule 'daily'"),
+        ("0 7 * * *", {"missed": "some"}, "is not one of skip, one, all"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused(app: tenure.App, cron: str, options: Any, sentence: str) -> None:
+    with pytest.raises(tenure.InvalidArgument) as caught:
+        app.schedule("daily", cron, "kind", **options)
+
+    assert sentence in str(caught.value)
+    assert app.declared_schedules == {}
+
+
+def test_a_schedules_payload_is_checked_when_it_is_declared(app: tenure.App) -> None:
+    @app.job(queue="mail", priority=4)
+    def welcome(payload: Welcome) -> None: ...
+
+    with pytest.raises(tenure.InvalidPayload, match=r"\$\.user_id"):
+        app.schedule("daily", "0 7 * * *", welcome, {"user_id": "x"})
+    declared = app.schedule("daily", "0 7 * * *", welcome, Welcome(user_id=1))
+
+    assert (declared.kind, declared.queue, declared.payload, declared.priority) == (
+        "welcome",
+        "mail",
+        '{"user_id":1}',
+        4,
+    )
+
+
+def test_a_worker_with_an_unknown_setting_is_refused(app: tenure.App) -> None:
+    with pytest.raises(tenure.ConfigError, match="Did you mean 'poll_seconds'"):
+        app.worker(poll_second=1)

@@ -41,6 +41,10 @@ class Acts:
         return call
 
 
+def migrate(url: str) -> None:
+    tenure.App(url).migrate()
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
@@ -53,7 +57,7 @@ def app(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tenure.A
             yield app
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    server.template("migrated", lambda url: bool(tenure.App(url).migrate()) and None)
+    server.template("migrated", migrate)
     url = server.create_database(template="migrated")
     with clock.steer(url), tenure.App(url) as app:
         yield app
@@ -499,3 +503,24 @@ def test_an_empty_postgresql_database_is_set_up_and_an_old_one_left_alone(
     monkeypatch.setattr("tenure.store.postgres.migrate.newest", lambda: 0)
     with tenure.App(postgres_url) as ahead, pytest.raises(tenure.SchemaAhead, match="pip install -U tenure"):
         ahead.enqueue("kind")
+
+
+async def test_schedules_are_declared_shown_paused_run_and_removed(acts: Acts) -> None:
+    @acts.app.job(queue="mail", max_attempts=9)
+    def digest(payload: Welcome) -> None: ...
+
+    acts.app.schedule("daily", "0 7 * * *", digest, {"user_id": 1}, tz="Europe/Rome", missed="skip")
+    await acts.declare_schedules()
+    await acts.claim()  # makes the queue
+
+    (row,) = await acts.schedules()
+    assert row.name == "daily"
+    assert await acts.pause_schedules("daily", actor="ops", reason="holiday") == ["daily"]
+    assert (await acts.schedules("daily"))[0].paused_by == "ops"
+    assert await acts.resume_schedules(["daily"]) == ["daily"]
+    job = await acts.get((await acts.run_schedule("daily")).id)
+    assert (job.kind, job.payload, job.queue, job.max_attempts) == ("digest", {"user_id": 1}, "mail", 9)
+    with pytest.raises(tenure.NotFound, match="no schedule 'weekly'"):
+        await acts.run_schedule("weekly")
+    assert await acts.remove_schedules("daily") == ["daily"]
+    assert await acts.schedules() == []
