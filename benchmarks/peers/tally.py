@@ -5,7 +5,7 @@ worker counts its handler starts here, at the price of a few stores to memory, a
 All moments are CLOCK_MONOTONIC in nanoseconds, which all processes of one machine share (Node's hrtime is the same).
 
 Words of 64 bits, little-endian: 0 is the go flag; worker `k` owns three words from 8 + 8·k (ready, first start,
-count); the first start of job `i` is at 128 + i. `node/worker.mjs` writes the same layout.
+count); the first start of job `i` is at 128 + i. `node/tally.mjs` writes the same layout.
 """
 
 from __future__ import annotations
