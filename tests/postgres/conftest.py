@@ -1,0 +1,54 @@
+"""Databases with the schema in them, for what only PostgreSQL can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from tenure.store.postgres import migrate
+from tests.servers import USER, PostgresServer
+
+ROLES = ("producer", "worker", "reader", "operator", "admin")
+
+
+@pytest.fixture(params=["18", "15"])
+def server(request: pytest.FixtureRequest) -> PostgresServer:
+    """Each version of PostgreSQL that is there."""
+    found: PostgresServer = request.getfixturevalue("postgres_server" if request.param == "18" else "postgres15_server")
+    return found
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> Iterator[str]:
+    """A migrated database."""
+    server.template("tenure", _prepare)
+    made = server.create_database(template="tenure")
+    yield made
+    server.drop_database(made)
+
+
+@pytest.fixture
+def admin(url: str) -> Iterator[psycopg.Connection]:
+    """A superuser's connection to that database."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def login(url: str, admin: psycopg.Connection) -> Callable[[str], str]:
+    """Makes a login that has one of Tenure's roles and nothing else, and answers its URL."""
+
+    def make(role: str) -> str:
+        name = f"login_{role}"
+        if not admin.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [name]).fetchone():
+            admin.execute(f"CREATE ROLE {name} LOGIN".encode())
+        admin.execute(f"GRANT tenure_{role} TO {name}".encode())
+        return url.replace(f"{USER}@", f"{name}@")
+
+    return make
+
+
+def _prepare(url: str) -> None:
+    migrate.migrate(url)

@@ -1,0 +1,174 @@
+"""Who may do what (S06, S07): functions and nothing else, each role its own, and no way to be somebody more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import psycopg
+import pytest
+from psycopg.errors import InsufficientPrivilege
+
+from tenure.errors import AccessDenied
+from tenure.store.base import Enqueue, Revive
+from tenure.store.postgres.store import PostgresStore
+from tenure.store.reading import ListQueues
+from tests.conformance.acts import new_job
+from tests.postgres.conftest import ROLES
+
+pytestmark = pytest.mark.postgres
+
+CALLERS: Final = {
+    "producer worker reader operator admin": "now now_us to_us from_us schema_version get_jobs",
+    "producer worker operator admin": "enqueue",
+    "worker admin": "exchange claim settle start heartbeat append_events record_effect acquire_lease release_lease "
+    "remove_workers",
+    "worker operator admin": "reap wake",
+    "worker reader operator admin": "list_queues list_effects list_attempts list_gates",
+    "reader operator admin": "list_jobs count_jobs list_dead_letters group_dead_letters list_workers list_events "
+    "list_audit",
+    "operator admin": "cancel revive clone triage_dead_letters pause_queues prune",
+    "admin": "set_queues set_gate",
+}
+MATRIX: Final = {name: frozenset(roles.split()) for roles, names in CALLERS.items() for name in names.split()}
+"""What each function's callers are, exactly. Whatever is not named here is a step inside another function."""
+
+SCHEMA = "'tenure'::regnamespace"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_call_just_the_functions_that_are_its_own(admin: psycopg.Connection, role: str) -> None:
+    rows = admin.execute(
+        f"SELECT proname, has_function_privilege('tenure_{role}', oid, 'EXECUTE') FROM pg_proc "
+        f"WHERE pronamespace = {SCHEMA}".encode()
+    ).fetchall()
+
+    assert set(MATRIX) <= {name for name, _ in rows}
+    assert {name for name, may in rows if may} == {name for name, callers in MATRIX.items() if role in callers}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_has_no_right_on_any_table_or_sequence_or_on_the_schema(admin: psycopg.Connection, role: str) -> None:
+    rights = "SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER"
+    tables = admin.execute(
+        f"SELECT relname FROM pg_class WHERE relnamespace = {SCHEMA} AND relkind IN ('r', 'v') "
+        f"AND (has_table_privilege('tenure_{role}', oid, '{rights}') "
+        f"OR has_any_column_privilege('tenure_{role}', oid, 'SELECT, INSERT, UPDATE, REFERENCES'))".encode()
+    ).fetchall()
+    sequences = admin.execute(
+        f"SELECT relname FROM pg_class WHERE relnamespace = {SCHEMA} AND CASE relkind "
+        f"WHEN 'S' THEN has_sequence_privilege('tenure_{role}', oid, 'USAGE, SELECT, UPDATE') END".encode()
+    ).fetchall()
+    schema = admin.execute(
+        f"SELECT has_schema_privilege('tenure_{role}', 'tenure', 'USAGE'), "
+        f"has_schema_privilege('tenure_{role}', 'tenure', 'CREATE')".encode()
+    ).fetchone()
+
+    assert (tables, sequences, schema) == ([], [], (True, False))
+
+
+def test_the_roles_are_siblings_without_any_power_of_their_own(admin: psycopg.Connection) -> None:
+    roles = admin.execute(
+        "SELECT rolname, rolcanlogin, rolsuper, rolbypassrls, rolcreaterole, rolcreatedb, rolreplication "
+        "FROM pg_roles WHERE rolname LIKE 'tenure\\_%' AND rolname NOT IN ('tenure_test', 'tenure_password')"
+    ).fetchall()
+    memberships = admin.execute(
+        "SELECT roleid::regrole, member::regrole FROM pg_auth_members "
+        "WHERE member IN (SELECT oid FROM pg_roles WHERE rolname LIKE 'tenure\\_%' AND NOT rolcanlogin)"
+    ).fetchall()
+
+    assert sorted(row[0] for row in roles) == sorted(f"tenure_{role}" for role in (*ROLES, "owner"))
+    assert {row[1:] for row in roles} == {(False,) * 6}
+    assert memberships == []
+
+
+def test_everything_belongs_to_the_owner_and_nothing_to_everybody(admin: psycopg.Connection) -> None:
+    owners = admin.execute(
+        f"SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = {SCHEMA} "
+        f"UNION SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace = {SCHEMA} "
+        f"UNION SELECT nspowner::regrole::text FROM pg_namespace WHERE oid = {SCHEMA}".encode()
+    ).fetchall()
+    public = admin.execute(
+        f"SELECT oid::regprocedure::text FROM pg_proc, aclexplode(coalesce(proacl, acldefault('f', proowner))) AS a "
+        f"WHERE pronamespace = {SCHEMA} AND a.grantee = 0".encode()
+    ).fetchall()
+
+    assert owners == [("tenure_owner",)]
+    assert public == []
+
+
+def test_every_function_that_lends_its_owners_rights_pins_its_path(admin: psycopg.Connection) -> None:
+    rows = admin.execute(
+        f"SELECT oid::regprocedure::text, proconfig FROM pg_proc WHERE pronamespace = {SCHEMA} AND prosecdef".encode()
+    ).fetchall()
+
+    assert len(rows) > len(MATRIX) / 2
+    loose = [name for name, config in rows if "search_path=pg_catalog, tenure, pg_temp" not in (config or [])]
+    assert loose == []
+
+
+def test_what_a_role_may_call_lends_the_owners_rights_or_touches_nothing(admin: psycopg.Connection) -> None:
+    rows = admin.execute(
+        f"SELECT proname FROM pg_proc WHERE pronamespace = {SCHEMA} AND NOT prosecdef "
+        "AND has_function_privilege('tenure_admin', oid, 'EXECUTE')".encode()
+    ).fetchall()
+
+    assert {name for (name,) in rows} == {"now", "to_us", "from_us"}
+
+
+def test_the_matrix_holds_for_a_real_login(login: Callable[[str], str], admin: psycopg.Connection) -> None:
+    signatures = admin.execute(
+        f"SELECT proname, pronargs FROM pg_proc WHERE pronamespace = {SCHEMA} AND pronargs <= 1 "
+        f"AND coalesce(proargtypes[0], 'json'::regtype) = 'json'::regtype".encode()
+    ).fetchall()
+
+    for role in ROLES:
+        with psycopg.connect(login(role), autocommit=True) as connection:
+            denied = set()
+            for name, arguments in signatures:
+                try:
+                    connection.execute(f"SELECT tenure.{name}({'NULL::json' if arguments else ''})".encode())
+                except InsufficientPrivilege:
+                    denied.add(name)
+                except psycopg.Error:
+                    pass  # allowed, and then refused for its empty argument
+            assert denied == {name for name, _ in signatures if role not in MATRIX.get(name, ())}, role
+
+
+WAYS_AROUND: Final = (
+    "SELECT * FROM tenure.job",
+    "INSERT INTO tenure.gate VALUES ('master', true, 'me', now())",
+    "UPDATE tenure.job SET state = 'queued'",
+    "DELETE FROM tenure.audit",
+    "TRUNCATE tenure.event",
+    "CREATE TABLE tenure.mine (x int)",
+    "CREATE FUNCTION tenure.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "ALTER FUNCTION tenure.now() VOLATILE",
+    "DROP SCHEMA tenure CASCADE",
+    "SET ROLE tenure_owner",
+    "SET SESSION AUTHORIZATION tenure_owner",
+    "GRANT tenure_admin TO CURRENT_USER",
+    "ALTER ROLE tenure_admin LOGIN",
+    "CREATE TRIGGER t AFTER INSERT ON tenure.job EXECUTE FUNCTION tenure.now()",
+)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_there_is_no_way_around_the_functions(login: Callable[[str], str], role: str) -> None:
+    with psycopg.connect(login(role), autocommit=True) as connection:
+        for statement in WAYS_AROUND:
+            with pytest.raises(InsufficientPrivilege):
+                connection.execute(statement.encode())
+
+
+def test_a_store_says_access_denied_where_its_login_may_not(login: Callable[[str], str]) -> None:
+    store = PostgresStore(login("producer"))
+    try:
+        [answer] = store.do(Enqueue([new_job()]))
+
+        with pytest.raises(AccessDenied, match="tenure_operator"):
+            store.do(Revive([answer.id], actor="me", reason="I want to"))
+        with pytest.raises(AccessDenied):
+            store.do(ListQueues())
+    finally:
+        store.close()
