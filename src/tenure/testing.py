@@ -32,7 +32,17 @@ from tenure.store.base import Store
 if TYPE_CHECKING:
     from tenure.store.postgres.steer import Steering
 
-__all__ = ["Crash", "CrashPoint", "ManualClock", "adrain", "crash_at", "drain", "temporary_app", "temporary_store"]
+__all__ = [
+    "Crash",
+    "CrashPoint",
+    "ManualClock",
+    "adrain",
+    "crash_at",
+    "drain",
+    "drop_restart_grace",
+    "temporary_app",
+    "temporary_store",
+]
 
 
 class ManualClock(model_clock.ManualClock):
@@ -113,6 +123,16 @@ def temporary_url(url: str | None = None, *, clock: ManualClock | None = None) -
         if clock is not None:
             stack.enter_context(clock.steer(url))
         yield url
+
+
+def drop_restart_grace(url: str) -> None:
+    """Let leases on a PostgreSQL server run out although it has just started. The schema must be there already.
+
+    In production a server spares leases for 30 s after its start, so that an outage burns no attempts.
+    """
+    from tenure.store.postgres import steer
+
+    steer.drop_restart_grace(url)
 
 
 def drain(app: App, *, queues: list[str] | None = None, concurrency: int = 1) -> None:

@@ -25,6 +25,12 @@ def drop_schema(url: str) -> None:
         connection.execute(_read("drop_schema").encode())
 
 
+def drop_restart_grace(url: str) -> None:
+    """Let leases run out from the start of the server on. For servers that have just been started on purpose."""
+    with _connect(url) as connection:
+        connection.execute(_read("drop_restart_grace").encode())
+
+
 class Steering:
     """Moves the clock of one database. Holds a connection until it is closed."""
 

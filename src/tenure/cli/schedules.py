@@ -1,0 +1,120 @@
+"""`tenure schedules`: jobs that come by the clock."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenure.cli import answers, text
+from tenure.cli.group import noun
+from tenure.cli.options import Actor, Json, Url, opened
+from tenure.cli.screen import Cell, Grid, Screen, state
+from tenure.errors import NotFound, nearest
+
+if TYPE_CHECKING:
+    from tenure.app import App
+
+app = noun("schedules", "List, run and pause schedules.")
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="The schedules.", show_default=False)]
+Reason = Annotated[str | None, typer.Option("--reason", "-r", help="Why; goes into the audit.")]
+
+
+@app.command("ls")
+def ls(url: Url = None, as_json: Json = False) -> None:
+    """List schedules with their last and next tick."""
+    with opened(url) as tenure:
+        rows = tenure.schedules()
+        now = tenure.now()
+    shown = [_shown(row, now) for row in rows]
+    told = [
+        (
+            one.name,
+            state("paused" if one.paused_at else "open"),
+            one.cron,
+            one.tz,
+            one.kind,
+            one.queue,
+            row.last_tick,
+            Cell(_next(row, now)),
+        )
+        for one, row in zip(shown, rows, strict=True)
+    ]
+    columns = ("schedule", "is", "cron", "zone", "kind", "queue", "last", "next")
+    Screen(as_json, now).show(answers.Schedules(shown), Grid(columns, told))
+
+
+@app.command("run")
+def run(
+    name: Annotated[str, typer.Argument(help="The schedule.", show_default=False)],
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Enqueue a schedule's job once, now. Its own ticks go on as before."""
+    with opened(url) as tenure:
+        _known(tenure, [name])
+        made = tenure.run_schedule(name)
+    Screen(as_json).show(answers.EnqueuedJobs([made]), Grid(("id", "answer"), [(made.id, "queued")]))
+
+
+@app.command("pause")
+def pause(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
+    """Let schedules make no jobs until they are resumed."""
+    with opened(url, actor=actor) as tenure:
+        _known(tenure, names)
+        changed = tenure.pause_schedules(names, reason=reason)
+    _show(names, changed, "paused", as_json)
+
+
+@app.command("resume")
+def resume(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
+    """Let schedules go on from now; ticks of the pause are not made up for."""
+    with opened(url, actor=actor) as tenure:
+        _known(tenure, names)
+        changed = tenure.resume_schedules(names, reason=reason)
+    _show(names, changed, "open", as_json)
+
+
+def _show(names: list[str], changed: list[str], now_is: str, as_json: bool) -> None:
+    rows = [(name, state(now_is), name in changed) for name in names]
+    Screen(as_json).show(answers.Changed(changed), Grid(("schedule", "is", "changed"), rows))
+
+
+def _known(tenure: App, names: list[str]) -> None:
+    known = [row.name for row in tenure.schedules()]
+    for name in names:
+        if name not in known:
+            raise NotFound(f"There is no schedule {name!r}.{nearest(name, known)}")
+
+
+def _shown(row: Any, now: datetime) -> answers.Schedule:
+    spec = json.loads(row.spec)
+    following = _next(row, now)
+    return answers.Schedule(
+        name=row.name,
+        cron=str(spec.get("cron")),
+        tz=str(spec.get("tz", "UTC")),
+        kind=str(spec.get("kind")),
+        queue=str(spec.get("queue", "default")),
+        missed=str(spec.get("missed", "one")),
+        payload=json.loads(spec.get("payload", "{}")),
+        last_tick=text.iso(row.last_tick),
+        next_tick=None if following is None else text.iso(following),
+        paused_at=None if row.paused_at is None else text.iso(row.paused_at),
+        paused_by=row.paused_by,
+    )
+
+
+def _next(row: Any, now: datetime) -> datetime | None:
+    """The next tick, unless it is paused or a newer version wrote what cannot be read."""
+    from tenure.model.schedule import Schedule
+
+    if row.paused_at is not None:
+        return None
+    try:
+        return Schedule.from_spec(row.name, row.spec).next_tick(now)
+    except ValueError:
+        return None

@@ -1,0 +1,164 @@
+"""`tenure init` and `tenure dev`: the first steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenure.cli.group import verbs
+from tenure.cli.loading import DEFAULT_TARGET
+from tenure.cli.options import DEFAULT_FILE
+from tenure.cli.screen import Screen
+from tenure.cli.work import LogLevel, OwnUrl, Target
+from tenure.errors import ConfigError, IllegalMove
+
+app = verbs()
+
+TASKS = f"""\
+import tenure
+
+app = tenure.App("sqlite:///{DEFAULT_FILE}")  # or TENURE_URL; postgresql://… for many machines
+
+
+@app.job(max_attempts=5)
+def greet(name: str, ctx: tenure.Context) -> str:
+    ctx.logger.info("attempt %d to greet %s", ctx.attempt, name)
+    if name == "nobody":
+        raise ValueError("there is nobody to greet")  # retried with backoff, then a dead letter
+    return f"Hello, {{name}}!"
+"""
+
+NEXT = """\
+{path} is written. Now:
+
+  tenure dev                       run it, reloading when you save
+  tenure enqueue greet '"Ada"'     in another terminal: one job
+  tenure jobs ls                   what became of it
+  tenure enqueue greet '"nobody"'  one that fails
+  tenure jobs explain ID           why a job is not running
+"""
+
+LOOK_SECONDS = 0.3
+SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
+MOST_FILES = 5_000
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("tasks.py"),
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Write a small tasks.py to begin with."""
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(TASKS)
+    except FileExistsError:
+        raise IllegalMove(
+            f"{path} is there already and was left as it is. Name another file, or use --force."
+        ) from None
+    except OSError as exc:
+        raise ConfigError(f"{path} could not be written: {exc.strerror}.") from exc
+    Screen().note(NEXT.format(path=path).rstrip(), style="")
+
+
+@app.command()
+def dev(
+    target: Target = None,
+    queue: Annotated[list[str] | None, typer.Option("--queue", "-q", help="As for `tenure worker`.")] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Handlers at once.")] = 10,
+    log_level: LogLevel = "debug",
+    url: OwnUrl = None,
+) -> None:
+    """Run a worker that reloads when files change, with a live log. Ctrl-C ends it."""
+    if target is None and not Path("tasks.py").is_file():
+        raise ConfigError(
+            "There is no tasks.py here. Write one with `tenure init`, or name an app: tenure dev shop:app."
+        )
+    command = [sys.executable, "-m", "tenure.cli.main", "worker", target or DEFAULT_TARGET]
+    command += ["--concurrency", str(concurrency), "--log-level", log_level, "--grace", "2"]
+    command += [part for one in queue or () for part in ("--queue", one)]
+    command += ["--url", url] if url else []
+    _Reloader(command, Path.cwd()).run()
+
+
+class _Reloader:
+    """Keeps one worker running, and starts it anew when a Python file beneath the folder changes."""
+
+    def __init__(self, command: list[str], folder: Path) -> None:
+        self._command = command
+        self._folder = folder
+        self._screen = Screen()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        signal.signal(signal.SIGTERM, _as_interrupt)
+        seen = stamps(self._folder)
+        self._screen.note(f"tenure dev: watching {len(seen)} files beneath {self._folder}; Ctrl-C ends it.")
+        self._start()
+        try:
+            while True:
+                time.sleep(LOOK_SECONDS)
+                now = stamps(self._folder)
+                if now != seen:
+                    changed = sorted(str(path) for path, _ in now ^ seen)
+                    self._screen.note(f"tenure dev: {changed[0]} changed, so the worker starts anew.", "yellow")
+                    seen = now
+                    self._stop()
+                    self._start()
+                elif self._child is not None and self._child.poll() is not None:
+                    code = self._child.returncode
+                    self._child = None
+                    self._screen.note(
+                        f"tenure dev: the worker ended with {code}; save a file to start it again.", "red"
+                    )
+        except KeyboardInterrupt:
+            self._stop()
+
+    def _start(self) -> None:
+        # A session of its own: Ctrl-C reaches us only, and the worker gets one orderly SIGTERM.
+        self._child = subprocess.Popen(
+            self._command, start_new_session=True, env={**os.environ, "TENURE_SUPERVISOR": str(os.getpid())}
+        )
+
+    def _stop(self) -> None:
+        if self._child is None:
+            return
+        self._child.terminate()
+        try:
+            self._child.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._child = None
+
+
+def stamps(folder: Path) -> set[tuple[str, int]]:
+    """Every Python file beneath a folder with the time of its last change. Hidden and installed ones are left out."""
+    found: set[tuple[str, int]] = set()
+    for top, folders, files in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and name not in SKIPPED and not Path(top, name, "pyvenv.cfg").exists()
+        ]
+        for name in files:
+            if name.endswith(".py"):
+                path = Path(top, name)
+                try:
+                    found.add((str(path.relative_to(folder)), path.stat().st_mtime_ns))
+                except OSError:  # gone between the look and the question
+                    continue
+        if len(found) > MOST_FILES:
+            break
+    return found
+
+
+def _as_interrupt(number: int, frame: object) -> None:  # noqa: ARG001
+    raise KeyboardInterrupt

@@ -1,0 +1,135 @@
+"""`tenure worker`: run the handlers of an app."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenure.cli.group import verbs
+from tenure.cli.loading import loaded
+from tenure.cli.options import Json, Kinds, duration
+from tenure.cli.screen import Facts, Screen, colours_on
+from tenure.errors import UsageError
+
+if TYPE_CHECKING:
+    from tenure.model.notice import Emit
+
+app = verbs()
+
+Target = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODULE:APP]", help="As in tasks:app, which is the default where there is a tasks.py."),
+]
+OwnUrl = Annotated[str | None, typer.Option("--url", help="Another database than the app's own.")]
+LogFormat = Annotated[str, typer.Option("--log", help="human or json, on stderr.")]
+LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+
+
+@app.command()
+def worker(
+    target: Target = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", "-q", help="NAME, or NAME=WEIGHT; may be repeated. The app's own if left out."),
+    ] = None,
+    kind: Kinds = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Handlers at once.")] = 10,
+    processes: Annotated[int, typer.Option("--processes", "-P", min=1, help="So many such workers.")] = 1,
+    strict: Annotated[bool, typer.Option("--strict", help="Serve queues in the order given.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="End when no job is due.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run one job, if one is due, and end.")] = False,
+    lease: Annotated[
+        float | None, typer.Option("--lease", parser=duration, metavar="DURATION", help="Instead of the queues' own.")
+    ] = None,
+    heartbeat: Annotated[
+        float | None,
+        typer.Option("--heartbeat", parser=duration, metavar="DURATION", help="A third of the lease if left out."),
+    ] = None,
+    poll: Annotated[
+        float, typer.Option("--poll", parser=duration, metavar="DURATION", help="Behind the wake-ups.")
+    ] = 1.0,
+    grace: Annotated[
+        float, typer.Option("--grace", parser=duration, metavar="DURATION", help="For handlers at a stop.")
+    ] = 20.0,
+    prefetch: Annotated[int, typer.Option("--prefetch", min=0, help="How many jobs may wait in it at most.")] = 500,
+    artifacts: Annotated[Path | None, typer.Option("--artifacts", help="Folder for handlers' files.")] = None,
+    log: LogFormat = "human",
+    log_level: LogLevel = "info",
+    url: OwnUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Run the handlers of an app until SIGINT or SIGTERM; then finish what runs, or give it back."""
+    from tenure.worker.supervise import die_with_supervisor, needs_init
+
+    emit = log_to_stderr("json" if as_json else log, log_level)
+    if processes > 1 or needs_init():
+        raise typer.Exit(_supervise(processes, grace, emit))
+    die_with_supervisor()
+    settings: dict[str, Any] = {
+        "kinds": kind or None,
+        "strict": strict,
+        "drain": drain,
+        "once": once,
+        "lease_seconds": lease,
+        "heartbeat_seconds": heartbeat,
+        "poll_seconds": poll,
+        "grace_seconds": grace,
+        "prefetch": prefetch,
+        "artifacts_dir": artifacts,
+    }
+    with loaded(target, url) as tenure:
+        stats = tenure.run_worker(_weights(queue), concurrency=concurrency, emit=emit, **settings)
+    if as_json:
+        Screen(as_json).show(stats)
+    elif drain or once:
+        Screen().show(
+            stats,
+            Facts([("completed", stats.completed), ("not_completed", stats.not_completed), ("lost", stats.lost)]),
+        )
+
+
+def log_to_stderr(log: str, level: str) -> Emit:
+    """Where the worker's notices go. Raises: ConfigError."""
+    from tenure.observe.log import LEVELS, HumanLog, emitter
+
+    if log == "human" and level in LEVELS:
+        return HumanLog(sys.stderr, LEVELS[level], colour=colours_on(sys.stderr))
+    return emitter(log, level, sys.stderr)
+
+
+def _supervise(processes: int, grace: float, emit: Emit) -> int:
+    """Start this very command so many times, each as a single worker, and keep them running."""
+    from tenure.worker.supervise import Supervisor
+
+    command = [sys.executable, "-m", "tenure.cli.main", *_without_processes(sys.argv[1:])]
+    return Supervisor(command, processes, grace, emit, environment=dict(os.environ)).run()
+
+
+def _without_processes(args: list[str]) -> list[str]:
+    kept: list[str] = []
+    skip = False
+    for arg in args:
+        if skip:
+            skip = False
+        elif arg in {"--processes", "-P"}:
+            skip = True
+        elif not arg.startswith(("--processes=", "-P")):
+            kept.append(arg)
+    return kept
+
+
+def _weights(given: list[str] | None) -> list[str] | dict[str, int] | None:
+    """Queues, with weights if any has one. Raises: UsageError."""
+    if not given:
+        return None
+    pairs = [one.rpartition("=") if "=" in one else (one, "", "1") for one in given]
+    for name, _, weight in pairs:
+        if not (weight.isdecimal() and int(weight) >= 1):
+            raise UsageError(f"--queue {name}={weight}: a weight is a whole number from 1 on.")
+    if not any("=" in one for one in given):
+        return given
+    return {name: int(weight) for name, _, weight in pairs}
