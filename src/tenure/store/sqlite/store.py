@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -13,8 +14,9 @@ from tenure.model import fault
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
 from tenure.store.base import Enqueue, Request, StoreStats, Subscription
-from tenure.store.sqlite import database, migrate, place
+from tenure.store.sqlite import database, joined, migrate, place
 from tenure.store.sqlite.acts import READS, WRITES
+from tenure.store.sqlite.errors import translate
 
 T = TypeVar("T")
 
@@ -68,12 +70,31 @@ class SqliteStore:
         return cast(T, await shared.readers.acall(act, request, self._clock))
 
     def enqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
-        """See store.base.Store."""
-        raise NotImplementedError
+        """See store.base.Store. The wake-up follows the commit within milliseconds; see `joined`."""
+        from tenure.store import caller
+
+        shared = self._shared()
+        try:
+            answers = caller.use_sqlite(connection, lambda raw: self._join(raw, request))
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise translate(exc, self._path) from exc
+        shared.hub.tell_soon()
+        return answers
 
     async def aenqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
-        """See store.base.Store."""
-        raise NotImplementedError
+        """See store.base.Store. Also for aiosqlite."""
+        from tenure.store import caller
+
+        shared = self._shared()
+        try:
+            answers = await caller.ause_sqlite(connection, lambda raw: self._join(raw, request))
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise translate(exc, self._path) from exc
+        shared.hub.tell_soon()
+        return answers
+
+    def _join(self, raw: sqlite3.Connection, request: Enqueue) -> list[Enqueued]:
+        return joined.enqueue_on(raw, request, self._path, self._clock.now_us())
 
     def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Subscription:
         """See store.base.Store."""

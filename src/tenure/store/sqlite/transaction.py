@@ -61,6 +61,11 @@ class Transaction:
         """Queues were changed in this transaction: look again whether events are wanted."""
         self._wants_events = None
 
+    def quieten(self) -> None:
+        """Before the commit: nobody is woken for queues whose notify gate is closed."""
+        for (queue,) in self.all(load("notify_gates"), {"queues": json.dumps(list(self.woken))}):
+            self.woken.discard(queue)
+
     def undo(self) -> None:
         """The transaction was rolled back: nobody is to be woken."""
         self.woken.clear()

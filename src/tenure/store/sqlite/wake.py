@@ -1,48 +1,268 @@
-"""Wake-ups (same process only so far)."""
+"""Wake-ups: who waits for jobs learns of them at once.
+
+Three ways, each behind the other:
+
+1. *The same process*: after its commit the writer calls the subscribers itself.
+2. *Other processes*: one datagram to each that listens (see `sockets`), some 0.2 ms. The message names the queues.
+3. *Anybody else* (a job enqueued in a caller's own transaction, another program, a lost datagram): the listener polls
+   `PRAGMA data_version`, which tells of other connections' commits for the price of a look at shared memory, and asks whether
+   there is something to claim only if it has changed. Every 50 ms; but an enqueue in a caller's transaction announces
+   itself, because its commit is out of our sight, and then the poll runs each millisecond for a while.
+
+A wake-up is a hint. Whoever waits polls behind it, and the listener thread never raises.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
+import os
+import select
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
+from tenure.store.sqlite import place
+from tenure.store.sqlite.connect import open_reader
+from tenure.store.sqlite.queries import load
+from tenure.store.sqlite.sockets import Mailbox, Postman
 from tenure.store.sqlite.transaction import Transaction
 
+POLL_SECONDS: Final = 0.05
+SOON_SECONDS: Final = ((0.2, 0.001), (2.0, 0.005))
+"""After an announcement: for so long, poll so often."""
+LEAST_SECONDS: Final = 0.001
+"""Datagrams closer together than this share one wake-up."""
+DEAF_SECONDS: Final = 10.0
 
-class Hub:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._mutex = threading.Lock()
-        self._subscribers: dict[object, tuple[frozenset[str], Callable[[], None]]] = {}
+_SOON: Final = b"s"
+_ALL: Final = b"*"
+_QUEUES: Final = b"q"
+_LONGEST: Final = 1000
 
-    def tell(self, transaction: Transaction) -> None:
-        for queues, wake in list(self._subscribers.values()):
-            if transaction.stops or not queues.isdisjoint(transaction.woken):
-                wake()
-
-    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Listening:
-        listening = Listening(self)
-        self._subscribers[listening] = (frozenset(queues), wake)
-        return listening
-
-    def drop(self, listening: object) -> None:
-        self._subscribers.pop(listening, None)
-
-    def abandon(self) -> list[sqlite3.Connection]:
-        self._subscribers.clear()
-        return []
-
-    def close(self) -> None:
-        self._subscribers.clear()
+_log = logging.getLogger(__name__)
 
 
 class Listening:
-    def __init__(self, hub: Hub) -> None:
+    """A live wake-up."""
+
+    def __init__(self, hub: Hub, queues: Iterable[str], wake: Callable[[], None]) -> None:
+        self.queues = frozenset(queues)
+        self.wake = wake
         self._hub = hub
 
     def close(self) -> None:
+        """End it. Closing twice is harmless."""
         self._hub.drop(self)
 
     def is_alive(self) -> bool:
-        return True
+        """Whether the listener has looked lately."""
+        return self._hub.is_listening(self)
+
+
+class Hub:
+    """The subscribers of one file in this process, and the thread that listens for them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._subscribers: tuple[Listening, ...] = ()
+        self._postman = Postman(path)
+        self._listener: _Listener | None = None
+
+    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Listening:
+        """Call `wake` when jobs may have arrived in these queues."""
+        listening = Listening(self, queues, wake)
+        with self._lock:
+            self._subscribers = (*self._subscribers, listening)
+            if self._listener is None:
+                self._listener = _Listener(self._path, self)
+        return listening
+
+    def drop(self, listening: Listening) -> None:
+        """End one subscription; the thread goes with the last."""
+        with self._lock:
+            self._subscribers = tuple(each for each in self._subscribers if each is not listening)
+            stopped = self._listener if not self._subscribers else None
+            if stopped is not None:
+                self._listener = None
+        if stopped is not None:
+            stopped.stop()
+
+    def is_listening(self, listening: Listening) -> bool:
+        """Whether this subscription is served."""
+        listener = self._listener
+        return listener is not None and listening in self._subscribers and listener.is_alive()
+
+    def tell(self, transaction: Transaction) -> None:
+        """After a commit: wake whoever waits for what it changed."""
+        self.wake(None if transaction.stops else transaction.woken)
+        names = b"\n".join(name.encode("utf-8", "surrogatepass") for name in transaction.woken)
+        self._send(_ALL if transaction.stops or len(names) > _LONGEST else _QUEUES + names)
+
+    def tell_soon(self) -> None:
+        """A transaction that is not ours has jobs in it, and will be committed or not."""
+        listener = self._listener
+        if listener is not None:
+            listener.expect_soon()
+        self._send(_SOON)
+
+    def wake(self, queues: Iterable[str] | None) -> None:
+        """Wake the subscribers of these queues in this process; all of them for None."""
+        for each in self._subscribers:
+            if queues is None or not each.queues.isdisjoint(queues):
+                try:
+                    each.wake()
+                except Exception:  # noqa: BLE001 - somebody else's callback must not cost the writer its commit
+                    _log.exception("A wake-up callback failed")
+
+    def wanted(self) -> list[str]:
+        """All queues that somebody here waits for."""
+        return sorted({queue for each in self._subscribers for queue in each.queues})
+
+    def _send(self, message: bytes) -> None:
+        listener = self._listener
+        self._postman.send(message, None if listener is None else listener.mailbox.path)
+
+    def abandon(self) -> list[sqlite3.Connection]:
+        """In a forked child: the thread did not come along, and the sockets are the parent's."""
+        listener, self._listener = self._listener, None
+        self._lock = threading.Lock()
+        self._subscribers = ()
+        self._postman.forget()
+        return [] if listener is None else listener.abandon()
+
+    def close(self) -> None:
+        """End all subscriptions."""
+        with self._lock:
+            self._subscribers = ()
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
+        self._postman.close()
+
+
+class _Listener:
+    """The thread: waits for datagrams, and looks at the file in between."""
+
+    def __init__(self, path: Path, hub: Hub) -> None:
+        self.mailbox = Mailbox(path)
+        self._path = path
+        self._hub = hub
+        self._control_out, self._control_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._is_stopping = False
+        self._soon_at = -1e9
+        self._looked_at = time.monotonic()
+        self._woke_at = 0.0
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._version: int | None = None
+        self._thread = threading.Thread(target=self._run, name="tenure-sqlite-wake", daemon=True)
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether it has looked lately."""
+        return self._thread.is_alive() and time.monotonic() - self._looked_at < DEAF_SECONDS
+
+    def expect_soon(self) -> None:
+        """Poll more often for a while."""
+        self._soon_at = time.monotonic()
+        with contextlib.suppress(OSError):
+            os.write(self._control_in, b"s")
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._is_stopping = True
+        with contextlib.suppress(OSError):
+            os.write(self._control_in, b"x")
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def abandon(self) -> list[sqlite3.Connection]:
+        """In a forked child."""
+        self.mailbox.forget()
+        os.close(self._control_in)
+        os.close(self._control_out)
+        return [] if self._connection is None else [self._connection]
+
+    def _run(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._control_out, select.POLLIN)
+        if self.mailbox.socket is not None:
+            waiting.register(self.mailbox.socket, select.POLLIN)
+        try:
+            while not self._is_stopping:
+                self._turn(waiting)
+        finally:
+            self.mailbox.close()
+            self._close_connection()
+            os.close(self._control_in)
+            os.close(self._control_out)
+
+    def _turn(self, waiting: select.poll) -> None:
+        ready = waiting.poll(self._pause() * 1000)
+        self._looked_at = time.monotonic()
+        if any(handle == self._control_out for handle, _ in ready):
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._control_out, 4096)
+        messages = self.mailbox.receive() if ready else []
+        if any(message != _SOON for message in messages):
+            self._deliver(messages)
+        if any(message == _SOON for message in messages):
+            self._soon_at = self._looked_at
+        if not ready or self._looked_at - self._soon_at < SOON_SECONDS[-1][0]:
+            self._look()
+
+    def _pause(self) -> float:
+        since = time.monotonic() - self._soon_at
+        return next((pause for until, pause in SOON_SECONDS if since < until), POLL_SECONDS)
+
+    def _deliver(self, messages: list[bytes]) -> None:
+        """Wake for what the datagrams name. In a flood, what came meanwhile shares one wake-up."""
+        early = LEAST_SECONDS - (time.monotonic() - self._woke_at)
+        if early > 0:
+            time.sleep(early)
+            messages += self.mailbox.receive()
+        self._woke_at = time.monotonic()
+        if any(message.startswith(_ALL) for message in messages):
+            self._hub.wake(None)
+            return
+        names = {name for message in messages if message.startswith(_QUEUES) for name in message[1:].split(b"\n")}
+        self._hub.wake({name.decode("utf-8", "surrogatepass") for name in names})
+
+    def _look(self) -> None:
+        """Has somebody else committed, and is there something to claim?"""
+        try:
+            connection = self._ready()
+            version = connection.execute(load("data_version")).fetchone()[0]
+            if version == self._version:
+                return
+            self._version = version
+            values = {"queues": json.dumps(self._hub.wanted())}
+            found = [row[0] for row in connection.execute(load("claimable"), values).fetchall()]
+        except (sqlite3.Error, OSError):  # not migrated yet, or gone: the next look tries again
+            self._close_connection()
+            return
+        if found:
+            self._hub.wake(found)
+
+    def _ready(self) -> sqlite3.Connection:
+        seen = place.identity(self._path)
+        if self._connection is not None and seen != self._identity:
+            self._close_connection()
+        if self._connection is None:
+            if seen is None:
+                raise FileNotFoundError(self._path)
+            self._connection = open_reader(self._path)
+            self._identity = seen
+            self._version = None
+        return self._connection
+
+    def _close_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -199,6 +199,8 @@ class Writer:
             if len(batch) > 1:
                 self._begin(connection)
                 self._run_guarded(transaction, batch)
+        if transaction.woken:
+            transaction.quieten()
         if connection.in_transaction:
             connection.execute(_COMMIT)
         self.transactions += 1

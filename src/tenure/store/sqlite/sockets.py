@@ -1,0 +1,140 @@
+"""Datagrams between the processes of one machine that share a file.
+
+Each process that listens binds a unix datagram socket in a folder beside the file (mode 0700); whoever commits something
+worth waking for sends one datagram to each socket there. Sending never blocks and never fails the sender: a full
+buffer means that the receiver has its wake-up already, a refused one that its process died, and its socket is removed.
+Who listens is read from the folder, and the folder is read again only when it has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tenure.store.sqlite.place import side_folder
+
+SUFFIX: Final = ".sock"
+LONGEST_PATH: Final = 100
+"""What every system takes for a socket's path, with some room."""
+_FRESH_NS: Final = 50_000_000
+"""A folder changed less long ago than this may change again without its time showing it."""
+
+
+class Mailbox:
+    """This process's own socket. `path` is None if there is none: then only the poll wakes."""
+
+    def __init__(self, database: Path) -> None:
+        self.socket: socket.socket | None = None
+        self.path: Path | None = None
+        folder = side_folder(database)
+        if folder is None or not hasattr(socket, "AF_UNIX"):
+            return
+        path = folder / f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            with _address(path) as address:
+                made.bind(address)
+            made.setblocking(False)
+        except OSError:
+            made.close()
+            return
+        self.socket, self.path = made, path
+
+    def receive(self) -> list[bytes]:
+        """Everything that has arrived."""
+        found: list[bytes] = []
+        if self.socket is not None:
+            with contextlib.suppress(BlockingIOError, InterruptedError):
+                while len(found) < 256:
+                    found.append(self.socket.recv(4096))
+        return found
+
+    def close(self) -> None:
+        """Take the socket away."""
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of the socket without removing its name: in a forked child it is the parent's."""
+        if self.socket is not None:
+            self.socket.close()
+        self.socket = self.path = None
+
+
+class Postman:
+    """Sends to all mailboxes beside one file."""
+
+    def __init__(self, database: Path) -> None:
+        self._folder = database.with_name(f"{database.name}-tenure")
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._seen = 0
+        self._is_settled = False
+        self._names: list[str] = []
+
+    def send(self, message: bytes, own: Path | None) -> None:
+        """Send to everybody but ourselves."""
+        with self._lock:
+            for name in self._mailboxes():
+                path = self._folder / name
+                if path != own:
+                    self._send(path, message)
+
+    def forget(self) -> None:
+        """In a forked child."""
+        self._lock = threading.Lock()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _mailboxes(self) -> list[str]:
+        try:
+            changed = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - on the path of every enqueue
+        except OSError:
+            return []
+        if changed != self._seen or not self._is_settled:
+            self._is_settled = time.time_ns() - changed > _FRESH_NS
+            self._seen = changed
+            with contextlib.suppress(OSError):
+                self._names = [entry.name for entry in os.scandir(self._folder) if entry.name.endswith(SUFFIX)]
+        return self._names
+
+    def _send(self, path: Path, message: bytes) -> None:
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.setblocking(False)
+        try:
+            with _address(path) as address:
+                self._socket.sendto(message, address)
+        except OSError as exc:
+            if exc.errno == errno.ECONNREFUSED:  # its process died
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+@contextlib.contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """The path, or where it is too long for a socket, the same place by way of an open folder."""
+    text = str(path)
+    if len(os.fsencode(text)) <= LONGEST_PATH:
+        yield text
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,20 @@
+-- claimable: which of these queues have something that a claim would get.
+-- Paused queues and closed gates count as nothing, so that nobody is woken in vain.
+SELECT q.name
+FROM json_each(:queues) AS asked
+JOIN tenure_queue AS q ON q.name = asked.value
+WHERE q.paused_at IS NULL
+    AND NOT EXISTS (
+        SELECT 1
+        FROM tenure_gate AS g
+        WHERE g.is_open = 0
+            AND g.name IN (
+                'master', 'worker', 'notify', q.profile || '.master', q.profile || '.worker', q.profile || '.notify',
+                'queue:' || q.name
+            )
+    )
+    AND EXISTS (
+        SELECT 1
+        FROM tenure_job AS j INDEXED BY job_claim_idx
+        WHERE j.queue = q.name AND j.state = 'queued' AND j.is_due = 1
+    );
