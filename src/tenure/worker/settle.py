@@ -53,15 +53,14 @@ class Outbox:
 
     def settled(self, outcomes: Sequence[Outcome], answers: Mapping[JobId, Settled]) -> None:
         """The store has answered: let go of the jobs and say what became of them."""
-        pop = self._held.pop
         if not answers and not self._report.wants(INFO):
             for outcome in outcomes:
-                pop(outcome.job_id, None)
+                self._let_go(outcome)
             self.completed += len(outcomes)
             return
         well: list[Ticket] = []
         for outcome in outcomes:
-            ticket = pop(outcome.job_id, None)
+            ticket = self._let_go(outcome)
             answer = answers.get(outcome.job_id)
             if answer is None:
                 self.completed += 1
@@ -78,8 +77,16 @@ class Outbox:
     def forget(self, outcomes: Sequence[Outcome]) -> None:
         """Give up on outcomes that cannot be written. Their leases run out, and the jobs are taken back."""
         for outcome in outcomes:
-            self._held.pop(outcome.job_id, None)
+            self._let_go(outcome)
         self.lost += len(outcomes)
+
+    def _let_go(self, outcome: Outcome) -> Ticket | None:
+        """The ticket of an outcome, no longer held. A lost job may have come back meanwhile, under a newer token."""
+        ticket = self._held.pop(outcome.job_id, None)
+        if ticket is None or ticket.grant.token == outcome.token:
+            return ticket
+        self._held[outcome.job_id] = ticket
+        return None
 
 
 async def settle_singly(store: Store, outbox: Outbox, outcomes: Sequence[Outcome], report: Reporter) -> None:

@@ -114,6 +114,8 @@ class Shift:
         fences = {queue: sent + self._policies.granted_seconds(queue) for queue in self._config.queue_names}
         tickets = []
         for grant in grants:
+            if grant.id in held:  # its lease was lost unnoticed, and the job has come back to us under a newer token
+                self._heed_loss(held[grant.id])
             ticket = held[grant.id] = Ticket(grant, find(grant.kind), now, fences[grant.queue])
             tickets.append(ticket)
         self._report.claimed(tickets)
@@ -129,11 +131,17 @@ class Shift:
         ticket.ended = True
         self.exchanger.count_end(ticket.grant.queue)
         if outcome is None:
-            self.held.pop(ticket.grant.id, None)
+            if self.held.get(ticket.grant.id) is ticket:
+                del self.held[ticket.grant.id]
             self.outbox.lost += 1
             self.exchanger.poke()
         else:
             self.outbox.add(outcome)
+
+    def _heed_loss(self, ticket: Ticket) -> None:
+        """A held job turned out to be lost: its handler is stopped, and nothing of it is written."""
+        if ticket.stop(Interrupt.LOST):
+            self._report.job("lease_lost", WARNING, ticket, "the job was granted anew, so the old handler is stopped")
 
     def _release(self, tickets: list[Ticket]) -> None:
         """Give jobs back that have not begun, or that nobody waits for."""

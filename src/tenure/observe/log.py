@@ -1,0 +1,132 @@
+"""Structured logs: notices as lines of JSON, as lines for people, or as records of the standard library's logging.
+
+One notice is one line, whatever its fields hold: control characters are escaped, so that nobody can forge a line or
+move the cursor of whoever reads it. Nothing of a payload is in a notice to begin with.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+from tenure.errors import ConfigError
+from tenure.model.notice import DEBUG, ERROR, INFO, WARNING, Emit, Notice
+
+LogFormat = Literal["json", "human", "logging"]
+LEVELS: Mapping[str, int] = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
+
+_NAMES = {number: name for name, number in LEVELS.items()}
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_COLOURS = {DEBUG: "\x1b[2m", WARNING: "\x1b[33m", ERROR: "\x1b[31m"}
+_PLAIN = "\x1b[0m"
+
+
+def emitter(log_format: str = "logging", level: str = "info", stream: TextIO | None = None) -> Emit:
+    """Where a worker's notices go. `logging` leaves format, level and place to the program's own set-up.
+
+    Raises: ConfigError for a format or level that there is not.
+    """
+    if level not in LEVELS:
+        raise ConfigError(f"There is no log level {level!r}. Choose one of {', '.join(LEVELS)}.")
+    match log_format:
+        case "json":
+            return JsonLog(stream or sys.stderr, LEVELS[level])
+        case "human":
+            return HumanLog(stream or sys.stderr, LEVELS[level])
+        case "logging":
+            return StandardLog()
+    raise ConfigError(f"There is no log format {log_format!r}. Choose one of json, human, logging.")
+
+
+def as_fields(notice: Notice) -> dict[str, Any]:
+    """What a notice says, without what it leaves open."""
+    told = {
+        "event": notice.name,
+        "worker": notice.worker or None,
+        "job": notice.job,
+        "kind": notice.kind,
+        "queue": notice.queue,
+        "attempt": notice.attempt,
+        "duration": notice.duration,
+        "message": notice.message,
+        **notice.fields,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def one_line(text: str) -> str:
+    """Text with every control character written out, so that it stays on its line."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+class _Lines:
+    """Writes whole lines, from any thread, and never raises: a full disk must not stop a worker."""
+
+    def __init__(self, stream: TextIO, level: int) -> None:
+        self.level = level
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def write(self, line: str) -> None:
+        with self._lock:
+            try:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):
+                return
+
+
+class JsonLog(_Lines):
+    """One JSON object a line."""
+
+    def __call__(self, notice: Notice) -> None:
+        told = {"time": _now(), "level": _NAMES.get(notice.level, "info"), **as_fields(notice)}
+        self.write(json.dumps(told, default=str, ensure_ascii=True))
+
+
+class HumanLog(_Lines):
+    """One line for people, in colour on a terminal."""
+
+    def __init__(self, stream: TextIO, level: int, *, colour: bool | None = None) -> None:
+        super().__init__(stream, level)
+        self._colour = stream.isatty() if colour is None else colour
+
+    def __call__(self, notice: Notice) -> None:
+        told = as_fields(notice)
+        name, message = told.pop("event"), told.pop("message", None)
+        told.pop("worker", None)
+        rest = " ".join(f"{key}={_short(value)}" for key, value in told.items())
+        line = f"{_now()[11:23]} {name:<12} {rest}" + (f"  {one_line(str(message))}" if message else "")
+        colour = _COLOURS.get(notice.level) if self._colour else None
+        self.write(f"{colour}{line.rstrip()}{_PLAIN}" if colour else line.rstrip())
+
+
+class StandardLog:
+    """Records of the logger `tenure.worker`. The fields are attributes of the record, for handlers that show them."""
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._logger = logger or logging.getLogger("tenure.worker")
+
+    @property
+    def level(self) -> int:
+        return self._logger.getEffectiveLevel()
+
+    def __call__(self, notice: Notice) -> None:
+        told = as_fields(notice)
+        text = one_line(" ".join(f"{key}={value}" for key, value in told.items()))
+        self._logger.log(notice.level, "%s", text, extra={"tenure": told})
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.3f}s" if isinstance(value, float) else str(value)
+    return one_line(text)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,143 @@
+"""The database goes away and comes back: nothing is forgotten, nothing is doubled, no attempt is burnt."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tenure.model.ids import new_job_id
+from tenure.model.job import NewJob
+from tenure.store.base import Exchange, Heartbeat, Store
+from tests.worker.bed import Bed, until
+from tests.worker.trouble import Troubled, once
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def troubled(bed: Bed) -> Troubled:
+    store = Troubled(bed.store)
+    bed.store = _as_store(store)
+    return store
+
+
+def _as_store(store: Troubled) -> Store:
+    return store
+
+
+async def test_an_outcome_that_could_not_be_written_is_written_on_return(bed: Bed, troubled: Troubled) -> None:
+    go_on = asyncio.Event()
+    runs = 0
+
+    async def work() -> str:
+        nonlocal runs
+        runs += 1
+        await go_on.wait()
+        return "kept"
+
+    job_id = bed.enqueue(bed.handle(work))
+    async with bed.working() as worker:
+        await until(lambda: runs)
+        troubled.requests = lambda request: isinstance(request, Exchange)
+        go_on.set()
+        await until(lambda: worker.stats().is_away and troubled.cut >= 3)
+        assert bed.job(job_id).state == "running"
+        troubled.requests = lambda _: False
+        await until(lambda: bed.job(job_id).state == "succeeded")
+
+    job = bed.job(job_id)
+    assert (job.result, job.attempt, runs) == ("kept", 1, 1)
+    assert "store_away" in bed.ear.names()
+    assert "store_back" in bed.ear.names()
+
+
+async def test_a_grant_whose_reply_was_lost_is_found_again(bed: Bed, troubled: Troubled) -> None:
+    runs = 0
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+
+    troubled.answers = once(lambda request: isinstance(request, Exchange) and request.claim is not None)
+    job_id = bed.enqueue(bed.handle(work))
+    async with bed.working():
+        await until(lambda: bed.job(job_id).state == "succeeded", 5)
+
+    job = bed.job(job_id)
+    assert (job.attempt, job.token, runs, troubled.cut) == (1, 1, 1, 1)
+
+
+async def test_a_settlement_whose_reply_was_lost_is_repeated_without_harm(bed: Bed, troubled: Troubled) -> None:
+    async def parent(ctx: object) -> None:
+        ctx.enqueue("child")  # type: ignore[attr-defined]
+
+    children = 0
+
+    async def child() -> None:
+        nonlocal children
+        children += 1
+
+    bed.handle(child)
+    troubled.answers = once(lambda request: isinstance(request, Exchange) and bool(request.outcomes))
+    job_id = bed.enqueue(bed.handle(parent))
+    async with bed.working() as worker:
+        await until(lambda: bed.job(job_id).state == "succeeded" and children == 1 and worker.stats().held == 0)
+
+    assert worker.stats().lost == 0
+    assert bed.ear.names(job_id).count("completed") == 1
+
+
+async def test_many_jobs_through_a_connection_that_keeps_breaking(bed: Bed, troubled: Troubled) -> None:
+    """Every fifth exchange loses its request or its reply. Every job is done, each exactly once."""
+    done: list[str] = []
+
+    async def work(ctx: object) -> None:
+        done.append(ctx.id)  # type: ignore[attr-defined]
+
+    count = 0
+
+    def every_fifth(request: object) -> bool:
+        nonlocal count
+        count += isinstance(request, Exchange)
+        return isinstance(request, Exchange) and count % 5 == 0
+
+    kind = bed.handle(work)
+    jobs = [NewJob(id=new_job_id(), kind=kind) for _ in range(300)]
+    bed.enqueue_many(jobs)
+    troubled.answers = every_fifth
+    async with bed.working(prefetch=5, concurrency=5) as worker:
+        await until(lambda: worker.stats().held == 0 and len(done) >= 300, 30)
+        troubled.answers = lambda _: False
+
+    assert sorted(done) == sorted(job.id for job in jobs)
+    assert {bed.job(job.id).attempt for job in jobs} == {1}
+    assert troubled.cut > 3
+
+
+async def test_a_worker_that_cannot_extend_a_lease_stops_the_handler_before_it_ends(
+    bed: Bed, troubled: Troubled
+) -> None:
+    lease = 1.0
+    begun: list[float] = []
+    stopped: list[float] = []
+
+    async def work() -> None:
+        begun.append(time.monotonic())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(time.monotonic())
+
+    bed.enqueue(bed.handle(work))
+    async with bed.working(lease_seconds=lease):
+        await until(lambda: begun)
+        cut_at = time.monotonic()
+        troubled.requests = lambda request: isinstance(request, Heartbeat | Exchange)
+        await until(lambda: stopped)
+        # The last heartbeat that came through was sent before the cut, so the lease ends at the latest one lease after.
+        assert stopped[0] < cut_at + lease
+        troubled.requests = lambda _: False
+
+    assert "fenced" in bed.ear.names()

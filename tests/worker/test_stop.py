@@ -1,0 +1,152 @@
+"""Stopping: what runs may finish, what will not is given back, and no attempt is lost by it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import tenure
+from tenure.handler.context import Context
+from tests.worker.bed import Bed, until
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_running_handler_may_finish_and_waiting_jobs_are_given_back(bed: Bed) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await go_on.wait()
+
+    kind = bed.handle(work)
+    first = bed.enqueue(kind)
+    async with bed.working(concurrency=1) as worker:
+        await begun.wait()
+        second = bed.enqueue(kind)
+        worker.stop()
+        await until(lambda: worker.stats().is_stopping)
+        go_on.set()
+
+    assert (bed.job(first).state, bed.job(second).state) == ("succeeded", "queued")
+    assert bed.job(second).attempt == 0
+
+
+@pytest.mark.parametrize("way", ["check", "snooze"])
+async def test_a_long_handler_sees_the_stop_and_gives_its_job_back(bed: Bed, way: str) -> None:
+    begun = threading.Event()
+
+    def long(ctx: Context) -> None:
+        begun.set()
+        assert ctx.stopping.wait(10)
+        if way == "snooze":
+            raise tenure.Snooze(0, "going on elsewhere")
+        ctx.check()
+
+    job_id = bed.enqueue(bed.handle(long))
+    async with bed.working() as worker:
+        await until(begun.is_set)
+        worker.stop()
+
+    job = bed.job(job_id)
+    assert (job.state, job.attempt) == ("queued", 0)
+    assert bed.attempts(job_id)[0].failure_class == ("snoozed" if way == "snooze" else "shutdown")
+
+
+async def test_an_async_handler_can_wait_for_the_stop(bed: Bed) -> None:
+    begun = asyncio.Event()
+
+    async def long(ctx: Context) -> str:
+        begun.set()
+        await ctx.stopping.wait_async()
+        return "saved"
+
+    job_id = bed.enqueue(bed.handle(long))
+    async with bed.working() as worker:
+        await begun.wait()
+        worker.stop()
+
+    assert bed.job(job_id).result == "saved"
+
+
+@pytest.mark.parametrize("how", ["grace is over", "asked twice"])
+async def test_a_handler_that_goes_on_is_stopped_and_its_job_released(bed: Bed, how: str) -> None:
+    begun, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def endless() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+
+    job_id = bed.enqueue(bed.handle(endless))
+    async with bed.working(grace_seconds=0.1 if how == "grace is over" else 60.0) as worker:
+        await begun.wait()
+        worker.stop()
+        if how == "asked twice":
+            worker.stop()
+        await cleaned.wait()
+
+    job = bed.job(job_id)
+    assert (job.state, job.attempt) == ("queued", 0)
+    assert bed.attempts(job_id)[0].failure_class == "shutdown"
+
+
+async def test_a_thread_that_will_not_stop_is_left_behind_and_its_job_released(bed: Bed) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def deaf() -> str:
+        begun.set()
+        go_on.wait(20)
+        ended.set()
+        return "too late"
+
+    job_id = bed.enqueue(bed.handle(deaf))
+    began = time.monotonic()
+    async with bed.working(grace_seconds=0.1) as worker:
+        await until(begun.is_set)
+        worker.stop()
+
+    assert time.monotonic() - began < 8
+    job = bed.job(job_id)
+    assert (job.state, job.attempt) == ("queued", 0)
+    go_on.set()
+    await until(ended.is_set)
+    assert bed.job(job_id).state == "queued"
+
+
+async def test_an_async_handler_that_swallows_its_cancellation_is_left_behind(bed: Bed) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        begun.set()
+        while not go_on.is_set():
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:
+                continue
+
+    job_id = bed.enqueue(bed.handle(stubborn))
+    async with bed.working(grace_seconds=0.1) as worker:
+        await begun.wait()
+        worker.stop()
+
+    assert (bed.job(job_id).state, bed.job(job_id).attempt) == ("queued", 0)
+    assert "left_behind" in bed.ear.names()
+    go_on.set()
+    await asyncio.sleep(0)
+
+
+async def test_a_worker_that_was_stopped_before_it_ran_takes_nothing(bed: Bed) -> None:
+    async def work() -> None: ...
+
+    job_id = bed.enqueue(bed.handle(work))
+    worker = bed.worker()
+    worker.stop()
+    await asyncio.wait_for(worker.run(), 5)
+
+    assert bed.job(job_id).attempt == 0
