@@ -41,7 +41,7 @@ test: $(STAMP) ## Run all tests, on both engines (a part of them: ARGS='tests/un
 test-quick: $(STAMP) ## Run the tests that take little time
 	$(BIN)/pytest -m 'not slow' $(ARGS)
 
-bench: $(STAMP) ## Measure against bare SQL on this machine
+bench: $(STAMP) ## Measure Tenure beside its peers and the bare engines, on this machine
 	$(BIN)/python -m benchmarks $(ARGS)
 
 chaos: $(STAMP) ## Kill, cut and fill things for as long as you like
