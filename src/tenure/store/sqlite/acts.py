@@ -8,7 +8,22 @@ from typing import Any, Final
 from tenure.store import base
 from tenure.store import operating as ordered
 from tenure.store import reading as asked
-from tenure.store.sqlite import beat, claim, enqueue, expire, ledger, moves, operating, prune, reading, settle
+from tenure.store import scheduling as timed
+from tenure.store import summary as summed
+from tenure.store.sqlite import (
+    beat,
+    claim,
+    enqueue,
+    expire,
+    ledger,
+    moves,
+    operating,
+    prune,
+    reading,
+    scheduling,
+    settle,
+    summary,
+)
 from tenure.store.sqlite.transaction import Transaction
 
 Act = Callable[[Transaction, Any], Any]
@@ -35,6 +50,10 @@ WRITES: Final[Mapping[type, Act]] = {
     ordered.RemoveWorkers: prune.remove_workers,
     ordered.AppendEvents: ledger.append_events,
     ordered.RecordEffect: ledger.record_effect,
+    timed.SetSchedules: scheduling.set_schedules,
+    timed.TickSchedule: scheduling.tick_schedule,
+    timed.PauseSchedules: scheduling.pause_schedules,
+    timed.RemoveSchedules: scheduling.remove_schedules,
 }
 
 READS: Final[Mapping[type, Act]] = {
@@ -50,4 +69,9 @@ READS: Final[Mapping[type, Act]] = {
     asked.ListEvents: reading.list_events,
     asked.ListAudit: reading.list_audit,
     asked.ListEffects: reading.list_effects,
+    timed.ListSchedules: scheduling.list_schedules,
+    summed.Summary: summary.summarize,
+    summed.Standing: summary.stand,
+    summed.Inspect: summary.inspect,
+    summed.Prunable: summary.count_prunable,
 }

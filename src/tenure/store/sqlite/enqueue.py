@@ -45,8 +45,10 @@ def insert(
     create_queues: Mapping[str, QueuePolicy] | None = None,
     *,
     is_gated: bool = True,
+    tolerates: bool = False,
 ) -> list[Enqueued]:
-    """Insert jobs. The follow-ups of a completed job pass every gate: settling is never refused."""
+    """Insert jobs. The follow-ups of a completed job pass every gate (not `is_gated`): settling is never refused.
+    `tolerates`: a key that is taken for another payload is no error, whatever the queue's policy says."""
     if create_queues:
         _create_missing(transaction, create_queues)
     now = transaction.now
@@ -78,7 +80,7 @@ def insert(
     if made == len(jobs):
         answers = [Enqueued(job.id) for job in jobs]
     else:
-        answers = _sort_out(transaction, jobs, keyed)
+        answers = _sort_out(transaction, jobs, keyed, tolerates)
     transaction.record("queued", (answer.id for answer in answers if not answer.duplicate))
     return answers
 
@@ -159,17 +161,20 @@ def _key_columns(job: NewJob, term: Row) -> tuple[str | None, str | None, str | 
 
 
 def _sort_out(
-    transaction: Transaction, jobs: Sequence[NewJob], keyed: Mapping[JobId, tuple[NewJob, Row, Row]]
+    transaction: Transaction,
+    jobs: Sequence[NewJob],
+    keyed: Mapping[JobId, tuple[NewJob, Row, Row]],
+    tolerates: bool,
 ) -> list[Enqueued]:
     """Some rows were not inserted: each of those had its id taken (an earlier try of ours) or its key."""
     answers = []
     for job in jobs:
         is_there = transaction.one(load("enqueue_found"), (job.id,)) is not None
-        answers.append(Enqueued(job.id) if is_there else _duplicate(transaction, *keyed[job.id]))
+        answers.append(Enqueued(job.id) if is_there else _duplicate(transaction, *keyed[job.id], tolerates))
     return answers
 
 
-def _duplicate(transaction: Transaction, job: NewJob, term: Row, row: Row) -> Enqueued:
+def _duplicate(transaction: Transaction, job: NewJob, term: Row, row: Row, tolerates: bool) -> Enqueued:
     holder = transaction.one(load("enqueue_holder"), (row[_ROW_SLOT],))
     assert holder is not None
     window = term[_WINDOW]
@@ -177,7 +182,7 @@ def _duplicate(transaction: Transaction, job: NewJob, term: Row, row: Row) -> En
         transaction.run(load("enqueue_free_slot"), (holder[0],))
         transaction.run(_FULL, row)
         return Enqueued(job.id)
-    if term[_KEY_CONFLICT] == "error" and holder[2] != row[_ROW_HASH]:
+    if not tolerates and term[_KEY_CONFLICT] == "error" and holder[2] != row[_ROW_HASH]:
         raise KeyConflict(
             f"Key {job.key!r} of kind {job.kind!r} belongs to job {holder[0]}, which has another payload. Nothing was enqueued. "
             f"Use another key, or enqueue the same payload."

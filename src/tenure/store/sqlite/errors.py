@@ -38,6 +38,8 @@ _CONSTRAINTS: Final = {
     "job_kind_not_blank": "kind must not be blank, nor longer than 200 characters",
     "job_attempts_sound": "max_attempts must be at least 1",
     "job_priority_32_bits": "priority must fit into 32 bits",
+    "schedule_name_not_blank": "a schedule's name must not be blank, nor longer than 200 characters",
+    "schedule_spec_is_json": "a schedule's spec must be JSON",
     "worker_id_not_blank": "a worker's id must not be blank",
     "worker_executor_kind_known": "the worker's profile_kind is not one of the known executor kinds",
     "worker_status_known": "a worker's status must be ok, warn or error",

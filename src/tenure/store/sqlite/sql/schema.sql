@@ -245,6 +245,19 @@ CREATE TABLE tenure_lease (
     until INTEGER NOT NULL
 ) STRICT;
 
+-- schedule: what is declared to run by the clock, and which tick was dealt with last. The row decides that a tick happens once.
+CREATE TABLE tenure_schedule (
+    name TEXT NOT NULL PRIMARY KEY,
+    spec TEXT NOT NULL,
+    last_tick INTEGER NOT NULL,
+    paused_at INTEGER,
+    paused_by TEXT,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    CONSTRAINT schedule_name_not_blank CHECK (trim(name) <> '' AND length(name) <= 200),
+    CONSTRAINT schedule_spec_is_json CHECK (json_valid(spec))
+) STRICT;
+
 -- event: append-only; lifecycle rows only for queues that ask for them.
 CREATE TABLE tenure_event (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
