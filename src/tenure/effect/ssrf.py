@@ -1,0 +1,356 @@
+"""HTTP out to addresses that a job names, without becoming a tunnel into the network the worker stands in.
+
+A name is resolved once, every address it has is judged, and the connection goes to the address that was judged: a
+name that answers differently the second time is never asked a second time. Certificate and Host header still go by
+the name. Each redirect is a new request and is judged anew. Nothing here reads proxy settings from the environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import io
+import ipaddress
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from tenure.errors import TenureError, UsageError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolver = Callable[[str, int], Sequence[str]]
+
+_NETWORKS = "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10 ::1/128"
+_PRIVATE = tuple(map(ipaddress.ip_network, _NETWORKS.split()))
+_METADATA = tuple(map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32")))
+# Prefixes that carry an IPv4 address inside, which somebody else's gateway would unpack for us.
+_CARRIERS = ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
+_TRANSLATED = tuple(map(ipaddress.ip_network, _CARRIERS))
+_HOST_NAME = re.compile(
+    r"(?=.{1,253}\Z)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
+)
+_NUMBER = re.compile(r"0x[0-9a-f]*|\d+")
+_REDIRECTS = {301, 302, 303, 307, 308}
+_NOT_FOR_OTHERS = {"authorization", "cookie", "proxy-authorization"}
+_CHUNK = 64 * 1024
+
+
+class AddressBlocked(UsageError):
+    """The URL leads to an address that jobs may not reach. Nothing was sent."""
+
+    code = "address_blocked"
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(
+            f"Request to {_without_secrets(url)} is refused: {why}. Nothing was sent. "
+            "If jobs are meant to reach it, an operator has to allow it in the policy for outgoing requests."
+        )
+
+
+class RequestFailed(TenureError):
+    """The request got no usable answer: connection, TLS, time or size. Whether it arrived is unknown."""
+
+    code = "request_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class SsrfPolicy:
+    """Where jobs may send requests.
+
+    Attributes:
+        allow_hosts: If given, only these names: "api.example.com", or "*.example.com" for all below it.
+        allow_private: Also addresses of the worker's own network and machine. Link-local ones (where clouds keep
+            their metadata), multicast and unspecified ones stay shut.
+        allow_http: Whether requests may go unencrypted.
+        ports: If given, only these.
+    """
+
+    allow_hosts: frozenset[str] = frozenset()
+    allow_private: bool = False
+    allow_http: bool = True
+    ports: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL that was judged, with the one address to connect to."""
+
+    url: SplitResult
+    host: str
+    port: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+    url: str
+    redirects: int
+
+
+def resolve_by_system(host: str, port: int) -> Sequence[str]:
+    """All addresses of a name, as the machine's resolver says."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def judge(url: str, policy: SsrfPolicy, resolver: Resolver = resolve_by_system) -> Target:
+    """Resolve and check a URL.
+
+    Raises:
+        AddressBlocked: It is malformed, or any address of its host is one that jobs may not reach.
+        RequestFailed: The name could not be resolved.
+    """
+    parts, host, port = _parse(url, policy)
+    literal = _literal(url, host)
+    try:
+        found = [str(literal)] if literal else list(resolver(host, port))
+    except OSError as exc:
+        raise RequestFailed(f"The name {host!r} could not be resolved: {exc}. Check it, and the worker's DNS.") from exc
+    if not found:
+        raise RequestFailed(f"The name {host!r} has no address. Check it, and the worker's DNS.")
+    for address in found:  # one bad address condemns the name: a resolver that mixes them is playing for a retry
+        if why := why_blocked(_address(url, address), allow_private=policy.allow_private):
+            raise AddressBlocked(url, f"{host!r} is {address}, which {why}")
+    return Target(parts, host, port, found[0])
+
+
+def why_blocked(address: Address, *, allow_private: bool = False) -> str | None:
+    """Why jobs may not reach this address, or None."""
+    if address.is_multicast or address == ipaddress.IPv4Address("255.255.255.255"):
+        return "is a group of machines"
+    if address.is_unspecified:
+        return "means every address of this machine"
+    if any(address in network for network in _METADATA if network.version == address.version):
+        return "is link-local, where clouds keep their metadata"
+    is_private = any(address in network for network in _PRIVATE if network.version == address.version)
+    if not is_private and any(address in network for network in _TRANSLATED if network.version == address.version):
+        return "carries another address inside"
+    if is_private or not address.is_global:
+        return None if is_private and allow_private else "is not a public address"
+    return None
+
+
+def request(
+    method: str,
+    url: str,
+    *,
+    policy: SsrfPolicy,
+    headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    timeout: float = 30.0,
+    max_body: int = 1 << 20,
+    max_redirects: int = 0,
+    resolver: Resolver = resolve_by_system,
+    context: ssl.SSLContext | None = None,
+) -> Response:
+    """Send one request and read the answer, all within `timeout` seconds (name resolution apart).
+
+    Raises:
+        AddressBlocked: This URL, or one it redirects to, leads where jobs may not go.
+        RequestFailed: No complete answer in time, or one larger than `max_body`.
+    """
+    deadline = time.monotonic() + timeout
+    sent = {"Accept-Encoding": "identity", "User-Agent": "tenure", **(headers or {})}
+    for hops in range(max_redirects + 1):
+        target = judge(url, policy, resolver)
+        answer = _exchange(method, target, sent, body, deadline, max_body, context or ssl.create_default_context())
+        location = answer.headers.get("location")
+        if answer.status not in _REDIRECTS or location is None or hops == max_redirects:
+            return Response(answer.status, answer.headers, answer.body, url, hops)
+        new = urljoin(url, location)
+        if target.url.scheme == "https" and not new.lower().startswith("https:"):
+            raise AddressBlocked(new, "a redirect may not lead away from https")
+        if answer.status == 303 or (answer.status in {301, 302} and method == "POST"):
+            method, body = "GET", b""
+        sent = _for_redirect(sent, url, new, keeps_body=bool(body))
+        url = new
+    raise AssertionError("the loop returns on its last round")
+
+
+def sign(secret: bytes, body: bytes, timestamp: int) -> str:
+    """The value of a signature header: the receiver can tell who sent it, that it is whole, and when."""
+    return f"t={timestamp},v1={_mac(secret, body, timestamp)}"
+
+
+def verify(header: str, secrets: Sequence[bytes], body: bytes, *, now: float, tolerance: float = 300.0) -> bool:
+    """Whether the header was made by `sign` with one of the secrets, for this body, not long ago."""
+    fields = dict(part.split("=", 1) for part in header.split(",") if "=" in part)
+    if not re.fullmatch(r"\d{1,12}", fields.get("t", "")) or abs(now - int(fields["t"])) > tolerance:
+        return False
+    given = fields.get("v1", "").encode(errors="replace")
+    # All are compared, so that the time taken does not tell which one fits.
+    fits = [hmac.compare_digest(given, _mac(secret, body, int(fields["t"])).encode()) for secret in secrets]
+    return any(fits)
+
+
+def _parse(url: str, policy: SsrfPolicy) -> tuple[SplitResult, str, int]:
+    if any(ord(char) <= 32 or ord(char) == 127 for char in url) or "\\" in url:
+        raise AddressBlocked(url, "it contains spaces, control characters or backslashes")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = (parts.hostname or "").removesuffix(".")
+        if not host.isascii():
+            host = host.encode("idna").decode().lower()
+    except ValueError as exc:
+        raise AddressBlocked(url, f"it is no URL ({exc})") from exc
+    if parts.scheme not in {"http", "https"} or (parts.scheme == "http" and not policy.allow_http):
+        raise AddressBlocked(url, f"the scheme {parts.scheme!r} is not allowed")
+    if "@" in parts.netloc or not host or "%" in host:
+        raise AddressBlocked(url, "it must name a host, without user, password or zone")
+    port = port if port is not None else 443 if parts.scheme == "https" else 80
+    if port == 0 or (policy.ports and port not in policy.ports):
+        raise AddressBlocked(url, f"port {port} is not allowed")
+    if policy.allow_hosts and not any(_matches(host, pattern.lower()) for pattern in policy.allow_hosts):
+        raise AddressBlocked(url, f"host {host!r} is not on the list of allowed hosts")
+    return parts, host, port
+
+
+def _matches(host: str, pattern: str) -> bool:
+    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
+
+
+def _literal(url: str, host: str) -> Address | None:
+    """The address that the host is, or None for a name. Odd spellings of addresses are neither."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    if _NUMBER.fullmatch(host.rpartition(".")[2]):  # 2130706433, 0x7f.1, 127.1: what C libraries take for an address
+        raise AddressBlocked(url, f"host {host!r} is an odd way to write an address")
+    if not _HOST_NAME.fullmatch(host):
+        raise AddressBlocked(url, f"host {host!r} is no name of a host")
+    return None
+
+
+def _address(url: str, text: str) -> Address:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError as exc:
+        raise AddressBlocked(url, f"its name resolves to {text!r}, which is no address") from exc
+
+
+def _exchange(
+    method: str,
+    target: Target,
+    headers: Mapping[str, str],
+    body: bytes,
+    deadline: float,
+    max_body: int,
+    context: ssl.SSLContext,
+) -> Response:
+    url = target.url
+    connection = http.client.HTTPConnection(target.host, target.port)
+    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    try:
+        with _connect(target, deadline, context) as sock:
+            connection.sock = cast(socket.socket, _Timed(sock, deadline))
+            connection.request(method, path, body or None, {"Host": _host_header(target), **headers})
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Response(answer.status, found, _read(answer, max_body, target), url.geturl(), 0)
+    except (OSError, http.client.HTTPException) as exc:
+        raise RequestFailed(
+            f"{method} {_without_secrets(url.geturl())} failed: {type(exc).__name__}: {exc}. Whether it arrived is "
+            "unknown; repeat it only if the receiver tells repeats apart."
+        ) from exc
+
+
+def _connect(target: Target, deadline: float, context: ssl.SSLContext) -> socket.socket:
+    sock = socket.create_connection((target.address, target.port), timeout=_left(deadline))
+    if target.url.scheme != "https":
+        return sock
+    try:
+        sock.settimeout(_left(deadline))
+        return context.wrap_socket(sock, server_hostname=target.host)
+    except BaseException:
+        sock.close()
+        raise
+
+
+class _Timed:
+    """A socket, as far as http.client uses one, whose every read and write has only what is left of one deadline.
+
+    A timeout of the socket itself starts anew with each byte, so a slow answer could hold a worker for ever.
+    """
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock = sock
+        self._deadline = deadline
+
+    def sendall(self, data: bytes) -> None:
+        self._sock.settimeout(_left(self._deadline))
+        self._sock.sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_TimedReader(self._sock, self._deadline))
+
+    def close(self) -> None:
+        """Left to whoever opened the socket: http.client closes it before the body is read."""
+
+
+class _TimedReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock = sock
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        self._sock.settimeout(_left(self._deadline))
+        return self._sock.recv_into(buffer)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the time for the whole request is over")
+    return left
+
+
+def _read(answer: http.client.HTTPResponse, max_body: int, target: Target) -> bytes:
+    body = bytearray()
+    while chunk := answer.read(min(_CHUNK, max_body + 1 - len(body))):
+        body += chunk
+        if len(body) > max_body:
+            raise RequestFailed(f"The answer of {target.host!r} is larger than {max_body} bytes and was not read on.")
+    return bytes(body)
+
+
+def _host_header(target: Target) -> str:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return host if target.port == (443 if target.url.scheme == "https" else 80) else f"{host}:{target.port}"
+
+
+def _for_redirect(headers: Mapping[str, str], old: str, new: str, *, keeps_body: bool) -> dict[str, str]:
+    """Headers to send along: credentials and signatures only to the same scheme, host and port."""
+    before, after = urlsplit(old), urlsplit(new)
+    same = (before.scheme, before.netloc) == (after.scheme, after.netloc)
+    return {
+        name: value
+        for name, value in headers.items()
+        if (same or not (name.lower() in _NOT_FOR_OTHERS or "signature" in name.lower() or "key" in name.lower()))
+        and (keeps_body or not name.lower().startswith("content-"))
+    }
+
+
+def _mac(secret: bytes, body: bytes, timestamp: int) -> str:
+    return hmac.new(secret, f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+def _without_secrets(url: str) -> str:
+    """The URL as errors show it: no user, no query."""
+    shown = re.sub(r"//[^/@\s]*@", "//", url.partition("?")[0].partition("#")[0])
+    return repr(shown[:200])
