@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.model.job import Enqueued
+from tenure.model.policy import QueuePolicy
 from tenure.store.base import Enqueue
 
 _MOST_JOBS = 1000
@@ -159,7 +160,7 @@ class Gather:
 def _merge(batch: list[_Waiting]) -> Enqueue:
     if len(batch) == 1:
         return batch[0].request
-    create = {}
+    create: dict[str, QueuePolicy] = {}
     for waiting in batch:
         create.update(waiting.request.create_queues)
     return Enqueue([job for waiting in batch for job in waiting.request.jobs], create)

@@ -134,7 +134,7 @@ def encode_claim(claim: Claim, marks: str | None) -> str:
 
 
 def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> list[Grant]:
-    """Grants in claim order. Lines of several queues are merged by rank, run_at and id, unless their order is strict."""
+    """Grants in claim order. Lines of several queues are merged by rank, run_at, id, unless strict."""
     ordered: list[tuple[int, int, str, Grant]] = []
     lines = granted["lines"]
     for queue, until, started, rows in lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -26,7 +27,7 @@ from tenure.store.base import (
     Subscription,
 )
 from tenure.store.postgres import migrate as migrations
-from tenure.store.postgres import moves, operating, reading, scheduling
+from tenure.store.postgres import moves, operating, reading, scheduling, summary
 from tenure.store.postgres.call import Call
 from tenure.store.postgres.errors import driver_errors, is_safe, translate
 from tenure.store.postgres.gather import Gather
@@ -34,10 +35,11 @@ from tenure.store.postgres.link import Link
 from tenure.store.postgres.listen import Listener
 from tenure.store.postgres.marks import Marks
 from tenure.store.postgres.pool import Pool
+from tenure.store.summary import Inspect
 
 T = TypeVar("T")
 
-_CALLS: dict[type[Any], Call] = {**moves.CALLS, **reading.CALLS, **operating.CALLS, **scheduling.CALLS}
+_CALLS: dict[type[Any], Call] = {**moves.CALLS, **reading.CALLS, **operating.CALLS, **scheduling.CALLS, **summary.CALLS}
 _TRIES = 6
 
 
@@ -67,6 +69,8 @@ class PostgresStore:
             return cast(
                 T, self._exchange(request, lambda argument: self._run("exchange", argument, self._pool, tries=1))
             )
+        if type(request) is Inspect:
+            return cast(T, summary.inspect(self.url, lambda: self._run("newest", None, self._pool)))
         call = _call_for(request)
         pool = self._pulse if type(request) is Heartbeat else self._pool
         answer = self._run(call.function, call.encode(request), pool)
@@ -79,6 +83,8 @@ class PostgresStore:
             return cast(T, await self._gather.aenqueue(request))
         if isinstance(request, (Exchange, Claim)):
             return cast(T, await self._aexchange(request))
+        if type(request) is Inspect:
+            return await asyncio.get_running_loop().run_in_executor(None, lambda: self.do(request))
         call = _call_for(request)
         pool = self._pulse if type(request) is Heartbeat else self._pool
         answer = await self._arun(call.function, call.encode(request), pool)
@@ -136,8 +142,6 @@ class PostgresStore:
 
     async def aclose(self) -> None:
         """The same; closing sockets does not block for long, but the listener's thread is joined elsewhere."""
-        import asyncio
-
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def _connect(self) -> Link:
@@ -168,8 +172,6 @@ class PostgresStore:
         raise InternalError("unreachable: the last try either answers or raises")
 
     async def _arun(self, function: str, argument: str | None, pool: Pool, tries: int = _TRIES) -> Any:
-        import asyncio
-
         for attempt in range(1, tries + 1):
             link = await pool.atake()
             self._statements += 1
