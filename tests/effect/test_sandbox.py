@@ -237,9 +237,29 @@ def test_the_network_is_open_only_when_the_policy_says_so(
     assert not any(report[name]["done"] for name in ("connect_unix_socket", "connect_abstract_socket", "read_database"))
 
 
+def test_sockets_of_files_reach_only_the_childs_own(
+    world: World, reports: dict[str, dict[str, Any]], outside: tuple[Path, int, str]
+) -> None:
+    report = report_of(world, reports, outside, network="host", unix_sockets=True)
+
+    assert not report["connect_unix_socket"]["done"]
+    assert not report["connect_abstract_socket"]["done"]
+    assert report["use_own_unix_socket"]["done"] == ("namespaces" in plan_layers(world)), report["use_own_unix_socket"]
+
+
+def test_the_child_has_no_privileges_at_all(workspace: Path) -> None:
+    answer = AS_WE_ARE.run(workspace, ["-c", "print(open('/proc/self/status').read())"])
+
+    status = dict(line.split(":\t", 1) for line in answer["stdout"].splitlines() if ":\t" in line)
+    assert {status[name].strip("0") for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {""}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert "0" not in status["Uid"].split() + status["Gid"].split()
+
+
 # Hostile use of resources, in each world.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "limits", "reasons"),
     [
@@ -259,7 +279,7 @@ def test_a_hostile_program_is_stopped_and_leaves_nothing(
 ) -> None:
     script = [str(CHILDREN / "hostile.py"), program]
 
-    answer = world.run(workspace, script, env={"MARKER": marker}, timeout=3, grace=0.3, limits=limits)
+    answer = world.run(workspace, script, env={"MARKER": marker}, timeout=2, grace=0.3, limits=limits)
 
     assert answer.get("reason") in reasons, {**answer, "stdout": ""}
     assert answer["exit_code"] != 0 or program == "daemon"
@@ -286,7 +306,11 @@ def test_when_the_worker_is_killed_its_whole_tree_dies(world: World, workspace: 
         worker.kill()  # a subreaper that is itself killed loses its daemons: said in keeper.py, not promised
 
     wait_until(lambda: processes_with(marker) == [])
-    worker.communicate()
+    told, _ = worker.communicate()
+    if worker.returncode == 0:
+        assert json.loads(told)["reason"] == "lost"
+    else:
+        assert worker.returncode == -signal.SIGKILL
 
 
 def test_neighbours_finish_while_a_fork_bomb_runs(workspace: Path, place: Path, marker: str) -> None:

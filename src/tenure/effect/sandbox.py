@@ -101,7 +101,8 @@ class SandboxPolicy:
             handed to the user the child runs as.
         readable: Further files and folders that may be read and executed, besides the system's programs.
         network: "none", or "host" for what the worker itself may reach.
-        unix_sockets: Whether sockets in the file system may be opened; those outside stay out of sight.
+        unix_sockets: Whether sockets in the file system may be used, among the child's own processes. Those outside
+            stay out of sight; without namespaces they could not, so then there are none.
         require: Layers that must hold.
         allow_degraded: Accept a machine without them. What is there is still used.
         run_as: The user of the child when the worker is root.
@@ -153,7 +154,7 @@ def plan(policy: SandboxPolicy, offer: SandboxOffer) -> Plan:
         "writable": [str(_folder(path)) for path in policy.writable],
         "links": links,
         "network": policy.network == "host",
-        "families": _families(policy),
+        "families": _families(policy, offer),
         "run_as": policy.run_as,
     }
     return Plan(offer.layers, lacking, spec)
@@ -228,6 +229,7 @@ def _folder(path: Path) -> Path:
     return real
 
 
-def _families(policy: SandboxPolicy) -> list[int]:
+def _families(policy: SandboxPolicy, offer: SandboxOffer) -> list[int]:
+    """What may be opened. Landlock does not guard sockets in the file system: only a tree of files without them."""
     families = [seccomp.AF_INET, seccomp.AF_INET6] if policy.network == "host" else []
-    return [*families, seccomp.AF_UNIX] if policy.unix_sockets else families
+    return [*families, seccomp.AF_UNIX] if policy.unix_sockets and "namespaces" in offer.layers else families

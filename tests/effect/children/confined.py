@@ -45,6 +45,7 @@ def main(order: dict[str, Any]) -> None:
         readable=tuple(Path(path) for path in order["readable"]),
         allow_degraded=order.get("allow_degraded", False),
         network=order.get("network", "none"),
+        unix_sockets=order.get("unix_sockets", False),
     )
     command = Command(
         argv=(*order["argv"], *([str(os.getpid())] if order.get("tell_pid") else [])),

@@ -350,6 +350,15 @@ def use_threads() -> object:
         return sum(pool.map(len, ["a", "bb"]))
 
 
+def use_own_unix_socket() -> object:
+    """Neither an escape nor always allowed: the policy says."""
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind("own.sock")
+        server.listen()
+        client.connect("own.sock")
+        return client.getpeername()
+
+
 def outcome(function: Attempt) -> dict[str, object]:
     try:
         return {"done": True, "loot": repr(function())[:200]}
@@ -358,6 +367,6 @@ def outcome(function: Attempt) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    chosen = {name: attempts[name] for name in CHOSEN}
+    chosen = {name: attempts[name] for name in CHOSEN} | {"use_own_unix_socket": use_own_unix_socket}
     report = {name: outcome(function) for name, function in {**chosen, **allowed}.items()}
     print(json.dumps(report))

@@ -1,0 +1,70 @@
+"""Control groups: made where allowed, killed whole, swept after a dead worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tenure.effect import cgroup
+from tenure.effect.cgroup import Cgroup
+from tenure.effect.limits import Limits
+
+
+@pytest.fixture
+def group() -> Iterator[Cgroup]:
+    made = cgroup.create()
+    if made is None:
+        pytest.skip("no version 2 control group may be made here; `offers()` says so too")
+    yield made
+    made.remove()
+
+
+def test_removing_a_group_kills_who_is_in_it(group: Cgroup) -> None:
+    if cgroup.KILL not in group.powers:
+        pytest.skip("this kernel has no cgroup.kill")
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    (group.path / "cgroup.procs").write_text(str(sleeper.pid))
+
+    group.remove()
+
+    assert sleeper.wait(20) == -9
+    group.remove()
+    assert not group.path.exists()
+
+
+def test_a_group_of_a_dead_worker_is_swept_and_one_of_a_live_worker_stays(group: Cgroup) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = group.path.parent / f"tenure-{gone.pid}-0badcafe"
+    left.mkdir()
+
+    another = cgroup.create(group.path.parent)
+
+    assert another is not None
+    another.remove()
+    assert not left.exists()
+    assert group.path.exists()
+
+
+def test_limits_are_written_as_the_kernel_reads_them(tmp_path: Path) -> None:
+    """In a folder with the files of a group: not every machine lets us have memory and pids for real."""
+    group = Cgroup(tmp_path, frozenset({cgroup.MEMORY, cgroup.PIDS}))
+
+    group.limit(Limits(memory_bytes=1000, processes=10))
+
+    assert (tmp_path / "memory.max").read_text() == "1000"
+    assert (tmp_path / "pids.max").read_text() == "12"
+    assert not group.ran_out_of_memory()
+    (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n")
+    assert group.ran_out_of_memory()
+
+
+def test_where_none_can_be_made_nothing_is_offered(tmp_path: Path) -> None:
+    assert cgroup.create(tmp_path / "missing") is None
+    assert cgroup.powers(tmp_path / "missing") == frozenset()
+    assert cgroup.create(tmp_path) is None, "an ordinary folder is no group"
+    assert list(tmp_path.iterdir()) == []
