@@ -80,7 +80,7 @@ def demo(
         shown = Shown(all(one.ok for one in findings), seconds, found.partition("://")[0], findings)
         rows = [(state("yes" if one.ok else "no"), one.name, one.says) for one in findings]
         columns = ("held", "what_was_shown", "what_the_database_says")
-        screen.show(shown, Grid(columns, rows, wide=frozenset({columns[2]})))
+        screen.show(shown, Grid(columns, rows, wide=columns[2], title="\nWhat the database says"))
         screen.note(f"{seconds:.0f} seconds." + (f" Left for a look: {folder}" if keep else " Next: tenure init"))
     if not shown.ok:
         raise typer.Exit(1)

@@ -58,7 +58,8 @@ def ls(
         for one in page.items
     ]
     screen.show(
-        answers.DeadLetters(page.items, page.next), Grid(("id", "triage", "kind", "died", "class", "error"), rows)
+        answers.DeadLetters(page.items, page.next),
+        Grid(("id", "triage", "kind", "died", "class", "error"), rows, wide="error", drop=("class", "error", "died")),
     )
     if page.next is not None:
         screen.note(f"There are more: --after {page.next}")
@@ -97,6 +98,7 @@ def show(
         Grid(
             ("attempt", "outcome", "class", "ended", "worker"),
             [(one.attempt, state(one.outcome), one.failure_class, one.ended_at, one.worker) for one in attempts],
+            drop=("worker",),
             title="Attempts",
         ),
     )
@@ -118,7 +120,8 @@ def groups(triage: TriageOption = None, limit: Limit = 50, url: Url = None, as_j
             ("fingerprint", "letters", "pending", "kind", "queue", "last", "error"),
             rows,
             right=frozenset({"letters", "pending"}),
-            wide=frozenset({"error"}),
+            wide="error",
+            drop=("pending", "queue", "last"),
         ),
     )
     if found:

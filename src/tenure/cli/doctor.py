@@ -41,7 +41,7 @@ def doctor(
     screen = Screen(as_json)
     screen.show(
         found,
-        Grid(("check", "is", "finding"), rows, wide=frozenset({"finding"})),
+        Grid(("check", "is", "finding"), rows, wide="finding"),
         *([Facts(fixes, title="To fix")] if fixes else []),
     )
     sys.stdout.flush()

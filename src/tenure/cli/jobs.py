@@ -85,7 +85,10 @@ def ls(
         for job in page.items
     ]
     columns = ("id", "state", "kind", "queue", "attempt", "created", "says")
-    screen.show(answers.Jobs(page.items, page.next), Grid(columns, rows))
+    screen.show(
+        answers.Jobs(page.items, page.next),
+        Grid(columns, rows, wide="says", drop=("says", "created", "attempt", "queue")),
+    )
     if page.next is not None:
         screen.note(f"There are more: --after {page.next}")
 
@@ -109,13 +112,15 @@ def show(job_id: JobIdArgument, url: Url = None, as_json: Json = False) -> None:
         parts.append(Passage(job.last_error, "Last error"))
     if letters:
         rows = [(one.id, state(one.triage), one.moved_at, one.triaged_by, one.triage_note) for one in letters]
-        parts.append(Grid(("dead_letter", "triage", "died", "by", "note"), rows, title="Dead letters"))
+        parts.append(
+            Grid(("dead_letter", "triage", "died", "by", "note"), rows, drop=("by", "note"), title="Dead letters")
+        )
     if effects:
         told = [(one.step, one.name, state(one.state), one.updated_at, one.key) for one in effects]
-        parts.append(Grid(("step", "effect", "state", "since", "key"), told, title="Effects"))
+        parts.append(Grid(("step", "effect", "state", "since", "key"), told, drop=("key",), title="Effects"))
     if events:
         happened = [(one.at, one.kind, text.to_json(one.data)) for one in events]
-        parts.append(Grid(("at", "event", "data"), happened, wide=frozenset({"data"}), title="Events"))
+        parts.append(Grid(("at", "event", "data"), happened, wide="data", title="Events"))
     screen.show(answers.JobShown(job, attempts, letters, effects, events), *parts)
 
 
@@ -132,7 +137,7 @@ def explain(job_id: JobIdArgument, url: Url = None, as_json: Json = False) -> No
     screen.show(
         found,
         Facts([("job", found.job_id), ("kind", found.kind), ("queue", found.queue), ("state", state(found.state))]),
-        Grid(("why", "in_words"), rows, wide=frozenset({"in_words"})),
+        Grid(("why", "in_words"), rows, wide="in_words"),
         *([Facts(fixes)] if fixes else []),
     )
 
@@ -186,7 +191,7 @@ def wait(
             pause = min(pause * 1.5, 0.5)
         screen = Screen(as_json, tenure.now())
     rows = [(job.id, state(job.shown_state), job.kind, text.first_line(job.last_error)) for job in found]
-    screen.show(answers.Jobs(found, None), Grid(("id", "state", "kind", "says"), rows))
+    screen.show(answers.Jobs(found, None), Grid(("id", "state", "kind", "says"), rows, wide="says"))
     if pending:
         screen.note(f"Time was up after {text.seconds(timeout or 0)} with {len(pending)} of {len(found)} not ended.")
         raise typer.Exit(124)
@@ -329,10 +334,10 @@ def _about(job: Job) -> Facts:
 
 
 def _took(job: Job) -> float | None:
-    begun = job.started_at or job.claimed_at
-    if begun is None or job.finished_at is None:
+    """How long the last attempt took."""
+    if job.claimed_at is None or job.finished_at is None:
         return None
-    return (job.finished_at - begun).total_seconds()
+    return (job.finished_at - job.claimed_at).total_seconds()
 
 
 def _attempts(attempts: list[Attempt]) -> Grid:
@@ -341,4 +346,4 @@ def _attempts(attempts: list[Attempt]) -> Grid:
         for one in attempts
     ]
     columns = ("attempt", "outcome", "class", "ended", "worker", "error")
-    return Grid(columns, rows, wide=frozenset({"error"}), title="Attempts that did not end well")
+    return Grid(columns, rows, wide="error", drop=("worker", "ended"), title="Attempts that did not end well")

@@ -57,7 +57,10 @@ def ls(
         for one in found
     ]
     columns = ("queue", "is", "waiting", "held", "attempts", "lease", "backoff", "limits", "profile")
-    screen.show(answers.Queues(found), Grid(columns, rows, right=frozenset({"waiting", "held", "attempts"})))
+    screen.show(
+        answers.Queues(found),
+        Grid(columns, rows, right=frozenset({"waiting", "held", "attempts"}), drop=("profile", "limits", "backoff")),
+    )
 
 
 @app.command("set")

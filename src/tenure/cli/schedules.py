@@ -44,7 +44,7 @@ def ls(url: Url = None, as_json: Json = False) -> None:
         for one, row in zip(shown, rows, strict=True)
     ]
     columns = ("schedule", "is", "cron", "zone", "kind", "queue", "last", "next")
-    Screen(as_json, now).show(answers.Schedules(shown), Grid(columns, told))
+    Screen(as_json, now).show(answers.Schedules(shown), Grid(columns, told, drop=("queue", "zone", "last")))
 
 
 @app.command("run")

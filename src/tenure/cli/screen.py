@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+GAP = 2
+FOLDED = 24
+WIDEST = 60
+
 STATE_STYLES = {
     "queued": "cyan",
     "retry_waiting": "yellow",
@@ -53,12 +57,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Rows under headings. `right` names the columns of numbers; `wide` the one that may be folded."""
+    """Rows under headings. On a terminal, `right` columns hold numbers, one `wide` column is folded to fit, and where
+    there is no room, the columns of `drop` are left out one after the other. Pipes always get all of them."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     right: frozenset[str] = frozenset()
-    wide: frozenset[str] = frozenset()
+    wide: str | None = None
+    drop: Sequence[str] = ()
     title: str | None = None
 
 
@@ -147,24 +153,26 @@ class Screen:
         return Group(Text(part.title, style="bold"), body, "") if part.title else body
 
     def _draw_grid(self, grid: Grid) -> Table:
-        from rich import box
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-        for name in grid.columns:
-            is_wide = name in grid.wide
+        words = [[self._word(value) for value in row] for row in grid.rows]
+        shown = _fitting(grid, words, console().width)
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        for index in shown:
+            name = grid.columns[index]
+            is_wide = name == grid.wide
             table.add_column(
                 name.replace("_", " "),
                 justify="right" if name in grid.right else "left",
                 no_wrap=not is_wide,
                 overflow="fold" if is_wide else "ellipsis",
-                ratio=1 if is_wide else None,
+                min_width=None if is_wide else _width(grid, words, index) if len(shown) > 1 else None,
             )
-        for row in grid.rows:
-            table.add_row(*(Text(self._word(value), style=_style(value)) for value in row))
+        for row, line in zip(grid.rows, words, strict=True):
+            table.add_row(*(Text(line[index], style=_style(row[index])) for index in shown))
         if not grid.rows:
-            table.add_row(Text("none", style="dim"), *("" for _ in grid.columns[1:]))
+            table.add_row(Text("none", style="dim"), *("" for _ in shown[1:]))
         return table
 
     def _draw_facts(self, facts: Facts) -> Table:
@@ -196,6 +204,22 @@ class Screen:
         if isinstance(value, str):
             return text.safe_lines(value) if is_long else text.safe(value)
         return f"{value:,}" if isinstance(value, int) else text.to_json(value)
+
+
+def _width(grid: Grid, words: Sequence[Sequence[str]], index: int) -> int:
+    """How wide a column wants to be. One that is folded, or holds whatever was said, is content with little."""
+    natural = max([len(grid.columns[index]), *(len(line[index]) for line in words)])
+    return min(natural, FOLDED) if grid.columns[index] == grid.wide else min(natural, WIDEST)
+
+
+def _fitting(grid: Grid, words: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The columns for which there is room."""
+    shown = list(range(len(grid.columns)))
+    for name in grid.drop:
+        if sum(_width(grid, words, index) + GAP for index in shown) - GAP <= width:
+            break
+        shown.remove(grid.columns.index(name))
+    return shown
 
 
 def _plain_lines(part: Part) -> Iterator[str]:

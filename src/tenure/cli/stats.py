@@ -44,6 +44,7 @@ def _parts(found: Overview) -> list[Part]:
             ("kind", "queue", "state", "jobs", "oldest"),
             [(one.kind, one.queue, state(one.state), one.jobs, one.oldest_at) for one in found.outstanding],
             right=frozenset({"jobs"}),
+            drop=("oldest",),
             title="1. What is outstanding?",
         ),
         Grid(
@@ -53,12 +54,14 @@ def _parts(found: Overview) -> list[Part]:
                 for one in found.failures
             ],
             right=frozenset({"letters"}),
-            wide=frozenset({"error"}),
+            wide="error",
+            drop=("last", "queue"),
             title="2. What failed and why?",
         ),
         Grid(
             ("job", "kind", "queue", "worker", "lease_ran_out"),
             [(one.job_id, one.kind, one.queue, one.worker, one.lease_until) for one in summary.stuck],
+            drop=("worker", "queue"),
             title=f"3. Is anything stuck? {'No.' if not summary.stuck_count else f'{summary.stuck_count} jobs.'}",
         ),
         Grid(
@@ -68,12 +71,14 @@ def _parts(found: Overview) -> list[Part]:
                 for one in lasted
             ],
             right=frozenset({"average", "p50", "p95", "longest", "waited_p50"}),
+            drop=("waited_p50", "average", "queue"),
             title=f"4. How long do jobs take? (succeeded in the last {window})",
         ),
         Grid(
             ("key", "kind", "queue", "jobs", "still_to_do"),
             [(one.key, one.kind, one.queue, one.jobs, one.active) for one in summary.repeated],
             right=frozenset({"jobs", "still_to_do"}),
+            drop=("queue",),
             title="5. Are there duplicates? (one key, several jobs)",
         ),
         Grid(
@@ -83,6 +88,7 @@ def _parts(found: Overview) -> list[Part]:
                 for one in summary.ran
             ],
             right=frozenset({"succeeded", "failed", "dead", "cancelled"}),
+            drop=("last", "cancelled", "queue"),
             title=f"6. What ran in the last {window}?",
         ),
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from tenure.app import App
 
 LEASE_SECONDS = 3.0
-PAGES = 6
+PAGES = 8
 THUMBNAILS = 40
 DEADLINE_SECONDS = 55.0
 READING_SECONDS = 1.5
@@ -47,19 +49,23 @@ class Narrator:
         self._screen = screen
         self._slow = slow
         self._began = time.monotonic()
-        self._is_live = colours_on(sys.stderr) and not screen.as_json
+        is_live = colours_on(sys.stderr) and not screen.as_json
+        self._console = console(stderr=True) if is_live else None
 
     def act(self, title: str) -> None:
         """A new act."""
-        if self._slow:
-            time.sleep(READING_SECONDS)
-        self._write("", "")
+        self._write("")
         self._write(title, "bold")
 
     def say(self, sentence: str, style: str = "") -> None:
         """Something happened."""
-        at = time.monotonic() - self._began
-        self._write(f"  {at:5.1f} s  {sentence}", style)
+        at = f"  {time.monotonic() - self._began:5.1f} s  "
+        width = shutil.get_terminal_size().columns - 1 if self._console else 10_000
+        lines = textwrap.wrap(
+            sentence, width=max(width, 60), initial_indent=at, subsequent_indent=" " * len(at), break_on_hyphens=False
+        )
+        for line in lines:
+            self._write(line, style)
 
     def pause(self) -> None:
         """Time to read."""
@@ -69,19 +75,19 @@ class Narrator:
     @contextmanager
     def countdown(self) -> Iterator[Any]:
         """A line that changes in place, on a terminal; elsewhere nothing. Yields `show(text)`."""
-        if not self._is_live:
+        if self._console is None:
             yield lambda _: None
             return
         from rich.live import Live
         from rich.text import Text
 
-        with Live(console=console(stderr=True), transient=True, refresh_per_second=15) as live:
+        with Live(console=self._console, transient=True, refresh_per_second=15) as live:
             yield lambda line: live.update(Text(f"           {line}", style="yellow"))
 
-    def _write(self, line: str, style: str) -> None:
+    def _write(self, line: str, style: str = "") -> None:
         if self._screen.as_json:
             return
-        if not self._is_live:
+        if self._console is None:
             print(text.safe(line), file=sys.stderr)
             return
         from rich.text import Text
@@ -89,7 +95,7 @@ class Narrator:
         told = Text(text.safe(line), style=style)
         for name, colour in STYLES.items():
             told.highlight_words([name], style=f"bold {colour}")
-        console(stderr=True).print(told, soft_wrap=True)
+        self._console.print(told, soft_wrap=True)
 
 
 class Story:
@@ -160,17 +166,13 @@ class Story:
     def _strike(self) -> None:
         for name in REPORTS:
             until(f"two pages of {name} are written", self._has_pages(name, 2), self._deadline)
-        until("Bea is at work", lambda: self._stage.actors["Bea"].said("worker_started"), self._deadline)
-        self._tell.act("Two accidents")
         killed, frozen = self._victims["north"], self._victims["south"]
-        killed.signal(signal.SIGKILL)
+        killed.signal(signal.SIGKILL)  # at once, before they finish; the telling comes after
         frozen.signal(signal.SIGSTOP)
         killed.wait(5)
-        self._tell.say(f"SIGKILL to {killed.name} in the middle of «north»: it is gone without a word", "red")
-        self._tell.say(
-            f"SIGSTOP to {frozen.name} in the middle of «south»: frozen, as by a long pause of its machine", "red"
-        )
-        self._tell.pause()
+        self._tell.act("Two accidents")
+        self._tell.say(f"SIGKILL to {killed.name} in the middle of «north»: gone without a word", "red")
+        self._tell.say(f"SIGSTOP to {frozen.name} in the middle of «south»: frozen, as by a long pause", "red")
 
     def _take_over(self) -> None:
         self._tell.act("Their leases run out, and Bea takes over")
@@ -198,6 +200,7 @@ class Story:
             self._tell.say(f"«{name}» succeeded at attempt {job.attempt}, written by {writer}", "green")
 
     def _refuse_the_late(self) -> None:
+        self._tell.pause()
         self._tell.act("The late are refused")
         killed, frozen = self._victims["north"], self._victims["south"]
         try:
@@ -205,7 +208,9 @@ class Story:
             refused = False
         except LeaseLost as exc:
             refused = True
-            self._tell.say(f"with {killed.name}'s token: {exc}", "yellow")
+            self._tell.say(
+                f"a completion with {killed.name}'s token is refused [{exc.code}]; nothing was changed", "yellow"
+            )
         self._findings.append(
             Finding("an old token is refused", refused, "token 1 of «north» could not complete it: LeaseLost")
         )
@@ -222,6 +227,7 @@ class Story:
         )
 
     def _revive(self) -> None:
+        self._tell.pause()
         self._tell.act("A dead letter, and its revival")
         job_id = self._ids["charge"]
         letter = until("the dead letter is there", lambda: self._app.dead_letters(job_id=job_id).items, self._deadline)[
@@ -231,6 +237,7 @@ class Story:
             f"dead letter of «charge»: {letter.attempts} attempts, {text.first_line(letter.final_error, 60)}", "red"
         )
         (demo_tasks.folder() / "payments-are-up").touch()
+        self._tell.pause()
         self._tell.say("somebody repairs the payment service")
         self._app.revive(job_id, reason="the payment service is up again")
         self._tell.say("tenure jobs revive: queued again, with all its attempts")
@@ -239,7 +246,7 @@ class Story:
         until("all thumbnails are made", self._is_drained, self._deadline)
 
     def _end(self) -> None:
-        self._tell.act("What the database says")
+        self._tell.pause()
         leaving = [actor for actor in self._stage.actors.values() if actor.end is None]
         for actor in leaving:
             actor.signal(signal.SIGTERM)

@@ -97,6 +97,7 @@ def parts(found: Glance) -> list[Part]:
                 for one in found.workers[:12]
             ],
             right=frozenset({"holds", "slots"}),
+            drop=("slots", "leads"),
             title=f"Workers ({len(found.workers)})",
         ),
         Grid(
@@ -113,12 +114,14 @@ def parts(found: Glance) -> list[Part]:
                 )
                 for job in found.held
             ],
+            drop=("worker", "state", "attempt"),
             title="Held jobs",
         ),
         Grid(
             ("letters", "kind", "last", "error"),
             [(one.letters, one.kind, one.last_at, text.first_line(one.sample_error)) for one in found.failures],
             right=frozenset({"letters"}),
+            wide="error",
             title="Dead letters" + (f"; {summary.stuck_count} jobs are stuck" if summary.stuck_count else ""),
         ),
     ]
@@ -148,7 +151,7 @@ def _queues(found: Glance) -> Grid:
             )
         )
     columns = ("queue", "is", "due", "later", "retry", "held", "done_5m", "bad_5m", "oldest_due")
-    return Grid(columns, rows, right=frozenset(columns[2:8]), title="Queues")
+    return Grid(columns, rows, right=frozenset(columns[2:8]), drop=("later", "oldest_due"), title="Queues")
 
 
 @contextmanager

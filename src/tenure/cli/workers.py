@@ -36,5 +36,6 @@ def ls(url: Url = None, as_json: Json = False) -> None:
             ("id", "seen", "holds", "slots", "queues", "leads", "started", "version"),
             rows,
             right=frozenset({"holds", "slots"}),
+            drop=("version", "started", "leads", "slots"),
         ),
     )
