@@ -176,21 +176,16 @@ async def test_jobs_that_were_fetched_ahead_of_slow_ones_are_given_back(bed: Bed
     assert {bed.job(job.id).attempt for job in slow} == {1}
 
 
-async def test_an_idle_worker_asks_little_and_wakes_at_once(bed: Bed) -> None:
-    begun = asyncio.Event()
-
-    async def work() -> None:
-        begun.set()
-
-    kind = bed.handle(work)
+async def test_an_idle_worker_asks_little(bed: Bed) -> None:
     async with bed.working(poll_seconds=1.0, maintain=True) as worker:
         await until(lambda: worker.stats().exchanges >= 1 and worker.stats().heartbeats >= 1)
         await asyncio.sleep(0.5)  # the start is over: policies read, leader elected
         before, began = bed.store.stats(), time.monotonic()
         await asyncio.sleep(3.0)
         after, passed = bed.store.stats(), time.monotonic() - began
-        assert (after.transactions - before.transactions) / passed <= 2.0
-        assert after.requests - before.requests <= 2.0 * passed
+
+    assert after.requests - before.requests <= 2.0 * passed
+    assert after.transactions - before.transactions <= 2.0 * passed
 
 
 async def test_a_job_that_arrives_wakes_an_idle_worker_long_before_the_poll(bed: Bed) -> None:

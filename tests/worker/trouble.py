@@ -1,4 +1,4 @@
-"""A real store behind a connection that a test can cut: before a request reaches it, or before its answer comes back."""
+"""A real store behind a connection that a test can cut: before a request reaches it, or before its answer is back."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tenure.errors import HandlerError
 from tenure.handler.ends import Interrupted
 from tenure.handler.registry import Handler
 from tenure.model.event import NewEvent
-from tenure.model.outcome import Outcome
+from tenure.model.outcome import Completed, Outcome
 from tenure.worker import wire
 from tenure.worker.end import Crashed, outcome_of
 from tenure.worker.ticket import Ticket
@@ -84,7 +85,7 @@ class Isolate:
         try:
             told = await process.answer(ticket)
             process.jobs += 1
-            return wire.outcome_from_wire(told, ticket.grant)
+            return _with_events(wire.outcome_from_wire(told, ticket.grant), ticket)
         except (EOFError, OSError):
             how = await process.end()
         except (ValueError, TypeError, KeyError) as exc:
@@ -194,6 +195,13 @@ def check_isolated(handler: Handler) -> None:
             f"Kind {handler.kind!r} is handled by {handler.function.__qualname__}, which is defined inside a function; "
             "a process of its own cannot import it. Move it to the top level of its module."
         )
+
+
+def _with_events(outcome: Outcome | None, ticket: Ticket) -> Outcome | None:
+    """What the handler said before it ended well, and was not written yet, goes along with the completion."""
+    if isinstance(outcome, Completed) and ticket.context is not None:
+        return replace(outcome, events=(*ticket.context.take_events(), *outcome.events))
+    return outcome
 
 
 def _pass_on(op: Any, message: dict[str, Any], ticket: Ticket) -> None:

@@ -145,7 +145,8 @@ class Supervisor:
         now = time.monotonic()
         pid, place.pid = place.pid, None
         if self._stop_signals or code in FINAL_CODES:
-            place.code = code if code >= 0 else 128 - code
+            was_told = self._stop_signals and code == -signal.SIGTERM  # before it could hear the signal by itself
+            place.code = 0 if was_told else code if code >= 0 else 128 - code
             report.say("child_ended", INFO if code == 0 else ERROR, pid=pid, place=place.number, code=code)
             return
         place.failures = 0 if now - place.started_at >= HEALTHY_SECONDS else place.failures + 1
