@@ -1,0 +1,217 @@
+"""Schedules: ticks by cron and time zone, missed ones by policy, each exactly once; and who leads."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tenure.model.cron import Cron
+from tenure.model.schedule import Schedule, tick_job_id
+from tenure.store.base import Store
+from tenure.store.operating import AcquireLease
+from tenure.store.reading import ListJobs, ListWorkers
+from tenure.store.scheduling import ListSchedules, PauseSchedules, SetSchedules, TickSchedule
+from tenure.worker.config import WorkerConfig
+from tenure.worker.maintain import Maintainer
+from tenure.worker.report import Reporter
+from tests.worker.bed import Bed, Ear, until
+
+VIENNA = ZoneInfo("Europe/Vienna")
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def ticks(cron: str, after: str, count: int, zone: ZoneInfo | None = None) -> list[str]:
+    found = islice(Cron.parse(cron).ticks(at(after), zone or ZoneInfo("UTC")), count)
+    return [tick.strftime("%Y-%m-%d %H:%M") for tick in found]
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "expected"),
+    [
+        ("*/15 * * * *", "2026-01-01T00:00:00", ["2026-01-01 00:15", "2026-01-01 00:30", "2026-01-01 00:45"]),
+        ("*/15 * * * *", "2026-01-01T00:44:59", ["2026-01-01 00:45", "2026-01-01 01:00"]),
+        ("0 3 * * *", "2026-01-01T03:00:00", ["2026-01-02 03:00", "2026-01-03 03:00"]),
+        ("30 9-17/4 * * mon-fri", "2026-01-02T18:00:00", ["2026-01-05 09:30", "2026-01-05 13:30", "2026-01-05 17:30"]),
+        ("0 0 1,15 * 5", "2026-01-01T00:00:00", ["2026-01-02 00:00", "2026-01-09 00:00", "2026-01-15 00:00"]),
+        ("0 0 29 2 *", "2026-01-01T00:00:00", ["2028-02-29 00:00", "2032-02-29 00:00"]),
+        ("0 12 * jan,JUL 0", "2026-01-26T00:00:00", ["2026-07-05 12:00"]),
+        ("0 12 * * 7", "2026-01-01T00:00:00", ["2026-01-04 12:00"]),
+        ("@monthly", "2026-01-01T00:00:00", ["2026-02-01 00:00"]),
+        ("0 * 1 3 *", "2026-01-01T00:00:00", ["2026-03-01 00:00", "2026-03-01 01:00"]),
+    ],
+)
+def test_ticks_of_an_expression(cron: str, after: str, expected: list[str]) -> None:
+    assert ticks(cron, after, len(expected)) == expected
+
+
+def test_a_time_that_the_clock_jumps_over_happens_once_and_later() -> None:
+    found = ticks("30 2 * * *", "2026-03-28T00:00:00", 3, VIENNA)  # clocks go from 2:00 to 3:00 on 29 March
+
+    assert found == ["2026-03-28 01:30", "2026-03-29 01:30", "2026-03-30 00:30"]
+
+
+def test_a_time_that_comes_twice_happens_once() -> None:
+    found = ticks("30 2 * * *", "2026-10-24T00:00:00", 3, VIENNA)  # clocks go from 3:00 back to 2:00 on 25 October
+
+    assert found == ["2026-10-24 00:30", "2026-10-25 00:30", "2026-10-26 01:30"]
+
+
+def test_every_half_hour_follows_real_time_through_a_change_of_clocks() -> None:
+    spring = ticks("*/30 * * * *", "2026-03-29T00:15:00", 4, VIENNA)
+    autumn = ticks("*/30 * * * *", "2026-10-25T00:15:00", 4, VIENNA)
+
+    assert spring == ["2026-03-29 00:30", "2026-03-29 01:00", "2026-03-29 01:30", "2026-03-29 02:00"]
+    assert autumn == ["2026-10-25 00:30", "2026-10-25 01:00", "2026-10-25 01:30", "2026-10-25 02:00"]
+
+
+@pytest.mark.parametrize(
+    ("cron", "why"),
+    [
+        ("* * * *", "expected 5 fields"),
+        ("60 * * * *", "the minute '60'"),
+        ("* 24 * * *", "the hour '24'"),
+        ("* * 0 * *", "the day of month '0'"),
+        ("* * * foo *", "the month 'foo'"),
+        ("* * * * 8", "the day of week '8'"),
+        ("*/0 * * * *", "the minute '\\*/0'"),
+        ("5-1 * * * *", "the minute '5-1'"),
+        ("0 0 30 2 *", "never comes"),
+        ("", "expected 5 fields"),
+    ],
+)
+def test_an_expression_that_cannot_be_is_refused_with_its_field(cron: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Schedule("s", cron, "k")
+
+
+def test_a_time_zone_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="Mars/Olympus"):
+        Schedule("s", "* * * * *", "k", tz="Mars/Olympus")
+
+
+def test_a_schedule_reads_back_from_its_spec() -> None:
+    schedule = Schedule("s", "0 3 * * *", "k", '{"a":1}', "q", "Europe/Vienna", "all", priority=5)
+
+    assert Schedule.from_spec("s", schedule.spec()) == schedule
+
+
+@pytest.mark.parametrize(
+    ("missed", "expected"),
+    [("skip", []), ("one", ["05:00"]), ("all", ["02:00", "03:00", "04:00", "05:00"])],
+)
+def test_missed_ticks_follow_the_policy(missed: str, expected: list[str]) -> None:
+    schedule = Schedule("s", "0 * * * *", "k", missed=missed)  # type: ignore[arg-type]
+
+    due = schedule.due(at("2026-01-01T01:00:00"), at("2026-01-01T05:30:00"))
+
+    assert due is not None
+    assert due[0] == at("2026-01-01T05:00:00")
+    assert [tick.strftime("%H:%M") for tick in due[1]] == expected
+
+
+@pytest.mark.parametrize("missed", ["skip", "one", "all"])
+def test_a_tick_in_time_always_runs(missed: str) -> None:
+    schedule = Schedule("s", "0 * * * *", "k", missed=missed)  # type: ignore[arg-type]
+
+    due = schedule.due(at("2026-01-01T04:00:00"), at("2026-01-01T05:00:02"))
+
+    assert due == (at("2026-01-01T05:00:00"), [at("2026-01-01T05:00:00")])
+    assert schedule.due(at("2026-01-01T05:00:00"), at("2026-01-01T05:00:02")) is None
+
+
+def test_a_tick_has_one_id_whoever_makes_it() -> None:
+    tick = at("2026-01-01T05:00:00")
+
+    assert tick_job_id("s", tick) == tick_job_id("s", tick)
+    assert tick_job_id("s", tick) != tick_job_id("t", tick)
+    assert tick_job_id("s", tick)[14] == "7"
+
+
+def believer(store: Store, schedules: list[Schedule], name: str) -> Maintainer:
+    from tenure.model.ids import WorkerId
+
+    async def nothing() -> None: ...
+
+    return Maintainer(store, WorkerId(name), WorkerConfig(), schedules, Reporter(name, Ear()), nothing)
+
+
+def declared(bed: Bed, schedule: Schedule) -> datetime:
+    """Declare a schedule; answers the moment from which on its ticks count."""
+    (row,) = bed.store.do(SetSchedules({schedule.name: schedule.spec()}, "test"))
+    return row.last_tick
+
+
+@pytest.mark.anyio
+async def test_two_that_both_believe_to_lead_make_one_job_per_tick(bed: Bed) -> None:
+    schedule = Schedule("often", "* * * * *", "tick", missed="all")
+    last = declared(bed, schedule)
+    believers = [believer(bed.store, [schedule], name) for name in ("one", "two")]
+    for each in believers:
+        await each.read_schedules()
+        each._offset += timedelta(minutes=5)  # five minutes later, by a clock that both of them read
+
+    await asyncio.gather(*(each.tick_schedules() for each in believers))
+    for each in believers:
+        await each.read_schedules()
+        await each.tick_schedules()
+
+    jobs = bed.store.do(ListJobs(kinds=["tick"])).items
+    (row,) = bed.store.do(ListSchedules())
+    made = {job.key for job in jobs}
+    assert len(jobs) == len(made) == round((row.last_tick - last.replace(second=0, microsecond=0)).total_seconds() / 60)
+    assert len(jobs) in {5, 6}
+
+
+@pytest.mark.anyio
+async def test_a_tick_is_not_repeated_after_its_job_has_ended_and_freed_its_key(bed: Bed) -> None:
+    async def tick() -> None: ...
+
+    schedule = Schedule("s", "* * * * *", bed.handle(tick))
+    last = declared(bed, schedule)
+    first = schedule.next_tick(last)
+    assert bed.store.do(TickSchedule("s", last, first, [schedule.job(first)])) is True
+    await bed.drain()
+
+    assert bed.store.do(TickSchedule("s", last, first, [schedule.job(first)])) is False
+
+    assert len(bed.store.do(ListJobs(kinds=["tick"])).items) == 1
+
+
+@pytest.mark.anyio
+async def test_a_paused_schedule_makes_nothing(bed: Bed) -> None:
+    schedule = Schedule("s", "* * * * *", "tick")
+    declared(bed, schedule)
+    bed.store.do(PauseSchedules(["s"], paused=True, actor="ops"))
+    leader = believer(bed.store, [schedule], "one")
+    await leader.read_schedules()
+    leader._offset += timedelta(minutes=5)
+
+    assert await leader.tick_schedules() is None
+    assert bed.store.do(ListJobs(kinds=["tick"])).items == []
+
+
+@pytest.mark.anyio
+async def test_a_worker_declares_its_schedules_and_one_of_two_leads(bed: Bed) -> None:
+    async def tick() -> None: ...
+
+    schedule = Schedule("s", "0 3 * * *", bed.handle(tick), tz="Europe/Vienna")
+    async with (
+        bed.working(maintain=True, schedules=[schedule]) as one,
+        bed.working(maintain=True, schedules=[schedule]) as two,
+    ):
+        await until(lambda: one.stats().is_leader or two.stats().is_leader)
+        await until(lambda: len(bed.store.do(ListWorkers())) == 2)
+        assert not (one.stats().is_leader and two.stats().is_leader)
+        assert [row.name for row in bed.store.do(ListSchedules())] == ["s"]
+        shown = [seen.row.id for seen in bed.store.do(ListWorkers()) if seen.is_leader]
+        assert shown == [one.id if one.stats().is_leader else two.id]
+
+    free = bed.store.do(AcquireLease("leader", "somebody else"))
+    assert free.acquired, "a leader that leaves gives its lease back"
