@@ -6,6 +6,7 @@ A field may be added; none is ever renamed, removed or given another meaning.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from tenure import (
@@ -17,7 +18,6 @@ from tenure import (
     Enqueued,
     Event,
     Gate,
-    Grant,
     Job,
     Pruned,
     QueueRow,
@@ -57,8 +57,26 @@ class EnqueuedJobs:
 
 
 @dataclass(frozen=True, slots=True)
+class Granted:
+    """A job held under a lease. `token` proves it."""
+
+    id: str
+    token: int
+    queue: str
+    kind: str
+    payload: Any
+    attempt: int
+    max_attempts: int
+    crashes: int
+    priority: int
+    worker: str
+    lease_until: datetime
+    is_started: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Grants:
-    grants: list[Grant]
+    grants: list[Granted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +148,9 @@ class Schedule:
     queue: str
     missed: str
     payload: Any
-    last_tick: str
-    next_tick: str | None
-    paused_at: str | None
+    last_tick: datetime
+    next_tick: datetime | None
+    paused_at: datetime | None
     paused_by: str | None
 
 

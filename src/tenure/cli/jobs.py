@@ -37,10 +37,12 @@ app = noun("jobs", "List, show, explain, cancel, revive and await jobs.")
 BATCH = 500
 REVIVABLE = (State.DEAD, State.FAILED, State.CANCELLED)
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The jobs' ids.", show_default=False)]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The jobs' ids.", show_default=False)]
 States = Annotated[
     list[str] | None,
-    typer.Option("--state", "-s", help="Only this state; may be repeated.", autocompletion=lambda: list(State)),
+    typer.Option(
+        "--state", "-s", metavar="STATE", help="Only this state; may be repeated.", autocompletion=lambda: list(State)
+    ),
 ]
 
 
@@ -49,10 +51,10 @@ def ls(
     states: States = None,
     queue: Queues = None,
     kind: Kinds = None,
-    key: Annotated[str | None, typer.Option("--key", help="Only with this idempotency key.")] = None,
-    worker: Annotated[str | None, typer.Option("--worker", help="Only held by this worker.")] = None,
-    workflow: Annotated[str | None, typer.Option("--workflow", help="Only of this workflow.")] = None,
-    parent: Annotated[str | None, typer.Option("--parent", help="Only children of this job.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only with this idempotency key.")] = None,
+    worker: Annotated[str | None, typer.Option("--worker", metavar="NAME", help="Only held by this worker.")] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", metavar="ID", help="Only of this workflow.")] = None,
+    parent: Annotated[str | None, typer.Option("--parent", metavar="ID", help="Only children of this job.")] = None,
     limit: Limit = 50,
     after: After = None,
     url: Url = None,
@@ -167,7 +169,7 @@ def logs(
 
 @app.command("wait")
 def wait(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The jobs' ids.", show_default=False)],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The jobs' ids.", show_default=False)],
     timeout: Annotated[
         float | None, typer.Option("--timeout", "-t", parser=duration, metavar="DURATION", help="Give up after this.")
     ] = None,
@@ -205,7 +207,9 @@ def cancel(
     queue: Queues = None,
     kind: Kinds = None,
     states: States = None,
-    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; goes into the audit.")] = "cancelled by hand",
+    reason: Annotated[
+        str, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")
+    ] = "cancelled by hand",
     yes: Yes = False,
     actor: Actor = None,
     url: Url = None,
@@ -234,7 +238,9 @@ def revive(
     queue: Queues = None,
     kind: Kinds = None,
     states: States = None,
-    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; goes into the audit.")] = "revived by hand",
+    reason: Annotated[
+        str, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")
+    ] = "revived by hand",
     yes: Yes = False,
     actor: Actor = None,
     url: Url = None,

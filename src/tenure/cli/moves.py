@@ -29,7 +29,7 @@ from tenure.errors import InvalidPayload, LeaseLost, UsageError
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.model.job import Enqueued
+    from tenure.model.job import Enqueued, Grant
     from tenure.model.outcome import Settled
 
 app = verbs()
@@ -49,27 +49,42 @@ def enqueue(
     payload: Annotated[
         str, typer.Argument(help="JSON, @FILE, or - for stdin. The next line of each with --lines.")
     ] = "{}",
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Where it waits; `default` if left out.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="While a job holds this key, no second one is made.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", "-p", help="As the queue's policy reads it.")] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", metavar="NAME", help="Where it waits; `default` if left out.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="While a job holds this key, no second one is made.")
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", "-p", metavar="N", help="As the queue's policy reads it.")
+    ] = None,
     delay: Annotated[
         float | None, typer.Option("--delay", parser=duration, metavar="DURATION", help="Due in 30s, 5m, 1h30m, …")
     ] = None,
     run_at: Annotated[
         Any, typer.Option("--run-at", parser=moment, metavar="MOMENT", help="Due at 2026-01-31T12:00:00Z.")
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option("--max-attempts", min=1, help="Tries before it is dead.")] = None,
-    affinity: Annotated[str | None, typer.Option("--affinity", help="Only workers that ask for this key.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", metavar="N", min=1, help="Tries before it is dead.")
+    ] = None,
+    affinity: Annotated[
+        str | None, typer.Option("--affinity", metavar="KEY", help="Only workers that ask for this key.")
+    ] = None,
     concurrency_key: Annotated[
-        str | None, typer.Option("--concurrency-key", help="Jobs that share it are limited together.")
+        str | None, typer.Option("--concurrency-key", metavar="KEY", help="Jobs that share it are limited together.")
     ] = None,
     job_id: Annotated[
-        str | None, typer.Option("--id", help="A UUID of your own, so that a repeat is harmless.")
+        str | None, typer.Option("--id", metavar="UUID", help="A UUID of your own, so that a repeat is harmless.")
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Read payloads from stdin, one JSON value a line.")] = False,
     app_name: Annotated[
         str | None,
-        typer.Option("--app", envvar="TENURE_APP", help="module:app, whose handlers check payload and queue."),
+        typer.Option(
+            "--app",
+            metavar="MODULE:APP",
+            envvar="TENURE_APP",
+            help="module:app, whose handlers check payload and queue.",
+        ),
     ] = None,
     url: Url = None,
     as_json: Json = False,
@@ -107,11 +122,14 @@ def claim(
     queue: Queues = None,
     kind: Kinds = None,
     worker: Annotated[
-        str | None, typer.Option("--worker", "-w", envvar="TENURE_WORKER", help="Your name; made up if left out.")
+        str | None,
+        typer.Option("--worker", "-w", metavar="NAME", envvar="TENURE_WORKER", help="Your name; made up if left out."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")] = 1,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="How many at most.")] = 1,
     lease: Lease = None,
-    affinity: Annotated[list[str] | None, typer.Option("--affinity", help="Only jobs with this key.")] = None,
+    affinity: Annotated[
+        list[str] | None, typer.Option("--affinity", metavar="KEY", help="Only jobs with this key.")
+    ] = None,
     wait: Annotated[
         float, typer.Option("--wait", parser=duration, metavar="DURATION", help="Wait this long for a job to come.")
     ] = 0.0,
@@ -133,7 +151,7 @@ def claim(
             pause = min(pause * 1.5, 0.5)
     screen = Screen(as_json)
     if as_json:
-        screen.show(answers.Grants(grants))
+        screen.show(answers.Grants([_granted(grant) for grant in grants]))
     else:
         for grant in grants:
             screen.line(f"{grant.id}\t{grant.token}\t{text.safe(grant.kind)}\t{text.to_json(grant.payload)}")
@@ -175,7 +193,7 @@ def complete(
     job_id: JobIdArgument,
     token: TokenArgument,
     result: Annotated[str | None, typer.Option("--result", metavar="JSON", help="JSON, @FILE, or - for stdin.")] = None,
-    summary: Annotated[str | None, typer.Option("--summary", help="One line about the result.")] = None,
+    summary: Annotated[str | None, typer.Option("--summary", metavar="TEXT", help="One line about the result.")] = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -190,7 +208,9 @@ def complete(
 def fail(
     job_id: JobIdArgument,
     token: TokenArgument,
-    error: Annotated[str, typer.Option("--error", "-e", help="What went wrong; - reads it from stdin.")],
+    error: Annotated[
+        str, typer.Option("--error", "-e", metavar="TEXT", help="What went wrong; - reads it from stdin.")
+    ],
     retry_after: Annotated[
         float | None,
         typer.Option("--retry-after", parser=duration, metavar="DURATION", help="Try again after this."),
@@ -216,7 +236,7 @@ def release(
     job_id: JobIdArgument,
     token: TokenArgument,
     delay: Annotated[float, typer.Option("--delay", parser=duration, metavar="DURATION", help="Due after this.")] = 0.0,
-    reason: Annotated[str | None, typer.Option("--reason", "-r", help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why.")] = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -224,6 +244,23 @@ def release(
     with opened(url) as tenure:
         done = tenure.release((job_id, token), delay=delay, reason=reason)
     _show_settled(done, as_json)
+
+
+def _granted(grant: Grant) -> answers.Granted:
+    return answers.Granted(
+        id=grant.id,
+        token=grant.token,
+        queue=grant.queue,
+        kind=grant.kind,
+        payload=grant.payload,
+        attempt=grant.attempt,
+        max_attempts=grant.max_attempts,
+        crashes=grant.crashes,
+        priority=grant.priority,
+        worker=grant.worker,
+        lease_until=grant.lease_until,
+        is_started=grant.started,
+    )
 
 
 def _producer(app_name: str | None, url: str | None) -> Any:

@@ -67,6 +67,7 @@ Url = Annotated[
     str | None,
     typer.Option(
         "--url",
+        metavar="URL",
         envvar="TENURE_URL",
         show_default=False,
         help=f"The database: sqlite:///{DEFAULT_FILE} or postgresql://…; ./{DEFAULT_FILE} if there is one.",
@@ -76,12 +77,22 @@ Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, whose shape 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 Actor = Annotated[
     str | None,
-    typer.Option("--actor", envvar="TENURE_ACTOR", show_default=False, help="Who is written down; you if left out."),
+    typer.Option(
+        "--actor",
+        metavar="NAME",
+        envvar="TENURE_ACTOR",
+        show_default=False,
+        help="Who is written down; you if left out.",
+    ),
 ]
-Queues = Annotated[list[str] | None, typer.Option("--queue", "-q", help="Only this queue; may be repeated.")]
-Kinds = Annotated[list[str] | None, typer.Option("--kind", "-k", help="Only this kind; may be repeated.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
-After = Annotated[str | None, typer.Option("--after", help="Go on after a page: its `next`.")]
+Queues = Annotated[
+    list[str] | None, typer.Option("--queue", "-q", metavar="NAME", help="Only this queue; may be repeated.")
+]
+Kinds = Annotated[
+    list[str] | None, typer.Option("--kind", "-k", metavar="KIND", help="Only this kind; may be repeated.")
+]
+Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="How many at most.")]
+After = Annotated[str | None, typer.Option("--after", metavar="NEXT", help="Go on after a page: its `next`.")]
 JobIdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
 TokenArgument = Annotated[
     int, typer.Argument(metavar="TOKEN", help="The token that the claim gave out.", show_default=False)

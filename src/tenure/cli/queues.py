@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 
 app = noun("queues", "List, change, pause and resume queues.")
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="The queues.", show_default=False)]
-Reason = Annotated[str | None, typer.Option("--reason", "-r", help="Why; goes into the audit.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="The queues.", show_default=False)]
+Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 
 
 @app.command("ls")
 def ls(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these.", show_default=False)
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Only these.", show_default=False)] = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -69,7 +67,7 @@ def set_(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SETTING=VALUE]...",
+            metavar="SETTING=VALUE",
             help="As in max_attempts=5 lease_seconds=10m backoff.shape=linear events=true concurrency=none.",
             show_default=False,
         ),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli import answers, text
+from tenure.cli import answers
 from tenure.cli.group import noun
 from tenure.cli.options import Actor, Json, Url, opened
-from tenure.cli.screen import Cell, Grid, Screen, state
+from tenure.cli.screen import Grid, Screen, state
 from tenure.errors import NotFound, nearest
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 app = noun("schedules", "List, run and pause schedules.")
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="The schedules.", show_default=False)]
-Reason = Annotated[str | None, typer.Option("--reason", "-r", help="Why; goes into the audit.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="The schedules.", show_default=False)]
+Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 
 
 @app.command("ls")
@@ -38,10 +38,10 @@ def ls(url: Url = None, as_json: Json = False) -> None:
             one.tz,
             one.kind,
             one.queue,
-            row.last_tick,
-            Cell(_next(row, now)),
+            one.last_tick,
+            one.next_tick,
         )
-        for one, row in zip(shown, rows, strict=True)
+        for one in shown
     ]
     columns = ("schedule", "is", "cron", "zone", "kind", "queue", "last", "next")
     Screen(as_json, now).show(answers.Schedules(shown), Grid(columns, told, drop=("queue", "zone", "last")))
@@ -92,7 +92,6 @@ def _known(tenure: App, names: list[str]) -> None:
 
 def _shown(row: Any, now: datetime) -> answers.Schedule:
     spec = json.loads(row.spec)
-    following = _next(row, now)
     return answers.Schedule(
         name=row.name,
         cron=str(spec.get("cron")),
@@ -101,9 +100,9 @@ def _shown(row: Any, now: datetime) -> answers.Schedule:
         queue=str(spec.get("queue", "default")),
         missed=str(spec.get("missed", "one")),
         payload=json.loads(spec.get("payload", "{}")),
-        last_tick=text.iso(row.last_tick),
-        next_tick=None if following is None else text.iso(following),
-        paused_at=None if row.paused_at is None else text.iso(row.paused_at),
+        last_tick=row.last_tick,
+        next_tick=_next(row, now),
+        paused_at=row.paused_at,
         paused_by=row.paused_by,
     )
 

@@ -71,8 +71,10 @@ def init(
 @app.command()
 def dev(
     target: Target = None,
-    queue: Annotated[list[str] | None, typer.Option("--queue", "-q", help="As for `tenure worker`.")] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Handlers at once.")] = 10,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", "-q", metavar="NAME", help="As for `tenure worker`.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Handlers at once.")] = 10,
     log_level: LogLevel = "debug",
     url: OwnUrl = None,
 ) -> None:

@@ -24,7 +24,7 @@ def stats(
         float, typer.Option("--window", "-w", parser=duration, metavar="DURATION", help="How far to look back.")
     ] = HOUR,
     queue: Queues = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Rows per question.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="Rows per question.")] = 20,
     url: Url = None,
     as_json: Json = False,
 ) -> None:

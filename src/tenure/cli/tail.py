@@ -38,8 +38,10 @@ STYLES = {
 @app.command()
 def tail(
     queue: Queues = None,
-    event: Annotated[list[str] | None, typer.Option("--event", "-e", help="Only such events; may be repeated.")] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Only of this job.")] = None,
+    event: Annotated[
+        list[str] | None, typer.Option("--event", "-e", metavar="KIND", help="Only such events; may be repeated.")
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only of this job.")] = None,
     all_: Annotated[bool, typer.Option("--all", "-a", help="Begin with the oldest event, not with now.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Print what is there and end.")] = False,
     interval: Annotated[

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tenure.model.job import Grant, Job
+from tenure.model.job import Job
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
@@ -48,8 +48,6 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, datetime):
         return iso(value)
-    if isinstance(value, Grant):
-        return _grant(value)
     if is_dataclass(value):
         told = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
         return {**told, "shown_state": value.shown_state} if isinstance(value, Job) else told
@@ -100,14 +98,6 @@ def first_line(text: str | None, width: int = 200) -> str:
     """The first line of an error, cut."""
     line = (text or "").split("\n", 1)[0]
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def _grant(grant: Grant) -> dict[str, Any]:
-    told = {
-        name: plain(getattr(grant, name))
-        for name in ("id", "token", "queue", "kind", "attempt", "max_attempts", "payload", "lease_until", "worker")
-    }
-    return {**told, "priority": grant.priority, "crashes": grant.crashes, "started": grant.started}
 
 
 def _number(found: re.Match[str]) -> str:

@@ -22,11 +22,11 @@ app = verbs()
 
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="[MODULE:APP]", help="As in tasks:app, which is the default where there is a tasks.py."),
+    typer.Argument(metavar="MODULE:APP", help="As in tasks:app, which is the default where there is a tasks.py."),
 ]
-OwnUrl = Annotated[str | None, typer.Option("--url", help="Another database than the app's own.")]
-LogFormat = Annotated[str, typer.Option("--log", help="human or json, on stderr.")]
-LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+OwnUrl = Annotated[str | None, typer.Option("--url", metavar="URL", help="Another database than the app's own.")]
+LogFormat = Annotated[str, typer.Option("--log", metavar="FORMAT", help="human or json, on stderr.")]
+LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
 
 
 @app.command()
@@ -34,11 +34,13 @@ def worker(
     target: Target = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", "-q", help="NAME, or NAME=WEIGHT; may be repeated. The app's own if left out."),
+        typer.Option(
+            "--queue", "-q", metavar="NAME", help="NAME, or NAME=WEIGHT; may be repeated. The app's own if left out."
+        ),
     ] = None,
     kind: Kinds = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Handlers at once.")] = 10,
-    processes: Annotated[int, typer.Option("--processes", "-P", min=1, help="So many such workers.")] = 1,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Handlers at once.")] = 10,
+    processes: Annotated[int, typer.Option("--processes", "-P", metavar="N", min=1, help="So many such workers.")] = 1,
     strict: Annotated[bool, typer.Option("--strict", help="Serve queues in the order given.")] = False,
     drain: Annotated[bool, typer.Option("--drain", help="End when no job is due.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Run one job, if one is due, and end.")] = False,
@@ -55,8 +57,12 @@ def worker(
     grace: Annotated[
         float, typer.Option("--grace", parser=duration, metavar="DURATION", help="For handlers at a stop.")
     ] = 20.0,
-    prefetch: Annotated[int, typer.Option("--prefetch", min=0, help="How many jobs may wait in it at most.")] = 500,
-    artifacts: Annotated[Path | None, typer.Option("--artifacts", help="Folder for handlers' files.")] = None,
+    prefetch: Annotated[
+        int, typer.Option("--prefetch", metavar="N", min=0, help="How many jobs may wait in it at most.")
+    ] = 500,
+    artifacts: Annotated[
+        Path | None, typer.Option("--artifacts", metavar="FOLDER", help="Folder for handlers' files.")
+    ] = None,
     log: LogFormat = "human",
     log_level: LogLevel = "info",
     url: OwnUrl = None,
