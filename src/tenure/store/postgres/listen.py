@@ -71,9 +71,12 @@ class Listener:
         subscription = QueueSubscription(self, frozenset(queues), wake)
         with self._lock:
             self._subscriptions = (*self._subscriptions, subscription)
+            is_listening = self._is_listening
             if self._thread is None and not self._closing.is_set():
                 self._thread = threading.Thread(target=self._run, name="tenure-listen", daemon=True)
                 self._thread.start()
+        if is_listening:
+            subscription.wake()  # as everybody is when the listener has connected
         return subscription
 
     def is_alive(self) -> bool:
@@ -117,6 +120,7 @@ class Listener:
         self._bell = os.pipe()
         self._subscriptions = ()
         self._thread = None
+        self._is_listening = False
         self._heard_at = float("-inf")
         self._connects = self._notifications = self._failures = 0
 
@@ -131,6 +135,8 @@ class Listener:
                     self._serve(connection.pgconn)
             except Exception:  # noqa: BLE001 - whatever went wrong, the answer is to connect again
                 self._failures += 1
+            with self._lock:
+                self._is_listening = False
             self._heard_at = float("-inf")
             if time.monotonic() - started_at > longest:
                 pause = shortest
@@ -149,11 +155,15 @@ class Listener:
         """Listen until the connection fails, a question stays unanswered, or the listener is closed."""
         pgconn.nonblocking = 1
         self._ask(pgconn, b"LISTEN tenure")
-        self._wake_all()
+        with self._lock:
+            self._is_listening = True
+            missed = self._subscriptions
+        for subscription in missed:
+            subscription.wake()
         while not self._closing.is_set():
+            self._deliver(pgconn)
             if not self._wait(pgconn, time.monotonic() + self._ping_seconds):
                 self._ask(pgconn, b"SELECT 1")
-            self._deliver(pgconn)
 
     def _ask(self, pgconn: PGconn, command: bytes) -> None:
         """Send a command and read its answer, all within one deadline."""
@@ -192,16 +202,10 @@ class Listener:
             named.add(note.extra.decode("utf-8", "replace"))
         if not named:
             return
-        if any(name.startswith("cancel:") for name in named):
-            self._wake_all()
-            return
+        for_all = any(name.startswith("cancel:") for name in named)
         for subscription in self._subscriptions:
-            if not named.isdisjoint(subscription.queues):
+            if for_all or not named.isdisjoint(subscription.queues):
                 subscription.wake()
-
-    def _wake_all(self) -> None:
-        for subscription in self._subscriptions:
-            subscription.wake()
 
 
 class QueueSubscription:

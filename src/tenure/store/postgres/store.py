@@ -84,7 +84,7 @@ class PostgresStore:
         if isinstance(request, (Exchange, Claim)):
             return cast(T, await self._aexchange(request))
         if type(request) is Inspect:
-            return await asyncio.get_running_loop().run_in_executor(None, lambda: self.do(request))
+            return cast(T, await asyncio.get_running_loop().run_in_executor(None, self.do, cast(Any, request)))
         call = _call_for(request)
         pool = self._pulse if type(request) is Heartbeat else self._pool
         answer = await self._arun(call.function, call.encode(request), pool)

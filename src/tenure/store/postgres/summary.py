@@ -33,12 +33,17 @@ def _summed(answer: Any, request: Summary) -> Summed:
     return Summed(
         at=from_us(answer["at"]),
         window_seconds=request.window_seconds,
-        ran=[Ran(*row[:-1], from_us(row[-1])) for row in answer["ran"]],
+        ran=[Ran(*_timed(row)) for row in answer["ran"]],
         stuck_count=answer["stuck_count"],
-        stuck=[Stuck(*row[:-1], from_us(row[-1])) for row in answer["stuck"]],
-        backlog=[Backlog(*row[:-1], None if row[-1] is None else from_us(row[-1])) for row in answer["backlog"]],
+        stuck=[Stuck(*_timed(row)) for row in answer["stuck"]],
+        backlog=[Backlog(*_timed(row)) for row in answer["backlog"]],
         repeated=[Repeated(*row) for row in answer["repeated"]],
     )
+
+
+def _timed(row: list[Any]) -> list[Any]:
+    """A row whose last column is a moment."""
+    return [*row[:-1], None if row[-1] is None else from_us(row[-1])]
 
 
 def _stood(answer: Any, _: Standing) -> Stood | None:
