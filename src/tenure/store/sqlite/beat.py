@@ -65,7 +65,8 @@ def _write(transaction: Transaction, statement: str, hold: Hold, lease_seconds: 
 
 
 def _beat_worker(transaction: Transaction, worker: WorkerRow, *, is_all: bool) -> None:
-    """Write the worker's row, unless a gate is closed. Leases are extended either way: no gate may cost a worker its jobs."""
+    """Write the worker's row, unless a gate is closed. Leases are extended either way: no gate may cost a worker
+    its jobs."""
     gate = transaction.one(load("heartbeat_gate"), {"queues": json.dumps(list(worker.queues))})
     if gate is not None and gate[0] is not None:
         if is_all:

@@ -1,12 +1,13 @@
 """Checkpoints: moving what is in the WAL into the database file, by one connection at a time.
 
-SQLite before 3.51.3 has a rare race that can damage the file when several connections write and checkpoint at once. So no connection
-of ours checkpoints by itself (`wal_autocheckpoint=0`): the leader of a commit does, between two transactions, when enough was
-written, and only while it holds a lock file that all processes share. If another process holds it, that one is at work and we go on.
+SQLite before 3.51.3 has a rare race that can damage the file when several connections write and checkpoint at once.
+So no connection of ours checkpoints by itself (`wal_autocheckpoint=0`): the leader of a commit does, between two
+transactions, when enough was written, and only while it holds a lock file that all processes share. If another
+process holds it, that one is at work and we go on.
 
-How much is in the WAL cannot be asked without a checkpoint, so it is estimated: a commit dirties some pages of every index it touches,
-a row in a large commit shares its pages with others. Each checkpoint tells the true number, and a WAL that readers keep from
-shrinking is logged once it is large.
+How much is in the WAL cannot be asked without a checkpoint, so it is estimated: a commit dirties some pages of every
+index it touches, a row in a large commit shares its pages with others. Each checkpoint tells the true number, and a
+WAL that readers keep from shrinking is logged once it is large.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Final
 from tenure.store.sqlite.place import side_folder
 from tenure.store.sqlite.queries import load
 
-PAGES: Final = 4000
-"""Pages in the WAL, as estimated, that make a checkpoint worth its two syncs: some 16 MB."""
+PAGES: Final = 1000
+"""Pages in the WAL, as estimated, that make a checkpoint due: some 4 MB. A WAL that was checkpointed is overwritten
+from its start, and overwriting syncs faster than growing, so waiting longer does not pay."""
 ALARM_PAGES: Final = 65_536
 """256 MB: somebody keeps a read transaction open."""
-_PAGES_PER_COMMIT: Final = 5.0
-_PAGES_PER_ROW: Final = 0.5
+_PAGES_PER_COMMIT: Final = 3.0
+_PAGES_PER_ROW: Final = 0.4
 
 _log = logging.getLogger(__name__)
 

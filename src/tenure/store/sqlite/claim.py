@@ -1,8 +1,9 @@
 """Claim: due jobs granted under a lease.
 
-Happy path, one queue without limits: one statement that looks (policies, gates, whether anything expired or came due) and one
-that grants. Several queues, filters and concurrency limits are served by walking each queue's index in claim order and merging the
-walks: no queue is read further than the claim needs, whatever its backlog. SQLite's single writer makes the limits exact.
+Happy path, one queue without limits: one statement that looks (policies, gates, whether anything expired or came due)
+and one that grants. Several queues, filters and concurrency limits are served by walking each queue's index in claim
+order and merging the walks: no queue is read further than the claim needs, whatever its backlog. SQLite's single
+writer makes the limits exact.
 """
 
 from __future__ import annotations

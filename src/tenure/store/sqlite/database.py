@@ -1,9 +1,9 @@
 """One file in one process: its writer, its readers and its wake-ups, shared by all stores that name it.
 
-Forks. A SQLite connection must not be used, nor even closed, on the other side of a fork. Before a fork everything is brought to
-rest, because a child that inherits a lock held by a thread which does not exist there would wait for ever; after it the parent goes on, and
-the child forgets the parent's connections without closing them and opens its own when first asked. A process that was
-forked behind Python's back is recognised by its pid.
+Forks. A SQLite connection must not be used, nor even closed, on the other side of a fork. Before a fork everything is
+brought to rest, because a child that inherits a lock held by a thread which does not exist there would wait for ever;
+after it the parent goes on, and the child forgets the parent's connections without closing them and opens its own
+when first asked. A process that was forked behind Python's back is recognised by its pid.
 """
 
 from __future__ import annotations

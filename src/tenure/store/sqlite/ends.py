@@ -1,4 +1,5 @@
-"""How an attempt ends that was no success: an attempt row, the job's next state, and a dead letter where a person is needed."""
+"""How an attempt ends that was no success: an attempt row, the job's next state, and a dead letter where a person
+is needed."""
 
 from __future__ import annotations
 

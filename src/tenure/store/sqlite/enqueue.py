@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from tenure.errors import ForbiddenKey, GateClosed, InvalidArgument, KeyConflict, KeyRequired
 from tenure.model.clock import to_us
@@ -29,7 +29,20 @@ _is_uuid = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 _NO_EXTRAS: Final = (None,) * len(NEW_JOB_EXTRAS)
 
 # Columns of enqueue_terms.
-_PROFILE, _PRIORITY, _RANK, _MAX_ATTEMPTS, _SLOT, _KEY_REQUIRED, _KEY_CONFLICT, _WINDOW, _FORBIDDEN, _GATE = range(10)
+(
+    _PROFILE,
+    _PRIORITY,
+    _RANK,
+    _MAX_ATTEMPTS,
+    _SLOT,
+    _KEY_REQUIRED,
+    _KEY_CONFLICT,
+    _WINDOW,
+    _FORBIDDEN,
+    _GATE,
+    _AGES,
+    _IS_PLAIN,
+) = range(12)
 # Places in the rows handed to enqueue.sql.
 _ROW_HASH, _ROW_SLOT = 14, 13
 
@@ -52,37 +65,47 @@ def insert(
     if create_queues:
         _create_missing(transaction, create_queues)
     now = transaction.now
-    terms: dict[Any, Row] = {}
+    known = transaction.known.terms
+    woken = transaction.woken
     plain: list[Row] = []
     full: list[Row] = []
     keyed: dict[JobId, tuple[NewJob, Row, Row]] = {}
     for job in jobs:
         ask = (job.queue, job.kind, job.priority, job.max_attempts)
-        term = terms.get(ask) or terms.setdefault(ask, _terms(transaction, job, is_gated))
-        run_at = now if job.run_at is None and job.delay_seconds is None else _run_at(job, now)
+        term = known.get(ask) or _terms(transaction, job)
+        if is_gated and term[_GATE] is not None:
+            raise GateClosed(term[_GATE], f"enqueueing in {job.queue!r}")
         _check(job)
+        run_at = now if job.run_at is None and job.delay_seconds is None else _run_at(job, now)
         is_due = 1 if run_at <= now else 0  # sqlite3 takes an int faster than a bool
+        rank = term[_RANK] + now if term[_AGES] else term[_RANK]
         row = (
-            job.id, job.kind, job.payload, job.queue, term[0], term[1], term[2], term[3], run_at, is_due, now, now,
+            job.id, job.kind, job.payload, job.queue, term[0], term[1], rank, term[3], run_at, is_due, now, now,
         )  # fmt: skip
-        extras = _extras(job)
-        if job.key is None and extras == _NO_EXTRAS and not term[_KEY_REQUIRED] and term[_FORBIDDEN] is None:
+        if job.key is None and term[_IS_PLAIN] and _extras(job) == _NO_EXTRAS:
             plain.append(row)
         else:
             _check_extras(job)
-            row = (*row, *_key_columns(job, term), term[_FORBIDDEN], *extras)
+            row = (*row, *_key_columns(job, term), term[_FORBIDDEN], *_extras(job))
             full.append(row)
             if job.key is not None:
                 keyed[job.id] = (job, term, row)
         if is_due:
-            transaction.woken.add(job.queue)
-    made = (transaction.many(_PLAIN, plain) if plain else 0) + (transaction.many(_FULL, full) if full else 0)
+            woken.add(job.queue)
+    made = _write(transaction, _PLAIN, plain) + _write(transaction, _FULL, full)
     if made == len(jobs):
         answers = [Enqueued(job.id) for job in jobs]
     else:
         answers = _sort_out(transaction, jobs, keyed, tolerates)
-    transaction.record("queued", (answer.id for answer in answers if not answer.duplicate))
+    if transaction.known.wants_events is not False:
+        transaction.record("queued", (answer.id for answer in answers if not answer.duplicate))
     return answers
+
+
+def _write(transaction: Transaction, statement: str, rows: Sequence[Row]) -> int:
+    if len(rows) == 1:
+        return transaction.run(statement, rows[0]).rowcount
+    return transaction.many(statement, rows) if rows else 0
 
 
 def _create_missing(transaction: Transaction, declared: Mapping[str, QueuePolicy]) -> None:
@@ -91,25 +114,22 @@ def _create_missing(transaction: Transaction, declared: Mapping[str, QueuePolicy
             policies.create(transaction, name, policy)
 
 
-def _terms(transaction: Transaction, job: NewJob, is_gated: bool) -> Row:
-    term = transaction.one(
-        _TERMS,
-        {
-            "queue": job.queue,
-            "kind": job.kind,
-            "priority": job.priority,
-            "max_attempts": job.max_attempts,
-            "now": transaction.now,
-        },
-    )
+def _terms(transaction: Transaction, job: NewJob) -> Row:
+    """The terms for a job, read from its queue and kept."""
+    values = {
+        "queue": job.queue,
+        "kind": job.kind,
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+    }
+    term = transaction.one(_TERMS, values)
     if term is None:
         raise policies.unknown(transaction, job.queue)
-    if is_gated and term[_GATE] is not None:
-        raise GateClosed(term[_GATE], f"enqueueing in {job.queue!r}")
     if not -(2**31) <= term[_PRIORITY] < 2**31:
         raise InvalidArgument(f"priority: {term[_PRIORITY]} does not fit into 32 bits. Nothing was enqueued.")
     if term[_MAX_ATTEMPTS] < 1:
         raise InvalidArgument(f"max_attempts: expected at least 1, got {term[_MAX_ATTEMPTS]}. Nothing was enqueued.")
+    transaction.known.terms[job.queue, job.kind, job.priority, job.max_attempts] = term
     return term
 
 
@@ -184,7 +204,8 @@ def _duplicate(transaction: Transaction, job: NewJob, term: Row, row: Row, toler
         return Enqueued(job.id)
     if not tolerates and term[_KEY_CONFLICT] == "error" and holder[2] != row[_ROW_HASH]:
         raise KeyConflict(
-            f"Key {job.key!r} of kind {job.kind!r} belongs to job {holder[0]}, which has another payload. Nothing was enqueued. "
+            f"Key {job.key!r} of kind {job.kind!r} belongs to job {holder[0]}, which has another payload. Nothing "
+            "was enqueued. "
             f"Use another key, or enqueue the same payload."
         )
     return Enqueued(JobId(holder[0]), duplicate=True)

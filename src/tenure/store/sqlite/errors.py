@@ -32,7 +32,8 @@ BROKEN: Final = frozenset(
 
 _CONSTRAINTS: Final = {
     "queue_name_not_blank": "a queue's name must not be blank, nor longer than 200 characters",
-    "queue_numbers_sound": "a queue's numbers must make sense: max_attempts and limits at least 1, durations not negative, "
+    "queue_numbers_sound": "a queue's numbers must make sense: max_attempts and limits at least 1, durations not "
+    "negative, "
     "lease_max_seconds not below lease_seconds",
     "job_payload_is_json": "payload must be JSON",
     "job_kind_not_blank": "kind must not be blank, nor longer than 200 characters",
@@ -100,16 +101,19 @@ def _by_code(error: sqlite3.Error, path: Path) -> TenureError:
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return Corrupt(
-                f"{path} is damaged or is not a SQLite database. Stop all workers, keep a copy of it with its -wal file, "
+                f"{path} is damaged or is not a SQLite database. Stop all workers, keep a copy of it with its "
+                "-wal file, "
                 f"then restore a backup or try `sqlite3 {path} .recover`. {detail}"
             )
         case sqlite3.SQLITE_CANTOPEN:
             return StoreUnavailable(
-                f"{path} cannot be opened. Check that its folder exists and that this user may read and write it. {detail}"
+                f"{path} cannot be opened. Check that its folder exists and that this user may read and write it. "
+                f"{detail}"
             )
         case sqlite3.SQLITE_IOERR:
             return StoreUnavailable(
-                f"Reading or writing {path} failed in the operating system; the outcome is unknown, so repeat the call. "
+                f"Reading or writing {path} failed in the operating system; the outcome is unknown, so repeat the "
+                "call. "
                 f"The file is checked before it is used again. {detail}"
             )
         case sqlite3.SQLITE_CONSTRAINT:

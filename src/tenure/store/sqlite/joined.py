@@ -1,8 +1,8 @@
 """Enqueue in a caller's own transaction: the same statements, on the caller's connection.
 
-The commit is the caller's and out of our sight: the standard library has no hook for it. So the enqueue announces itself, and
-listeners poll each millisecond for a while instead of each 50 (see `wake`). A job whose transaction takes longer than
-that to commit is found by the slower poll, within 50 ms.
+The commit is the caller's and out of our sight: the standard library has no hook for it. So the enqueue announces
+itself, and listeners poll each millisecond for a while instead of each 50 (see `wake`). A job whose transaction takes
+longer than that to commit is found by the slower poll, within 50 ms.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def _refuse_other_file(transaction: Transaction, path: Path) -> None:
         is_same = False
     if not is_same:
         raise ConfigError(
-            f"The connection that was handed in is open on {found or 'a database in memory'}, and this store's jobs are in "
+            f"The connection that was handed in is open on {found or 'a database in memory'}, and this store's "
+            "jobs are in "
             f"{path}. Hand in a connection to the same file, or let the store enqueue by itself."
         )

@@ -1,7 +1,7 @@
 """Migrations: numbered SQL files, applied in one transaction, recorded in a ledger with their checksums.
 
-Ten processes may start at once: each takes the write lock first (BEGIN IMMEDIATE) and reads the ledger under it, so one applies
-and nine find nothing to do. SQLite's DDL is transactional: killed halfway, the file is as it was.
+Ten processes may start at once: each takes the write lock first (BEGIN IMMEDIATE) and reads the ledger under it, so
+one applies and nine find nothing to do. SQLite's DDL is transactional: killed halfway, the file is as it was.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def migrate(transaction: Transaction, _request: object) -> list[str]:
     ahead = [name for number, (name, _) in applied.items() if number not in known]
     if ahead:
         raise SchemaAhead(
-            f"This database was migrated by a newer Tenure (it knows {ahead[-1]!r}); this version ends at {max(known)}. "
+            f"This database was migrated by a newer Tenure (it knows {ahead[-1]!r}); this version ends at "
+            f"{max(known)}. "
             f"Upgrade this installation. Nothing was changed."
         )
     done = []

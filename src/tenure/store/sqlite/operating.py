@@ -45,7 +45,7 @@ def set_queues(transaction: Transaction, request: SetQueues) -> list[QueueRow]:
         else:
             _refuse_new_owner(transaction, name, policy.profile)
             transaction.run(load("queue_set"), {**policies.to_row(name, policy), "now": transaction.now})
-            transaction.forget_policies()
+            transaction.forget()
             is_changed = True
         if is_changed:
             audit(transaction, request.actor, "set_queue", name, None, asdict(policy))
@@ -61,7 +61,8 @@ def _refuse_new_owner(transaction: Transaction, name: str, profile: str) -> None
     live = transaction.one(load("queue_live"), (name,))
     if live is not None and live[1]:
         raise IllegalMove(
-            f"Queue {name!r} belongs to profile {row[0]!r} and has jobs that have not ended, so it cannot pass to {profile!r}. "
+            f"Queue {name!r} belongs to profile {row[0]!r} and has jobs that have not ended, so it cannot pass to "
+            f"{profile!r}. "
             f"Let it run empty first, or use another name. Nothing was changed."
         )
 
@@ -86,11 +87,13 @@ def set_gate(transaction: Transaction, request: SetGate) -> Gate:
     """See store.operating.SetGate."""
     if not _GATE.fullmatch(request.name):
         raise InvalidArgument(
-            f"name: {request.name!r} is no gate. Gates are master, worker, notify and heartbeat, the same with a profile "
+            f"name: {request.name!r} is no gate. Gates are master, worker, notify and heartbeat, the same with a "
+            "profile "
             f"in front (substrate.master), and queue:NAME. Nothing was changed."
         )
     values = {"name": request.name, "is_open": request.is_open, "actor": request.actor, "now": transaction.now}
     transaction.run(load("gate_set"), values)
+    transaction.forget()
     act = "open_gate" if request.is_open else "close_gate"
     audit(transaction, request.actor, act, request.name, request.reason, {})
     transaction.stops = transaction.stops or request.is_open  # whoever stood before it may go on

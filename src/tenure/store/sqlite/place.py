@@ -25,7 +25,8 @@ def path_of(url: str) -> Path:
     name = url.removeprefix(prefix).partition("?")[0]
     if not url.startswith(prefix) or not name or name.endswith("/"):
         raise ConfigError(
-            f"{url!r} names no SQLite file. Write sqlite:///jobs.db for a file in this folder, sqlite:////var/lib/jobs.db for a full path."
+            f"{url!r} names no SQLite file. Write sqlite:///jobs.db for a file in this folder, "
+            "sqlite:////var/lib/jobs.db for a full path."
         )
     if name == ":memory:":
         raise ConfigError("A queue in memory would lose accepted jobs. Name a file, as in sqlite:///jobs.db.")
@@ -60,7 +61,8 @@ def refuse_network(folder: Path) -> None:
     kind = filesystem_kind(folder)
     if kind in NETWORK_KINDS or kind.startswith("fuse.") or kind == "fuse":
         raise ConfigError(
-            f"{folder} lies on a {kind} filesystem. SQLite's WAL works only among processes of one machine and would damage "
+            f"{folder} lies on a {kind} filesystem. SQLite's WAL works only among processes of one machine and "
+            "would damage "
             f"the file there. Use a local disk, or PostgreSQL if several machines share the queue."
         )
 
@@ -69,7 +71,7 @@ def filesystem_kind(folder: Path) -> str:
     """The name of the filesystem as the kernel gives it; empty where that cannot be learnt."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        device = os.stat(folder).st_dev
+        device = folder.stat().st_dev
     except OSError:
         return ""
     wanted = f"{os.major(device)}:{os.minor(device)}"
@@ -86,10 +88,10 @@ def filesystem_kind(folder: Path) -> str:
     return kind
 
 
-def identity(path: Path) -> tuple[int, int] | None:
+def identity(path: Path | str) -> tuple[int, int] | None:
     """Which file stands under this name now; None if there is none."""
     try:
-        seen = os.stat(path)
+        seen = os.stat(path)  # noqa: PTH116 - on the path of every write
     except OSError:
         return None
     return seen.st_dev, seen.st_ino

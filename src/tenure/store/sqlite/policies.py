@@ -42,7 +42,7 @@ def create(transaction: Transaction, name: str, policy: QueuePolicy) -> bool:
     """Create a queue unless it is there. Whether it was created."""
     made = transaction.run(load("queue_create"), {**to_row(name, policy), "now": transaction.now}).rowcount > 0
     if made:
-        transaction.forget_policies()
+        transaction.forget()
     return made
 
 

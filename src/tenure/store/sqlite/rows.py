@@ -31,9 +31,18 @@ def attempt(row: Row) -> Attempt:
     """A row of attempts.sql."""
     job_id, token, number, worker, claimed_at, ended_at, outcome, failure_class, error, fingerprint, run_at = row
     return Attempt(
-        job_id, token, number, worker, _moment(claimed_at), from_us(ended_at), outcome, failure_class, error, fingerprint,
-        _moment(run_at),
-    )  # fmt: skip
+        job_id=job_id,
+        token=token,
+        attempt=number,
+        worker=worker,
+        claimed_at=_moment(claimed_at),
+        ended_at=from_us(ended_at),
+        outcome=outcome,
+        failure_class=failure_class,
+        error=error,
+        fingerprint=fingerprint,
+        run_at=_moment(run_at),
+    )
 
 
 def dead_letter(row: Row) -> DeadLetter:
@@ -110,8 +119,18 @@ def effect(row: Row) -> Effect:
     """A row of effect.sql or effects.sql."""
     job_id, step, name, state, token, key, args, result, error, intended_at, updated_at = row
     return Effect(
-        job_id, step, name, state, token, key, json.loads(args), _json(result), error, from_us(intended_at), from_us(updated_at),
-    )  # fmt: skip
+        job_id=job_id,
+        step=step,
+        name=name,
+        state=state,
+        token=token,
+        key=key,
+        args=json.loads(args),
+        result=_json(result),
+        error=error,
+        intended_at=from_us(intended_at),
+        updated_at=from_us(updated_at),
+    )
 
 
 _JOB_FIELDS: Final = tuple(Job.__dataclass_fields__)

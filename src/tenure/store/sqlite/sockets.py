@@ -1,9 +1,9 @@
 """Datagrams between the processes of one machine that share a file.
 
-Each process that listens binds a unix datagram socket in a folder beside the file (mode 0700); whoever commits something
-worth waking for sends one datagram to each socket there. Sending never blocks and never fails the sender: a full
-buffer means that the receiver has its wake-up already, a refused one that its process died, and its socket is removed.
-Who listens is read from the folder, and the folder is read again only when it has changed.
+Each process that listens binds a unix datagram socket in a folder beside the file (mode 0700); whoever commits
+something worth waking for sends one datagram to each socket there. Sending never blocks and never fails the sender: a
+full buffer means that the receiver has its wake-up already, a refused one that its process died, and its socket is
+removed. Who listens is read from the folder, and the folder is read again only when it has changed.
 """
 
 from __future__ import annotations
@@ -76,16 +76,33 @@ class Postman:
 
     def __init__(self, database: Path) -> None:
         self._folder = database.with_name(f"{database.name}-tenure")
+        self._folder_name = str(self._folder)
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._seen = 0
         self._is_settled = False
         self._names: list[str] = []
 
+    def has_mailboxes(self) -> bool:
+        """Whether anybody listens, we ourselves included. Cheap: on the path of every enqueue."""
+        try:
+            changed = os.stat(self._folder_name).st_mtime_ns  # noqa: PTH116 - faster than Path.stat
+        except OSError:
+            return False
+        if changed != self._seen or not self._is_settled:
+            with self._lock:
+                self._is_settled = time.time_ns() - changed > _FRESH_NS
+                self._seen = changed
+                with contextlib.suppress(OSError):
+                    self._names = [entry.name for entry in os.scandir(self._folder) if entry.name.endswith(SUFFIX)]
+        return bool(self._names)
+
     def send(self, message: bytes, own: Path | None) -> None:
         """Send to everybody but ourselves."""
+        if not self.has_mailboxes():
+            return
         with self._lock:
-            for name in self._mailboxes():
+            for name in self._names:
                 path = self._folder / name
                 if path != own:
                     self._send(path, message)
@@ -100,18 +117,6 @@ class Postman:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-    def _mailboxes(self) -> list[str]:
-        try:
-            changed = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - on the path of every enqueue
-        except OSError:
-            return []
-        if changed != self._seen or not self._is_settled:
-            self._is_settled = time.time_ns() - changed > _FRESH_NS
-            self._seen = changed
-            with contextlib.suppress(OSError):
-                self._names = [entry.name for entry in os.scandir(self._folder) if entry.name.endswith(SUFFIX)]
-        return self._names
 
     def _send(self, path: Path, message: bytes) -> None:
         if self._socket is None:

@@ -1,25 +1,29 @@
-"""What an act sees of the transaction it runs in: statements that are counted, the time, and whom to wake after the commit."""
+"""What an act sees of the transaction it runs in: statements that are counted, the time, and whom to wake after
+the commit."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tenure.errors import InvalidArgument
+from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 Row = tuple[Any, ...]
 
+_DATA_VERSION: Final = load("data_version")
+
 
 class Transaction:
     """One open transaction. Acts neither begin nor end it."""
 
-    __slots__ = ("_execute", "_wants_events", "connection", "now", "statements", "stops", "woken")
+    __slots__ = ("_execute", "_is_checked", "_known", "connection", "now", "statements", "stops", "woken")
 
-    def __init__(self, connection: sqlite3.Connection, now: int = 0) -> None:
+    def __init__(self, connection: sqlite3.Connection, now: int = 0, known: Known | None = None) -> None:
         self.connection = connection
         self.now = now
         """The store's clock, read once per request, in microseconds."""
@@ -29,7 +33,16 @@ class Transaction:
         self.stops = False
         """A held job was asked to stop."""
         self._execute = connection.execute
-        self._wants_events: bool | None = None
+        self._known = known or Known()
+        self._is_checked = False
+
+    @property
+    def known(self) -> Known:
+        """What was read of queues and gates before, if it still holds."""
+        if not self._is_checked:
+            self._known.check(self.run(_DATA_VERSION).fetchone()[0])
+            self._is_checked = True
+        return self._known
 
     def run(self, sql: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         """One statement."""
@@ -52,25 +65,31 @@ class Transaction:
 
     def record(self, kind: str, job_ids: Iterable[str]) -> None:
         """Write lifecycle events for jobs that just moved, where their queues ask for it."""
-        if self._wants_events is None:
-            self._wants_events = self.one(load("events_wanted")) is not None
-        if self._wants_events and (ids := list(job_ids)):
+        known = self.known
+        if known.wants_events is None:
+            known.wants_events = self.one(load("events_wanted")) is not None
+        if known.wants_events and (ids := list(job_ids)):
             self.run(load("event_lifecycle"), {"now": self.now, "kind": kind, "ids": json.dumps(ids)})
-
-    def forget_policies(self) -> None:
-        """Queues were changed in this transaction: look again whether events are wanted."""
-        self._wants_events = None
 
     def quieten(self) -> None:
         """Before the commit: nobody is woken for queues whose notify gate is closed."""
-        for (queue,) in self.all(load("notify_gates"), {"queues": json.dumps(list(self.woken))}):
-            self.woken.discard(queue)
+        known = self.known
+        if known.has_quiet_gates is None:
+            known.has_quiet_gates = self.one(load("quiet_gates")) is not None
+        if known.has_quiet_gates:
+            for (queue,) in self.all(load("notify_gates"), {"queues": json.dumps(list(self.woken))}):
+                self.woken.discard(queue)
+
+    def forget(self) -> None:
+        """Queues or gates were changed in this transaction, or a change was undone."""
+        self._known.forget()
 
     def undo(self) -> None:
-        """The transaction was rolled back: nobody is to be woken."""
+        """The transaction was rolled back: nobody is to be woken, and what was read in it may not be so."""
         self.woken.clear()
         self.stops = False
-        self._wants_events = None
+        self._is_checked = False
+        self._known.forget()
 
 
 def check_limit(limit: int) -> None:

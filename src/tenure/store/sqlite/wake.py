@@ -5,9 +5,9 @@ Three ways, each behind the other:
 1. *The same process*: after its commit the writer calls the subscribers itself.
 2. *Other processes*: one datagram to each that listens (see `sockets`), some 0.2 ms. The message names the queues.
 3. *Anybody else* (a job enqueued in a caller's own transaction, another program, a lost datagram): the listener polls
-   `PRAGMA data_version`, which tells of other connections' commits for the price of a look at shared memory, and asks whether
-   there is something to claim only if it has changed. Every 50 ms; but an enqueue in a caller's transaction announces
-   itself, because its commit is out of our sight, and then the poll runs each millisecond for a while.
+   `PRAGMA data_version`, which tells of other connections' commits for the price of a look at shared memory, and asks
+   whether there is something to claim only if it has changed. Every 50 ms; but an enqueue in a caller's transaction
+   announces itself, because its commit is out of our sight, and then the poll runs each millisecond for a while.
 
 A wake-up is a hint. Whoever waits polls behind it, and the listener thread never raises.
 """
@@ -100,9 +100,11 @@ class Hub:
 
     def tell(self, transaction: Transaction) -> None:
         """After a commit: wake whoever waits for what it changed."""
-        self.wake(None if transaction.stops else transaction.woken)
-        names = b"\n".join(name.encode("utf-8", "surrogatepass") for name in transaction.woken)
-        self._send(_ALL if transaction.stops or len(names) > _LONGEST else _QUEUES + names)
+        if self._subscribers:
+            self.wake(None if transaction.stops else transaction.woken)
+        if self._postman.has_mailboxes():
+            names = b"\n".join(name.encode("utf-8", "surrogatepass") for name in transaction.woken)
+            self._send(_ALL if transaction.stops or len(names) > _LONGEST else _QUEUES + names)
 
     def tell_soon(self) -> None:
         """A transaction that is not ours has jobs in it, and will be committed or not."""

@@ -1,21 +1,23 @@
 """The writer: all writes of this process to one file, several requests to a commit.
 
-SQLite has one writer at a time, and with `synchronous=FULL` a commit costs a sync of the disk: far more than the statements
-in it. So requests share commits. There is no timer and no fixed thread in the way:
+SQLite has one writer at a time, and with `synchronous=FULL` a commit costs a sync of the disk: far more than the
+statements in it. So requests share commits. There is no timer and no fixed thread in the way:
 
 - The first caller to come *leads*: it opens a transaction, carries out its own request and whatever else is pending,
   commits, and hands out the answers. A single caller therefore pays for no switch of threads at all.
 - Who comes while somebody leads is pending. When the leader is done, the first pending caller leads next, and takes
   everything along that has gathered meanwhile. Batches grow by themselves as the load does.
-- Callers on an event loop must not block it. A thread, started when first needed, leads in their place; each loop is told of all its
-  answers at once.
+- Callers on an event loop must not block it. A thread, started when first needed, leads in their place; each loop is
+  told of all its answers at once.
 
 What holds:
 
-- *An answer is released only after its COMMIT.* If the COMMIT fails, everyone in it gets the error, and nobody an answer.
-- *A request that fails takes nobody along.* One that fails before it changed anything (a closed gate, an unknown queue) is simply
-  left out. One that fails halfway rolls the whole transaction back, and the batch runs again with a savepoint around each
-  request; acts depend on nothing but the database, the request and the clock, so running them twice does no harm.
+- *An answer is released only after its COMMIT.* If the COMMIT fails, everyone in it gets the error, and nobody an
+  answer.
+- *A request that fails takes nobody along.* One that fails before it changed anything (a closed gate, an unknown
+  queue) is simply left out. One that fails halfway rolls the whole transaction back, and the batch runs again with a
+  savepoint around each request; acts depend on nothing but the database, the request and the clock, so running them
+  twice does no harm.
 - *After an I/O error the handle is not used again*: it is closed, opened anew, and the file is checked first.
 - *Leadership is never lost*: a leader that is interrupted (Ctrl-C) fails its batch and passes the lead on.
 - *A file that was replaced or taken away is noticed before each transaction*, by its inode.
@@ -39,6 +41,7 @@ from tenure.store.sqlite import place
 from tenure.store.sqlite.checkpoint import Checkpointer
 from tenure.store.sqlite.connect import open_writer
 from tenure.store.sqlite.errors import busy, is_broken, is_busy, translate
+from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction
 
@@ -55,7 +58,8 @@ _ROLLBACK: Final = load("rollback")
 
 
 class _Request:
-    """Somebody's request on its way. `gate` is a lock that its caller waits on; `future` stands in for it on an event loop."""
+    """Somebody's request on its way. `gate` is a lock that its caller waits on; `future` stands in for it on an
+    event loop."""
 
     __slots__ = ("act", "answer", "clock", "error", "future", "gate", "is_done", "leads", "loop", "request")
 
@@ -80,6 +84,7 @@ class Writer:
         self.statements = 0
         self.retries = 0
         self._path = path
+        self._name = str(path)
         self._busy_seconds = busy_seconds
         self._after_commit = after_commit
         self._mutex = threading.Lock()
@@ -92,6 +97,7 @@ class Writer:
         self._identity: tuple[int, int] | None = None
         self._must_check = False
         self._checkpointer = Checkpointer(path)
+        self._known = Known()
 
     def call(self, act: Act, request: Any, clock: Clock) -> Any:
         """Carry out an act and wait until it is committed."""
@@ -153,6 +159,7 @@ class Writer:
         self._thread_gate = threading.Semaphore(0)
         self._connection = None
         self._identity = None
+        self._known = Known()
         self._checkpointer.abandon()
         return left
 
@@ -173,10 +180,12 @@ class Writer:
         finally:
             self._pass_on()
 
-    # --- leading -------------------------------------------------------------------------------------------------------
+    # --- leading
+    # -------------------------------------------------------------------------------------------------------
 
     def _lead(self) -> None:
-        """Carry out one batch, then pass the lead on. Never raises what belongs to a request: that goes with its answer."""
+        """Carry out one batch, then pass the lead on. Never raises what belongs to a request: that goes with its
+        answer."""
         with self._mutex:
             batch = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_BATCH))]
         try:
@@ -192,7 +201,7 @@ class Writer:
     def _carry_out(self, batch: Sequence[_Request]) -> None:
         connection = self._ready()
         self._begin(connection)
-        transaction = Transaction(connection)
+        transaction = Transaction(connection, known=self._known)
         if not self._run_plain(transaction, batch):
             connection.execute(_ROLLBACK)
             transaction.undo()
@@ -242,11 +251,12 @@ class Writer:
                     raise
                 item.error = translate(exc, self._path)
                 connection.execute(load("savepoint_undo"))
-                transaction.forget_policies()
+                transaction.forget()
             connection.execute(load("savepoint_release"))
 
     def _give_up(self, batch: Sequence[_Request], exc: BaseException) -> None:
         """Nothing of the batch is known to be committed: each gets an error of its own."""
+        self._known.forget()
         connection = self._connection
         if connection is not None:
             try:
@@ -265,12 +275,15 @@ class Writer:
                 item.error = translate(exc, self._path)
             else:
                 item.error = StoreUnavailable(
-                    f"The thread that wrote to {self._path} was interrupted; the outcome is unknown, so repeat the call."
+                    f"The thread that wrote to {self._path} was interrupted; the outcome is unknown, so repeat "
+                    "the call."
                 )
             item.is_done = True
 
     def _release(self, batch: Sequence[_Request]) -> None:
         """Hand out answers; each event loop is woken once."""
+        if len(batch) == 1 and batch[0].gate is None and batch[0].loop is None:  # the leader's own
+            return
         loops: dict[asyncio.AbstractEventLoop, list[_Request]] = {}
         for item in batch:
             if item.loop is not None:
@@ -307,7 +320,8 @@ class Writer:
         if leads:
             self._pass_on()
 
-    # --- the thread for event loops ------------------------------------------------------------------------------------
+    # --- the thread for event loops
+    # ------------------------------------------------------------------------------------
 
     def _let_the_thread_lead(self) -> None:
         if self._thread is None:
@@ -323,15 +337,17 @@ class Writer:
                 return
             self._lead()
 
-    # --- the connection ------------------------------------------------------------------------------------------------
+    # --- the connection
+    # ------------------------------------------------------------------------------------------------
 
     def _ready(self) -> sqlite3.Connection:
         """The connection, opened if need be, on the file that stands under the name now."""
-        seen = place.identity(self._path)
+        seen = place.identity(self._name)
         if self._connection is not None and seen != self._identity:
             self._drop_connection()
             raise StoreUnavailable(
-                f"{self._path} was replaced or taken away while it was open; nothing was written to the file that is there now. "
+                f"{self._path} was replaced or taken away while it was open; nothing was written to the file that "
+                "is there now. "
                 f"Make sure that all workers use the same file, then repeat the call."
             )
         if self._connection is None:
@@ -352,7 +368,8 @@ class Writer:
         if found != ["ok"]:
             self._drop_connection()
             raise Corrupt(
-                f"{self._path} is damaged after an I/O error: {'; '.join(found[:3])}. Stop all workers and restore a backup."
+                f"{self._path} is damaged after an I/O error: {'; '.join(found[:3])}. Stop all workers and "
+                "restore a backup."
             )
 
     def _begin(self, connection: sqlite3.Connection) -> None:
@@ -384,6 +401,7 @@ class Writer:
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         self._identity = None
+        self._known = Known()
         if connection is not None:
             try:
                 connection.close()

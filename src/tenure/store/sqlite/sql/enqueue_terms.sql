@@ -1,5 +1,6 @@
 -- enqueue_terms: on what terms a queue takes a job of this kind and priority. Read once for all jobs of a batch that share them.
--- rank: what the claim sorts by, lower first. With aging, one step of priority is worth that many seconds of waiting.
+-- rank: what the claim sorts by, lower first. With aging, one step of priority is worth that many seconds of waiting, and the moment
+-- of creation is added to it.
 -- slot: the beginning of the dedup slot, to which the key is added; NULL where keys don't deduplicate.
 -- It gives the length of the kind, so that no kind and key can be read as another kind and key.
 SELECT q.profile,
@@ -7,7 +8,7 @@ SELECT q.profile,
     CAST(
         CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END * coalesce(:priority, q.priority_default)
         * coalesce(1000000 * q.aging_seconds, 1) AS INTEGER
-    ) + CASE WHEN q.aging_seconds IS NULL THEN 0 ELSE :now END AS rank,
+    ) AS rank,
     coalesce(:max_attempts, q.max_attempts) AS max_attempts,
     CASE
         WHEN q.key_scope <> 'none' THEN
@@ -22,6 +23,8 @@ SELECT q.profile,
         SELECT min(g.name)
         FROM tenure_gate AS g
         WHERE g.is_open = 0 AND g.name IN ('master', q.profile || '.master', 'queue:' || q.name)
-    ) AS closed_gate
+    ) AS closed_gate,
+    q.aging_seconds IS NOT NULL AS ages,
+    q.key_required = 0 AND q.forbidden_keys IS NULL AS is_plain
 FROM tenure_queue AS q
 WHERE q.name = :queue;
