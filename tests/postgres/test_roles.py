@@ -22,12 +22,12 @@ CALLERS: Final = {
     "producer worker reader operator admin": "now now_us to_us from_us schema_version get_jobs",
     "producer worker operator admin": "enqueue",
     "worker admin": "exchange claim settle start heartbeat append_events record_effect acquire_lease release_lease "
-    "remove_workers",
+    "remove_workers set_schedules tick_schedule",
     "worker operator admin": "reap wake",
-    "worker reader operator admin": "list_queues list_effects list_attempts list_gates",
-    "reader operator admin": "list_jobs count_jobs list_dead_letters group_dead_letters list_workers list_events "
-    "list_audit",
-    "operator admin": "cancel revive clone triage_dead_letters pause_queues prune",
+    "worker reader operator admin": "list_queues list_jobs list_effects list_attempts list_gates list_schedules",
+    "reader operator admin": "count_jobs list_dead_letters group_dead_letters list_workers list_events "
+    "list_audit summary standing newest prunable",
+    "operator admin": "cancel revive resolve_effect clone triage_dead_letters pause_queues prune pause_schedules remove_schedules",
     "admin": "set_queues set_gate",
 }
 MATRIX: Final = {name: frozenset(roles.split()) for roles, names in CALLERS.items() for name in names.split()}

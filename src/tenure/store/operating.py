@@ -123,3 +123,24 @@ class RecordEffect(Request[Effect | None]):
     job_id: JobId
     token: Token
     effect: EffectRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveEffect(Request[Effect]):
+    """Write down what a person found out about an effect of unknown outcome, and wake the job that waits for it.
+
+    `confirmed` says it happened, with `result`; `retry` says that it did not and may be tried again (the row is
+    `intended` anew); `failed` says that it is given up, and the job with it. Leaves an audit row. Repeating an answer
+    that stands is harmless.
+
+    Raises: NotFound; IllegalMove, if the effect is confirmed, or a worker holds the job.
+    """
+
+    job_id: JobId
+    name: str
+    outcome: str
+    actor: str
+    note: str | None = None
+    step: str = ""
+    result: str | None = None
+    """JSON text."""

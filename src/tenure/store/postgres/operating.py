@@ -18,6 +18,7 @@ from tenure.store.operating import (
     RecordEffect,
     ReleaseLease,
     RemoveWorkers,
+    ResolveEffect,
     SetGate,
     SetQueues,
     TriageDeadLetters,
@@ -57,6 +58,13 @@ def _record_effect(request: RecordEffect) -> str:
     return f'{{"job_id":{text(request.job_id)},"token":{request.token},"effect":{effect_json(request.effect)}}}'
 
 
+def _resolve_effect(request: ResolveEffect) -> str:
+    said = {"job_id": request.job_id, "step": request.step, "name": request.name, "outcome": request.outcome}
+    who = {"actor": request.actor, "note": request.note}
+    result = "" if request.result is None else f',"result":{request.result}'
+    return f"{text(said | who)[:-1]}{result}}}"
+
+
 def _act_on_jobs(request: Revive | Clone) -> str:
     ids = dict(request.job_ids) if isinstance(request, Clone) else list(request.job_ids)
     return text({"ids": ids, "actor": request.actor, "reason": request.reason})
@@ -93,6 +101,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     RecordEffect: Call(
         "record_effect", _record_effect, lambda answer, _request: None if answer is None else to_effect(answer)
     ),
+    ResolveEffect: Call("resolve_effect", _resolve_effect, lambda answer, _request: to_effect(answer)),
     Revive: Call("revive", _act_on_jobs, _revived),
     Clone: Call("clone", _act_on_jobs, _cloned),
     Prune: Call("prune", encode, lambda answer, _request: Pruned(**answer)),

@@ -50,6 +50,7 @@ WRITES: Final[Mapping[type, Act]] = {
     ordered.RemoveWorkers: prune.remove_workers,
     ordered.AppendEvents: ledger.append_events,
     ordered.RecordEffect: ledger.record_effect,
+    ordered.ResolveEffect: ledger.resolve_effect,
     timed.SetSchedules: scheduling.set_schedules,
     timed.TickSchedule: scheduling.tick_schedule,
     timed.PauseSchedules: scheduling.pause_schedules,

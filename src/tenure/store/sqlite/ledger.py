@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Final
 
+from tenure.errors import IllegalMove, InvalidArgument, NotFound
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, Token
 from tenure.model.outcome import EffectRecord
-from tenure.store.operating import AppendEvents, RecordEffect
+from tenure.store.base import Wake
+from tenure.store.operating import AppendEvents, RecordEffect, ResolveEffect
 from tenure.store.reading import Effect
-from tenure.store.sqlite import rows
+from tenure.store.sqlite import moves, rows
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction
+
+_RESOLVED: Final = {"confirmed": "confirmed", "retry": "intended", "failed": "failed"}
+"""What a person says → the state of the row."""
 
 
 def append_events(transaction: Transaction, request: AppendEvents) -> bool:
@@ -28,6 +35,34 @@ def record_effect(transaction: Transaction, request: RecordEffect) -> Effect | N
         return None
     record(transaction, request.job_id, request.token, request.effect)
     place = (request.job_id, request.effect.step, request.effect.name)
+    row = transaction.one(load("effect"), place)
+    assert row is not None
+    return rows.effect(row)
+
+
+def resolve_effect(transaction: Transaction, request: ResolveEffect) -> Effect:
+    """See store.operating.ResolveEffect."""
+    place = (request.job_id, request.step, request.name)
+    state = _RESOLVED.get(request.outcome)
+    if state is None:
+        raise InvalidArgument(f"outcome: {request.outcome!r} is none of {', '.join(_RESOLVED)}. Nothing was changed.")
+    row = transaction.one(load("effect"), place)
+    job = transaction.one(load("job_state"), (request.job_id,))
+    if row is None or job is None:
+        raise NotFound(
+            f"Job {request.job_id} has no effect {request.name!r} to resolve. `tenure jobs show` lists them."
+        )
+    if row[3] == "confirmed" and state != "confirmed":
+        raise IllegalMove(f"Effect {request.name!r} of job {request.job_id} is confirmed, so it stays so.")
+    if job[0] in ("leased", "running"):
+        raise IllegalMove(f"Job {request.job_id} is held by a worker, which decides about {request.name!r} itself.")
+    if row[3] != "confirmed":
+        result = json.dumps({"given_up_by": request.actor}) if state == "failed" else request.result
+        values = {"now": transaction.now, "state": state, "result": result, "error": request.note}
+        transaction.run(load("effect_resolve"), {**values, "job_id": place[0], "step": place[1], "name": place[2]})
+        detail = {"step": request.step, "name": request.name, "outcome": request.outcome}
+        moves.audit(transaction, request.actor, "resolve_effect", request.job_id, request.note, detail)
+    moves.wake(transaction, Wake(waiting_for=":".join(("effect", *filter(None, place)))))
     row = transaction.one(load("effect"), place)
     assert row is not None
     return rows.effect(row)
