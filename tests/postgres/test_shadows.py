@@ -84,7 +84,7 @@ def test_the_traps_work(mallory: psycopg.Connection) -> None:
 def test_no_function_of_ours_uses_what_a_caller_put_in_front(
     mallory: psycopg.Connection, admin: psycopg.Connection
 ) -> None:
-    names = sorted(set(MATRIX) - {"now", "now_us", "to_us", "from_us", "schema_version"})
+    names = sorted(set(MATRIX) - {"now", "now_us", "to_us", "from_us", "schema_version", "newest"})
 
     states = {name: _call(mallory, name) for name in names}
 
@@ -106,7 +106,7 @@ def _call(connection: psycopg.Connection, name: str) -> str | None:
 
 
 def test_what_touches_nothing_lends_no_rights_to_a_trap(mallory: psycopg.Connection, admin: psycopg.Connection) -> None:
-    mallory.execute("SELECT tenure.now(), tenure.now_us(), tenure.schema_version()")
+    mallory.execute("SELECT tenure.now(), tenure.now_us(), tenure.schema_version(), tenure.newest()")
     mallory.execute("SELECT tenure.from_us(0), tenure.to_us(tenure.now())")
 
     who = {who for _, who in admin.execute("SELECT what, who FROM public.caught").fetchall()}

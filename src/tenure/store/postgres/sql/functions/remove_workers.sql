@@ -43,12 +43,12 @@ BEGIN
     FOR v_job IN
         SELECT j.*
         FROM tenure.job AS j
-        WHERE j.state IN ('leased', 'running')
-            AND j.lease_owner = ANY (p_ids)
-            AND NOT EXISTS (SELECT 1 FROM tenure.worker AS w WHERE w.id = j.lease_owner AND w.last_seen_at > p_before)
+        WHERE j.state IN ('leased', 'running') AND j.lease_owner = ANY (p_ids)
         ORDER BY j.id
-        FOR UPDATE OF j
+        FOR UPDATE
     LOOP
+        -- Asked after the row was locked, in a statement of its own: the one above may have waited, and knows only the time before.
+        CONTINUE WHEN EXISTS (SELECT 1 FROM tenure.worker AS w WHERE w.id = v_job.lease_owner AND w.last_seen_at > p_before);
         PERFORM tenure.finish(
             v_job, 'expire', 'crash', format('Worker %s was removed while it held the job.', v_job.lease_owner), NULL, NULL, p_now
         );
