@@ -27,7 +27,8 @@ CALLERS: Final = {
     "worker reader operator admin": "list_queues list_jobs list_effects list_attempts list_gates list_schedules",
     "reader operator admin": "count_jobs list_dead_letters group_dead_letters list_workers list_events "
     "list_audit summary standing newest prunable",
-    "operator admin": "cancel revive resolve_effect clone triage_dead_letters pause_queues prune pause_schedules remove_schedules",
+    "operator admin": "cancel revive resolve_effect clone triage_dead_letters pause_queues prune pause_schedules "
+    "remove_schedules",
     "admin": "set_queues set_gate",
 }
 MATRIX: Final = {name: frozenset(roles.split()) for roles, names in CALLERS.items() for name in names.split()}

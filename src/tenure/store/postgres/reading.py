@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from tenure.errors import InvalidArgument
 from tenure.model.clock import from_us
@@ -77,7 +77,12 @@ def encode(request: Any) -> str:
 
 def text(value: Any) -> str:
     """A value as JSON text."""
-    return to_json(value).decode()
+    try:
+        return to_json(value).decode()
+    except PydanticSerializationError as exc:
+        raise InvalidArgument(
+            f"A text cannot be stored, because it is no Unicode: {exc}. Nothing was changed."
+        ) from exc
 
 
 def to_job(row: dict[str, Any]) -> Job:

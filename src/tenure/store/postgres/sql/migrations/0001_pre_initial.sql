@@ -373,7 +373,8 @@ AS $$
     SELECT CASE
         WHEN p_us = 9223372036854775807 THEN 'infinity'::timestamptz
         WHEN p_us = -9223372036854775808 THEN '-infinity'::timestamptz
-        ELSE 'epoch'::timestamptz + p_us * interval '1 microsecond'
+        -- In two parts: an interval is multiplied as a double, which holds no more than 53 bits exactly.
+        ELSE 'epoch'::timestamptz + p_us / 3600000000 * interval '1 hour' + p_us % 3600000000 * interval '1 microsecond'
     END
 $$;
 
