@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -15,7 +14,7 @@ from anyio.from_thread import start_blocking_portal
 from tenure.model.clock import ManualClock
 from tenure.store.base import Store
 from tests.conformance.acts import Subject
-from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_postgres, open_sqlite
+from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_postgres, open_sqlite, scratch_folder
 from tests.servers import PostgresServer
 
 
@@ -32,10 +31,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+def store(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """A fresh store, migrated, on a clock that stands still."""
     engine, door = request.param
-    opened = _sqlite(tmp_path) if engine == "sqlite" else _postgres(request)
+    opened = _sqlite() if engine == "sqlite" else _postgres(request)
     with opened as (raw, clock):
         if door == "do":
             yield Subject(engine, raw, clock)
@@ -52,13 +51,14 @@ def clock(store: Subject) -> SteeredClock:
 
 
 @contextlib.contextmanager
-def _sqlite(folder: Path) -> Iterator[tuple[Store, SteeredClock]]:
+def _sqlite() -> Iterator[tuple[Store, SteeredClock]]:
     clock = ManualClock(START)
-    store = open_sqlite(folder / "jobs.db", clock)
-    try:
-        yield store, clock
-    finally:
-        store.close()
+    with scratch_folder() as folder:
+        store = open_sqlite(folder / "jobs.db", clock)
+        try:
+            yield store, clock
+        finally:
+            store.close()
 
 
 @pytest.fixture(scope="session")

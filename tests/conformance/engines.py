@@ -7,7 +7,10 @@ always just started.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
@@ -97,6 +100,14 @@ class SteeredDatabase:
     def close(self) -> None:
         self._connection.close()
         self._server.drop_database(self.url)
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for files that need not outlive a power cut: in memory where the machine has such a place."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="tenure-", dir=memory if os.access(memory, os.W_OK) else None) as name:
+        yield Path(name)
 
 
 def open_sqlite(path: Path, clock: ManualClock | None = None) -> Store:

@@ -32,8 +32,6 @@ from tests.conformance.acts import (
 )
 from tests.conformance.engines import SteeredClock
 
-DOORS = ("do", "ado")
-
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.WAITING])
 def test_a_job_that_nobody_holds_is_cancelled_at_once(store: Subject, clock: SteeredClock, state: State) -> None:

@@ -24,8 +24,6 @@ from tenure.store.operating import PauseQueues, SetGate, SetQueues
 from tenure.store.reading import GetJobs, ListQueues
 from tests.conformance.acts import Subject, claim, enqueue, make_queue, new_job, set_gate
 
-DOORS = ("do", "ado")
-
 
 def test_an_unknown_queue_offers_the_nearest_name(store: Subject) -> None:
     make_queue(store, "emails")

@@ -33,8 +33,6 @@ from tests.conformance.acts import (
 )
 from tests.conformance.engines import SteeredClock
 
-DOORS = ("do", "ado")
-
 
 def test_follow_up_jobs_events_and_effects_are_there_when_the_job_has_succeeded(store: Subject) -> None:
     job_id = enqueue(store)

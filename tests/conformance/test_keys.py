@@ -25,8 +25,6 @@ from tests.conformance.acts import (
 )
 from tests.conformance.engines import SteeredClock
 
-DOORS = ("do", "ado")
-
 
 def end(store: Subject, state: State, queue: str) -> None:
     """End the only claimable job of the queue in the given way."""

@@ -12,15 +12,19 @@ from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,
     attempts,
+    cancel,
     claim,
     claim_one,
     complete,
     enqueue,
     enqueue_many,
+    fail,
     get,
     letters,
     make_queue,
     reap,
+    release,
+    stop,
 )
 from tests.conformance.engines import SteeredClock
 
@@ -156,3 +160,25 @@ def test_a_clock_that_jumps_back_takes_nothing_away(store: Subject, clock: Steer
     assert reap(store) == []
 
     assert complete(store, grant).state == "succeeded"
+
+
+@pytest.mark.parametrize("how", ["dead", "cancelled"])
+def test_a_worker_that_comes_back_after_its_job_ended_by_expiry_is_told_that_it_lost_it(
+    store: Subject, clock: SteeredClock, how: str
+) -> None:
+    """The end was the reaper's, not the worker's: its late word must not be answered as if it had been taken in."""
+    job_id = enqueue(store, max_attempts=1)
+    grant = claim_one(store, lease_seconds=10)
+    if how == "cancelled":
+        cancel(store, job_id)
+    clock.advance(11)
+    reap(store)
+    before = get(store, job_id)
+    assert before.state == how
+
+    assert complete(store, grant).lost
+    assert fail(store, grant).lost
+    assert release(store, grant).lost
+    assert stop(store, grant).lost
+
+    assert get(store, job_id) == before

@@ -24,8 +24,6 @@ from tests.conformance.acts import (
 )
 from tests.conformance.engines import SteeredClock
 
-DOORS = ("do", "ado")
-
 
 def test_a_released_job_is_queued_with_its_attempt_refunded(store: Subject, clock: SteeredClock) -> None:
     job_id = enqueue(store)
@@ -49,6 +47,18 @@ def test_a_job_can_be_released_more_often_than_it_has_attempts(store: Subject) -
         release(store, grant)
 
     assert complete(store, claim_one(store)).state == "succeeded"
+
+
+def test_a_job_released_without_a_delay_keeps_its_place_before_newer_work(store: Subject, clock: SteeredClock) -> None:
+    old = enqueue(store)
+    grant = claim_one(store)
+    clock.advance(1)
+    new = enqueue(store)
+    clock.advance(1)
+
+    release(store, grant)
+
+    assert [granted.id for granted in claim(store, 10)] == [old, new]
 
 
 def test_a_release_with_a_delay_is_granted_only_after_it(store: Subject, clock: SteeredClock) -> None:

@@ -1,0 +1,53 @@
+"""Stores on the real clock, for processes that share nothing but the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tenure.model.policy import Backoff, QueuePolicy
+from tenure.store.base import Store
+from tenure.store.operating import SetQueues
+from tests.conformance.engines import open_sqlite, open_store, real_time_database, sqlite_url
+from tests.servers import PostgresServer
+
+
+@dataclass(frozen=True)
+class Place:
+    """A database that several processes use, and a store of the test's own on it."""
+
+    engine: str
+    url: str
+    store: Store
+    path: Path
+    """The file of a SQLite database."""
+    journal: Path
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    path, journal = tmp_path / "jobs.db", tmp_path / "journal"
+    if request.param == "sqlite":
+        store = open_sqlite(path)
+        make_queues(store)
+        yield Place("sqlite", sqlite_url(path), store, path, journal)
+        store.close()
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = real_time_database(server)
+    store = open_store(url)
+    make_queues(store)
+    yield Place("postgres", url, store, path, journal)
+    store.close()
+    server.drop_database(url)
+
+
+def make_queues(store: Store) -> None:
+    policies = {
+        "churn": QueuePolicy(backoff=Backoff(shape="none", jitter=0), max_attempts=1000),
+        "quick": QueuePolicy(backoff=Backoff(shape="none", jitter=0)),
+    }
+    store.do(SetQueues(policies, actor="test"))
