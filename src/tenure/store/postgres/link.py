@@ -1,6 +1,6 @@
 """One connection to PostgreSQL that carries one call at a time, for sync and for async callers alike.
 
-A call is `SELECT tenure.f($1)`: one JSON value each way, prepared on first use, one commit of its own. Both doors
+A call is `SELECT tenure.f($1)`: text in, one JSON value out, prepared on first use, one commit of its own. Both doors
 speak to libpq through psycopg's low level: send, wait for the socket, take the result. The sync door waits in
 poll(2), which a signal can interrupt; the async door waits as a reader of its event loop. No thread changes hands in
 either.
@@ -52,27 +52,27 @@ class Link:
         """Whether another call can be sent."""
         return self._pgconn.status == pq.ConnStatus.OK and self._pgconn.transaction_status == pq.TransactionStatus.IDLE
 
-    def call(self, function: str, argument: str | None) -> bytes | None:
-        """Run `tenure.function(argument)` and wait for its answer."""
+    def call(self, function: str, *arguments: str) -> bytes | None:
+        """Run `tenure.function(*arguments)` and wait for its answer."""
         try:
             if function not in self._prepared:
-                self._pgconn.send_prepare(function.encode(), _statement(function, argument))
+                self._pgconn.send_prepare(function.encode(), _statement(function, len(arguments)))
                 self._answer(self._wait())
                 self._prepared.add(function)
-            self._send(function, argument)
+            self._send(function, arguments)
             return self._answer(self._wait())
         except BaseException:
             self._abandon()
             raise
 
-    async def acall(self, function: str, argument: str | None) -> bytes | None:
+    async def acall(self, function: str, *arguments: str) -> bytes | None:
         """The same without blocking the event loop."""
         try:
             if function not in self._prepared:
-                self._pgconn.send_prepare(function.encode(), _statement(function, argument))
+                self._pgconn.send_prepare(function.encode(), _statement(function, len(arguments)))
                 self._answer(await self._await())
                 self._prepared.add(function)
-            self._send(function, argument)
+            self._send(function, arguments)
             return self._answer(await self._await())
         except BaseException:
             self._abandon()
@@ -88,8 +88,8 @@ class Link:
         with contextlib.suppress(psycopg.Error, OSError), open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a bare fd is wanted
             os.dup2(nothing.fileno(), self._pgconn.socket)
 
-    def _send(self, function: str, argument: str | None) -> None:
-        self._pgconn.send_query_prepared(function.encode(), None if argument is None else [argument.encode()])
+    def _send(self, function: str, arguments: tuple[str, ...]) -> None:
+        self._pgconn.send_query_prepared(function.encode(), [argument.encode() for argument in arguments] or None)
 
     def _wait(self) -> pq.abc.PGresult:
         deadline = time.monotonic() + self._reply_seconds
@@ -169,10 +169,9 @@ class Link:
             self.close()
 
 
-def _statement(function: str, argument: str | None) -> bytes:
-    return (
-        f"SELECT tenure.{function}({'' if argument is None else '$1::json'})".encode()
-    )  # names come from our own tables
+def _statement(function: str, arguments: int) -> bytes:
+    places = ", ".join(f"${n}" for n in range(1, arguments + 1))
+    return f"SELECT tenure.{function}({places})".encode()  # names come from our own tables
 
 
 def _defaults(url: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from json.encoder import encode_basestring_ascii as quote
+from operator import attrgetter
 from typing import Any
 
 from tenure.errors import GateClosed, InvalidArgument
@@ -48,17 +49,36 @@ from tenure.store.postgres.reading import policy_columns
 _INT32 = 2**31
 _UUIDS = ("created_by_user_id", "requested_by_user_id", "workflow_id", "parent_id", "run_id")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_rarely_set = attrgetter(*NEW_JOB_EXTRAS)
+_NOTHING_SET = (None,) * len(NEW_JOB_EXTRAS)
 _EXTRAS = tuple(name for name in NEW_JOB_EXTRAS if name != "backoff")
+
+
+def enqueue_call(request: Enqueue) -> tuple[str, tuple[str, ...]]:
+    """The function and its arguments. Jobs of one queue and kind go by a door of their own, which reads them once."""
+    groups = _grouped(request.jobs)
+    if len(groups) == 1 and not request.create_queues:
+        [((queue, kind), rows)] = groups.items()
+        return "enqueue_group", (queue, kind, str(len(rows)), f"[{','.join(rows)}]")
+    return "enqueue", (_enqueue_json(groups, request, None),)
 
 
 def encode_enqueue(request: Enqueue, notify: str | None = None) -> str:
     """The argument of tenure.enqueue: jobs grouped by queue and kind."""
+    return _enqueue_json(_grouped(request.jobs), request, notify)
+
+
+def _grouped(jobs: Sequence[NewJob]) -> dict[tuple[str, str], list[str]]:
     groups: dict[tuple[str, str], list[str]] = {}
-    for job in request.jobs:
+    for job in jobs:
         rows = groups.get((job.queue, job.kind))
         if rows is None:
             rows = groups[job.queue, job.kind] = []
         rows.append(_job_row(job))
+    return groups
+
+
+def _enqueue_json(groups: dict[tuple[str, str], list[str]], request: Enqueue, notify: str | None) -> str:
     parts = [
         f'{{"queue":{quote(queue)},"kind":{quote(kind)},"jobs":[{",".join(rows)}]}}'
         for (queue, kind), rows in groups.items()
@@ -85,8 +105,9 @@ def _job_row(job: NewJob) -> str:
         row += f',"d":{_number(job.delay_seconds)}'
     elif job.run_at is not None:
         row += f',"a":{_moment(job.run_at)}'
-    extras = _extras(job)
-    return f'{row},"x":{{{extras}}}}}' if extras else row + "}"
+    if _rarely_set(job) == _NOTHING_SET:
+        return row + "}"
+    return f'{row},"x":{{{_extras(job)}}}}}'
 
 
 def _extras(job: NewJob) -> str:
@@ -104,7 +125,8 @@ def decode_enqueue(answer: Any, request: Enqueue) -> list[Enqueued]:
     """One answer per job, in order."""
     if answer is None:
         return [Enqueued(job.id) for job in request.jobs]
-    holders = {job_id: JobId(holder) for job_id, holder in answer["duplicates"]}
+    found = answer["duplicates"] if isinstance(answer, dict) else answer
+    holders = {job_id: JobId(holder) for job_id, holder in found}
     return [
         Enqueued(holders[job.id], duplicate=True) if job.id in holders else Enqueued(job.id) for job in request.jobs
     ]
@@ -321,7 +343,6 @@ def _clean(value: Any) -> Any:
 
 
 CALLS: dict[type[Any], Call] = {
-    Enqueue: Call("enqueue", encode_enqueue, decode_enqueue),
     Settle: Call("exchange", lambda request: f'{{"outcomes":{encode_outcomes(request.outcomes)}}}', decode_settle),
     Heartbeat: Call(
         "heartbeat",

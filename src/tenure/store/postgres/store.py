@@ -67,13 +67,13 @@ class PostgresStore:
             return cast(T, self._gather.enqueue(request))
         if isinstance(request, (Exchange, Claim)):
             return cast(
-                T, self._exchange(request, lambda argument: self._run("exchange", argument, self._pool, tries=1))
+                T, self._exchange(request, lambda argument: self._run("exchange", (argument,), self._pool, tries=1))
             )
         if type(request) is Inspect:
-            return cast(T, summary.inspect(self.url, lambda: self._run("newest", None, self._pool)))
+            return cast(T, summary.inspect(self.url, lambda: self._run("newest", (), self._pool)))
         call = _call_for(request)
         pool = self._pulse if type(request) is Heartbeat else self._pool
-        answer = self._run(call.function, call.encode(request), pool)
+        answer = self._run(call.function, (call.encode(request),), pool)
         return cast(T, call.decode(answer, request))
 
     async def ado(self, request: Request[T]) -> T:
@@ -87,7 +87,7 @@ class PostgresStore:
             return cast(T, await asyncio.get_running_loop().run_in_executor(None, self.do, cast(Any, request)))
         call = _call_for(request)
         pool = self._pulse if type(request) is Heartbeat else self._pool
-        answer = await self._arun(call.function, call.encode(request), pool)
+        answer = await self._arun(call.function, (call.encode(request),), pool)
         return cast(T, call.decode(answer, request))
 
     def enqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
@@ -125,7 +125,7 @@ class PostgresStore:
 
     def now(self) -> datetime:
         """The server's clock, or the one a test has set."""
-        return from_us(int(self._run("now_us", None, self._pool)))
+        return from_us(int(self._run("now_us", (), self._pool)))
 
     def stats(self) -> StoreStats:
         """Counters since this object was made. Every statement is a transaction of its own."""
@@ -155,13 +155,13 @@ class PostgresStore:
             raise error from (exc if is_safe(exc, self.url) else None)
         self._retries += 1
 
-    def _run(self, function: str, argument: str | None, pool: Pool, tries: int = _TRIES) -> Any:
+    def _run(self, function: str, arguments: tuple[str, ...], pool: Pool, tries: int = _TRIES) -> Any:
         """One call; repeated where the server says that nothing happened and another try may do."""
         for attempt in range(1, tries + 1):
             link = pool.take()
             self._statements += 1
             try:
-                answer = link.call(function, argument)
+                answer = link.call(function, *arguments)
                 fault.point("after_commit_before_reply")
                 return None if answer is None else from_json(answer)
             except psycopg.Error as exc:
@@ -171,12 +171,12 @@ class PostgresStore:
             time.sleep(_pause(attempt))
         raise InternalError("unreachable: the last try either answers or raises")
 
-    async def _arun(self, function: str, argument: str | None, pool: Pool, tries: int = _TRIES) -> Any:
+    async def _arun(self, function: str, arguments: tuple[str, ...], pool: Pool, tries: int = _TRIES) -> Any:
         for attempt in range(1, tries + 1):
             link = await pool.atake()
             self._statements += 1
             try:
-                answer = await link.acall(function, argument)
+                answer = await link.acall(function, *arguments)
                 fault.point("after_commit_before_reply")
                 return None if answer is None else from_json(answer)
             except psycopg.Error as exc:
@@ -187,11 +187,12 @@ class PostgresStore:
         raise InternalError("unreachable: the last try either answers or raises")
 
     def _enqueue_now(self, request: Enqueue) -> list[Enqueued]:
-        return moves.decode_enqueue(self._run("enqueue", moves.encode_enqueue(request), self._pool), request)
+        function, arguments = moves.enqueue_call(request)
+        return moves.decode_enqueue(self._run(function, arguments, self._pool), request)
 
     async def _aenqueue_now(self, request: Enqueue) -> list[Enqueued]:
-        answer = await self._arun("enqueue", moves.encode_enqueue(request), self._pool)
-        return moves.decode_enqueue(answer, request)
+        function, arguments = moves.enqueue_call(request)
+        return moves.decode_enqueue(await self._arun(function, arguments, self._pool), request)
 
     def _exchange(self, request: Exchange | Claim, run: Callable[[str], Any]) -> Any:
         exchange, argument, full = self._prepare(request)
@@ -203,7 +204,7 @@ class PostgresStore:
         exchange, argument, full = self._prepare(request)
         if argument is None:
             return self._empty(request)
-        answer = await self._arun("exchange", argument, self._pool, tries=1)
+        answer = await self._arun("exchange", (argument,), self._pool, tries=1)
         return self._finish(request, exchange, answer, full=full)
 
     def _prepare(self, request: Exchange | Claim) -> tuple[Exchange, str | None, bool]:

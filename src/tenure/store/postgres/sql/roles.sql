@@ -89,6 +89,7 @@ BEGIN
                     ('from_us',             'producer worker reader operator admin'),
                     ('schema_version',      'producer worker reader operator admin'),
                     ('enqueue',             'producer worker operator admin'),
+                    ('enqueue_group',       'producer worker operator admin'),
                     ('get_jobs',            'producer worker reader operator admin'),
                     ('exchange',            'worker admin'),
                     ('claim',               'worker admin'),

@@ -16,18 +16,18 @@ SET enable_mergejoin = off
 SET jit = off
 AS $$
 DECLARE
-    v_now timestamptz := tenure.now();
     v_group json;
+    v_found json;
     v_duplicates json[] := '{}';
-    v_found json[];
 BEGIN
     IF p_request -> 'create' IS NOT NULL THEN
         PERFORM tenure.set_queues(json_build_object('policies', p_request -> 'create', 'actor', 'enqueue', 'only_new', true));
     END IF;
     FOR v_group IN SELECT g.value FROM json_array_elements(p_request -> 'groups') AS g LOOP
-        v_found := tenure.enqueue_group(v_group, v_now, p_request ->> 'notify');
+        v_found := tenure.enqueue_group(v_group ->> 'queue', v_group ->> 'kind', json_array_length(v_group -> 'jobs'), v_group -> 'jobs',
+            p_request ->> 'notify');
         IF v_found IS NOT NULL THEN
-            v_duplicates := v_duplicates || v_found;
+            v_duplicates := v_duplicates || ARRAY(SELECT d.value FROM json_array_elements(v_found) AS d);
         END IF;
     END LOOP;
     IF cardinality(v_duplicates) = 0 THEN

@@ -4,14 +4,14 @@
 -- tried again. A key taken by another payload is refused where the queue's policy says so.
 CREATE OR REPLACE FUNCTION tenure.find_duplicates(
     p_jobs json, p_inserted uuid[], p_queue tenure.queue, p_kind text, p_now timestamptz, p_notify text
-) RETURNS json[]
+) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_found json[] := '{}';
     v_again json[] := '{}';
-    v_more json[];
+    v_more json;
     v_row record;
     v_slot text;
     v_holder record;
@@ -40,10 +40,9 @@ BEGIN
         END IF;
     END LOOP;
     IF cardinality(v_again) > 0 THEN
-        v_more := tenure.enqueue_group(
-            json_build_object('queue', p_queue.name, 'kind', p_kind, 'jobs', array_to_json(v_again)), p_now, p_notify);
-        v_found := v_found || coalesce(v_more, '{}');
+        v_more := tenure.enqueue_group(p_queue.name, p_kind, cardinality(v_again), array_to_json(v_again), p_notify);
+        v_found := v_found || ARRAY(SELECT d.value FROM json_array_elements(coalesce(v_more, '[]')) AS d);
     END IF;
-    RETURN v_found;
+    RETURN CASE WHEN cardinality(v_found) > 0 THEN array_to_json(v_found) END;
 END
 $$;

@@ -1211,18 +1211,18 @@ SET enable_mergejoin = off
 SET jit = off
 AS $$
 DECLARE
-    v_now timestamptz := tenure.now();
     v_group json;
+    v_found json;
     v_duplicates json[] := '{}';
-    v_found json[];
 BEGIN
     IF p_request -> 'create' IS NOT NULL THEN
         PERFORM tenure.set_queues(json_build_object('policies', p_request -> 'create', 'actor', 'enqueue', 'only_new', true));
     END IF;
     FOR v_group IN SELECT g.value FROM json_array_elements(p_request -> 'groups') AS g LOOP
-        v_found := tenure.enqueue_group(v_group, v_now, p_request ->> 'notify');
+        v_found := tenure.enqueue_group(v_group ->> 'queue', v_group ->> 'kind', json_array_length(v_group -> 'jobs'), v_group -> 'jobs',
+            p_request ->> 'notify');
         IF v_found IS NOT NULL THEN
-            v_duplicates := v_duplicates || v_found;
+            v_duplicates := v_duplicates || ARRAY(SELECT d.value FROM json_array_elements(v_found) AS d);
         END IF;
     END LOOP;
     IF cardinality(v_duplicates) = 0 THEN
@@ -1234,24 +1234,29 @@ $$;
 
 -- functions/enqueue_group.sql
 
--- enqueue_group: the jobs of one queue and kind. Answers null if all are new, else [id, id of the holder] for each that is not.
-CREATE OR REPLACE FUNCTION tenure.enqueue_group(p_group json, p_now timestamptz, p_notify text) RETURNS json[]
+-- enqueue_group: the jobs of one queue and kind, p_count of them, as enqueue takes them. A door of its own for the common case: the jobs
+-- are then read once, and nothing around them. Answers null if all are new, else [[id, id of the holder], …] for those that are not.
+CREATE OR REPLACE FUNCTION tenure.enqueue_group(p_queue text, p_kind text, p_count integer, p_jobs json, p_notify text DEFAULT NULL) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
 AS $$
 DECLARE
-    v_kind text := p_group ->> 'kind';
-    v_jobs json := p_group -> 'jobs';
+    v_now timestamptz := tenure.now();
     v_queue tenure.queue;
     v_inserted uuid[];
     v_any_due boolean;
 BEGIN
-    v_queue := tenure.open_queue(p_group ->> 'queue', 'enqueue');
+    v_queue := tenure.open_queue(p_queue, 'enqueue');
     IF v_queue.forbidden_keys IS NOT NULL THEN
-        PERFORM tenure.refuse_forbidden_keys(v_jobs, v_queue);
+        PERFORM tenure.refuse_forbidden_keys(p_jobs, v_queue);
     END IF;
     IF v_queue.key_required THEN
-        PERFORM tenure.refuse_missing_keys(v_jobs, v_queue);
+        PERFORM tenure.refuse_missing_keys(p_jobs, v_queue);
     END IF;
 
     WITH created AS (
@@ -1263,27 +1268,27 @@ BEGIN
         )
         SELECT
             g.i,
-            tenure.rank_of(coalesce(g.r, v_queue.priority_default), v_queue.priority_order, v_queue.aging_seconds, p_now),
-            due.run_at, p_now, p_now,
+            tenure.rank_of(coalesce(g.r, v_queue.priority_default), v_queue.priority_order, v_queue.aging_seconds, v_now),
+            due.run_at, v_now, v_now,
             coalesce(g.r, v_queue.priority_default),
             coalesce(g.m, v_queue.max_attempts),
-            due.run_at <= p_now,
-            v_queue.name, v_kind, v_queue.profile,
+            due.run_at <= v_now,
+            v_queue.name, p_kind, v_queue.profile,
             coalesce(g.p, 'null'),
             CASE WHEN g.k IS NOT NULL THEN tenure.payload_hash(coalesce(g.p, 'null')) END,
             g.k,
-            CASE WHEN g.k IS NOT NULL THEN tenure.slot_of(v_queue.key_scope, v_queue.key_space, v_queue.profile, v_kind, g.k) END,
+            CASE WHEN g.k IS NOT NULL THEN tenure.slot_of(v_queue.key_scope, v_queue.key_space, v_queue.profile, p_kind, g.k) END,
             v_queue.forbidden_keys,
             g.x ->> 'affinity_key', g.x ->> 'concurrency_key', g.x ->> 'source_ref', g.x ->> 'target_ref', g.x ->> 'payload_ref',
             g.x ->> 'actor', (g.x ->> 'created_by_user_id')::uuid, (g.x ->> 'requested_by_user_id')::uuid, g.x ->> 'tenant',
             (g.x ->> 'workflow_id')::uuid, (g.x ->> 'parent_id')::uuid, (g.x ->> 'run_id')::uuid, g.x ->> 'trace',
             g.x -> 'backoff', g.x ->> 'artifacts_path'
-        FROM json_to_recordset(v_jobs) AS g(i uuid, p json, r integer, k text, m integer, a bigint, d double precision, x json)
+        FROM json_to_recordset(p_jobs) AS g(i uuid, p json, r integer, k text, m integer, a bigint, d double precision, x json)
         CROSS JOIN LATERAL (
             SELECT CASE
-                WHEN g.d IS NOT NULL THEN p_now + g.d * interval '1 second'
+                WHEN g.d IS NOT NULL THEN v_now + g.d * interval '1 second'
                 WHEN g.a IS NOT NULL THEN tenure.from_us(g.a)
-                ELSE p_now
+                ELSE v_now
             END AS run_at
         ) AS due
         ORDER BY g.k, g.i
@@ -1293,15 +1298,15 @@ BEGIN
     SELECT array_agg(created.id), bool_or(created.is_due) INTO v_inserted, v_any_due FROM created;
 
     IF v_queue.events AND v_inserted IS NOT NULL THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue) SELECT p_now, 'queued', i.id, v_queue.name FROM unnest(v_inserted) AS i(id);
+        INSERT INTO tenure.event (at, kind, job_id, queue) SELECT v_now, 'queued', i.id, v_queue.name FROM unnest(v_inserted) AS i(id);
     END IF;
     IF v_any_due THEN
         PERFORM tenure.notify(v_queue, p_notify);
     END IF;
-    IF coalesce(cardinality(v_inserted), 0) = json_array_length(v_jobs) THEN
+    IF coalesce(cardinality(v_inserted), 0) = p_count THEN
         RETURN NULL;
     END IF;
-    RETURN tenure.find_duplicates(v_jobs, v_inserted, v_queue, v_kind, p_now, p_notify);
+    RETURN tenure.find_duplicates(p_jobs, v_inserted, v_queue, p_kind, v_now, p_notify);
 END
 $$;
 
@@ -1404,14 +1409,14 @@ AS $$ SELECT array_to_json(tenure.expire_leases(tenure.now(), NULL, coalesce((p_
 -- tried again. A key taken by another payload is refused where the queue's policy says so.
 CREATE OR REPLACE FUNCTION tenure.find_duplicates(
     p_jobs json, p_inserted uuid[], p_queue tenure.queue, p_kind text, p_now timestamptz, p_notify text
-) RETURNS json[]
+) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_found json[] := '{}';
     v_again json[] := '{}';
-    v_more json[];
+    v_more json;
     v_row record;
     v_slot text;
     v_holder record;
@@ -1440,11 +1445,10 @@ BEGIN
         END IF;
     END LOOP;
     IF cardinality(v_again) > 0 THEN
-        v_more := tenure.enqueue_group(
-            json_build_object('queue', p_queue.name, 'kind', p_kind, 'jobs', array_to_json(v_again)), p_now, p_notify);
-        v_found := v_found || coalesce(v_more, '{}');
+        v_more := tenure.enqueue_group(p_queue.name, p_kind, cardinality(v_again), array_to_json(v_again), p_notify);
+        v_found := v_found || ARRAY(SELECT d.value FROM json_array_elements(coalesce(v_more, '[]')) AS d);
     END IF;
-    RETURN v_found;
+    RETURN CASE WHEN cardinality(v_found) > 0 THEN array_to_json(v_found) END;
 END
 $$;
 
@@ -3509,6 +3513,7 @@ BEGIN
                     ('from_us',             'producer worker reader operator admin'),
                     ('schema_version',      'producer worker reader operator admin'),
                     ('enqueue',             'producer worker operator admin'),
+                    ('enqueue_group',       'producer worker operator admin'),
                     ('get_jobs',            'producer worker reader operator admin'),
                     ('exchange',            'worker admin'),
                     ('claim',               'worker admin'),
