@@ -132,7 +132,7 @@ def explain(job_id: JobIdArgument, url: Url = None, as_json: Json = False) -> No
     from tenure.observe.explain import explain as why
 
     with opened(url) as tenure:
-        found = why(tenure.store, job_id)
+        found = why(tenure.store, tenure.get(job_id).id)
         screen = Screen(as_json, found.at)
     rows = [(Cell(reason.code, "bold" if reason.blocks else "dim"), reason.sentence) for reason in found.reasons]
     fixes = [(f"fix_{number}", reason.fix) for number, reason in enumerate(found.reasons, 1) if reason.fix]

@@ -224,6 +224,8 @@ def _fitting(grid: Grid, words: Sequence[Sequence[str]], width: int) -> list[int
 
 def _plain_lines(part: Part) -> Iterator[str]:
     """A part for programs: tabs between, moments in full, durations in seconds, nothing cut."""
+    if part.title:
+        yield f"# {part.title.strip()}"
     if isinstance(part, Passage):
         yield text.safe_lines(part.body)
     elif isinstance(part, Facts):

@@ -1,0 +1,259 @@
+"""Queues, gates, workers, schedules, migrate, prune, stats, top, tail, doctor, explain."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tenure import App, Backoff, WorkerId
+from tenure.store.base import Heartbeat, WorkerRow
+from tests.cli.conftest import Cli
+
+
+def test_settings_of_a_queue_are_read_by_their_types(cli: Cli, app: App) -> None:
+    words = "max_attempts=7 lease_seconds=10m backoff=linear backoff.base_seconds=2s events=true concurrency=4"
+    found = cli("queues", "set", "fresh", *words.split(), "forbidden_keys=secret,token", "--json")
+
+    policy = app.queues("fresh")[0].policy
+    assert found.code == 0
+    assert (policy.max_attempts, policy.lease_seconds, policy.events, policy.concurrency) == (7, 600.0, True, 4)
+    assert policy.backoff == Backoff("linear", base_seconds=2.0)
+    assert policy.forbidden_keys == ("secret", "token")
+    cli("queues", "set", "fresh", "concurrency=none")
+    assert app.queues("fresh")[0].policy.concurrency is None
+    assert app.queues("fresh")[0].policy.max_attempts == 7
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("max_atempts=5", "Did you mean 'max_attempts'"),
+        ("backoff.base_second=5", "Did you mean 'base_seconds'"),
+        ("max_attempts=many", "whole number"),
+        ("events=perhaps", "true or false"),
+        ("lease_seconds=soon", "no duration"),
+        ("max_attempts", "name=value"),
+        ("key_scope=activ", "Did you mean 'active'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_with_a_hint(cli: Cli, app: App, word: str, says: str) -> None:
+    found = cli("queues", "set", "mail", word)
+
+    assert found.code == 2
+    assert says in found.err
+
+
+def test_a_paused_queue_is_shown_so_and_gives_nothing(cli: Cli, app: App) -> None:
+    app.enqueue("k", queue="mail")
+
+    assert cli("queues", "pause", "mail", "--json").json == {"changed": ["mail"]}
+    assert cli("queues", "pause", "mail", "--json").json == {"changed": []}
+    assert cli("claim", "--queue", "mail").code == 3
+    assert next(row for row in cli("queues", "ls").rows if row[0] == "mail")[1:3] == ["paused", "1"]
+    assert cli("queues", "resume", "mail").code == 0
+    assert cli("claim", "--queue", "mail").code == 0
+    assert cli("queues", "pause", "mial").code == 3
+
+
+def test_a_closed_gate_refuses_with_7_until_it_is_opened(cli: Cli, app: App) -> None:
+    assert cli("gates", "close", "master", "--reason", "maintenance").code == 0
+    refused = cli("enqueue", "k")
+    assert (refused.code, refused.out) == (7, "")
+    assert "tenure gates open master" in refused.err
+    assert ["master", "closed"] in [row[:2] for row in cli("gates", "ls").rows]
+    assert cli("gates", "open", "master").code == 0
+    assert cli("enqueue", "k").code == 0
+    assert cli("gates", "close", "nonsense").code == 2
+
+
+def test_workers_are_listed_with_what_they_serve(cli: Cli, app: App) -> None:
+    app.store.do(Heartbeat([], worker=WorkerRow(WorkerId("w-1"), "host", 1, queues=("mail",), concurrency=3)))
+
+    (row,) = cli("workers", "ls").rows
+
+    assert row[0] == "w-1"
+    assert row[2:5] == ["0", "3", "mail"]
+
+
+def test_migrate_creates_the_file_and_prints_the_sql(cli: Cli, url: str, tmp_path: Path) -> None:
+    assert cli("migrate", "--check").code == 5
+
+    first, second = cli("migrate", "--json"), cli("migrate", "--json")
+
+    assert first.json["applied"]
+    assert second.json == {"applied": [], "schema_version": first.json["schema_version"]}
+    assert cli("migrate", "--check").code == 0
+    assert "CREATE TABLE tenure_job" in cli("migrate", "--sql").out
+    assert stat.S_IMODE((tmp_path / "cli.db").stat().st_mode) == 0o600
+
+
+def test_prune_counts_and_asks_before_it_cleans(cli: Cli, app: App) -> None:
+    for _ in range(3):
+        app.enqueue("k")
+    for grant in app.claim(limit=3):
+        app.complete(grant, "result")
+
+    assert cli("prune").code == 0
+    refused = cli("prune", "--older-than", "0")
+    assert refused.code == 2
+    assert "clean 3 jobs" in refused.err
+    assert cli("prune", "--older-than", "0", "--yes", "--json").json["pruned"]["cleaned"] == 3
+    assert {job.shown_state for job in app.jobs().items} == {"cleaned"}
+    assert cli("prune", "--delete-after", "0", "--yes", "--json").json["pruned"]["deleted"] == 3
+    assert app.jobs().items == []
+
+
+def test_stats_answer_the_six_questions(cli: Cli, app: App) -> None:
+    app.set_queue("mail", max_attempts=1, key_scope="none")
+    for kind in ("done", "dies", "waits", "waits"):
+        app.enqueue(kind, queue="mail", key="same")
+    grants = {grant.kind: grant for grant in app.claim(queues="mail", limit=4, kinds=["done", "dies"])}
+    app.complete(grants["done"])
+    app.fail(grants["dies"], "KeyError: 'to'")
+
+    told = cli("stats", "--json").json
+    plain = cli("stats").out
+
+    assert [(one["kind"], one["state"], one["jobs"]) for one in told["outstanding"]] == [("waits", "queued", 2)]
+    assert [(one["kind"], one["sample_error"]) for one in told["failures"]] == [("dies", "KeyError: 'to'")]
+    assert told["summary"]["stuck_count"] == 0
+    ran = {one["kind"]: one for one in told["summary"]["ran"]}
+    assert (ran["done"]["succeeded"], ran["dies"]["dead"]) == (1, 1)
+    assert ran["done"]["run_p50"] >= 0
+    assert [(one["kind"], one["jobs"]) for one in told["summary"]["repeated"]] == [("waits", 2)]
+    for question in range(1, 7):
+        assert f"# {question}. " in plain
+
+
+def test_top_looks_once_where_there_is_no_terminal(cli: Cli, app: App) -> None:
+    app.enqueue("k", queue="mail")
+    app.claim(queues="mail")
+
+    found = cli("top")
+
+    assert "# Queues" in found.out
+    assert cli("top", "--json").json["held"][0]["kind"] == "k"
+
+
+def test_tail_prints_each_event_once_and_names_silent_queues(cli: Cli, app: App) -> None:
+    app.set_queue("loud", events=True)
+    app.enqueue("k", queue="loud")
+    app.claim(queues="loud")
+
+    found = cli("tail", "--once")
+    lines = cli("tail", "--once", "--json", "--queue", "loud").out.splitlines()
+
+    assert "events=true" in found.err
+    assert [line.split()[1] for line in found.out.splitlines()] == ["queued", "claimed", "started"]
+    assert len(lines) == 3
+
+
+def test_doctor_finds_a_loose_file_and_says_how_to_fix_it(cli: Cli, app: App, tmp_path: Path) -> None:
+    assert cli("doctor", "--no-sandbox").code == 0
+    (tmp_path / "cli.db").chmod(0o644)
+
+    found = cli("doctor", "--no-sandbox", "--json")
+
+    assert found.code == 1
+    check = next(one for one in found.json["checks"] if one["name"] == "file")
+    assert check["status"] == "wrong"
+    os.system(check["fix"])  # what it says is a command that helps
+    assert cli("doctor", "--no-sandbox").code == 0
+
+
+def test_doctor_finds_work_that_nobody_does(cli: Cli, app: App) -> None:
+    app.enqueue("k", queue="mail")
+    app.close_gate("worker")
+    app.pause("default")
+
+    checks = cli("doctor", "--no-sandbox", "--json").json["checks"]
+
+    assert {"unserved", "gate", "paused"} <= {one["name"] for one in checks}
+    assert all(one["fix"] for one in checks if one["status"] == "wrong")
+
+
+def test_doctor_without_a_database_ends_with_5(cli: Cli, url: str) -> None:
+    found = cli("doctor", "--no-sandbox")
+
+    assert found.code == 5
+    assert "There is no database file" in found.out
+
+
+def test_doctor_says_what_the_sandbox_offers(cli: Cli, app: App) -> None:
+    assert any(one["name"] == "sandbox" for one in cli("doctor", "--json").json["checks"])
+
+
+def _codes(cli: Cli, job_id: str) -> list[str]:
+    return [one["code"] for one in cli("jobs", "explain", job_id, "--json").json["reasons"]]
+
+
+def _serve(app: App, *, kinds: tuple[str, ...] = (), concurrency: int = 5) -> None:
+    row = WorkerRow(WorkerId("w-1"), "host", 1, queues=("mail",), kinds=kinds, concurrency=concurrency)
+    app.store.do(Heartbeat([], worker=row))
+
+
+def test_explain_names_every_cause_of_waiting(cli: Cli, app: App) -> None:
+    app.set_queue("mail", concurrency=1, concurrency_per_key=1)
+    first = app.enqueue("k", queue="mail", concurrency_key="u1").id
+    second = app.enqueue("k", queue="mail", concurrency_key="u1").id
+    later = app.enqueue("k", queue="mail", delay=3600).id
+
+    assert _codes(cli, first) == ["no_worker", "next"]
+    _serve(app, kinds=("other",))
+    assert _codes(cli, first) == ["no_handler", "next"]
+    _serve(app, kinds=("k",))
+    assert _codes(cli, first) == ["next"]
+    assert _codes(cli, second) == ["in_line"]
+    assert _codes(cli, later) == ["delayed"]
+    app.pause("mail")
+    app.close_gate("queue:mail")
+    assert _codes(cli, first) == ["gate_closed", "paused", "next"]
+    app.resume("mail")
+    app.open_gate("queue:mail")
+    (grant,) = app.claim(queues="mail", worker="w-1", limit=2)
+    assert grant.id == first
+    assert _codes(cli, first) == ["running"]
+    assert _codes(cli, second) == ["queue_at_limit", "key_at_limit", "next"]
+
+
+def test_explain_says_how_a_job_ended_or_when_it_is_tried_again(cli: Cli, app: App) -> None:
+    retried, dead, done, gone = (app.enqueue("k", queue="mail", max_attempts=n).id for n in (2, 1, 1, 1))
+    grants = {grant.id: grant for grant in app.claim(queues="mail", limit=4)}
+    app.fail(grants[retried], "no luck", retry_after=3600)
+    app.fail(grants[dead], "no luck")
+    app.complete(grants[done])
+    app.cancel(gone)
+
+    assert _codes(cli, retried)[0] == "backing_off"
+    assert _codes(cli, dead) == ["dead"]
+    assert _codes(cli, done) == ["succeeded"]
+    assert _codes(cli, gone) == ["running", "cancel_requested"]
+    assert f"tenure jobs revive {dead}" in cli("jobs", "explain", dead).out
+
+
+def test_explain_sees_a_lease_that_ran_out(cli: Cli, app: App) -> None:
+    job_id = app.enqueue("k", queue="mail").id
+    (grant,) = app.claim(queues="mail", lease_seconds=0.001)
+    assert grant.id == job_id
+
+    assert _codes(cli, job_id) == ["lease_ran_out"]
+
+
+def test_schedules_are_listed_run_paused_and_resumed(cli: Cli, app: App) -> None:
+    app.schedule("nightly", "0 3 * * *", "report", {"all": True}, tz="Europe/Berlin")
+    app.declare_schedules()
+
+    (shown,) = cli("schedules", "ls", "--json").json["schedules"]
+    made = cli("schedules", "run", "nightly", "--json").json["jobs"][0]["id"]
+
+    assert (shown["cron"], shown["tz"], shown["payload"]) == ("0 3 * * *", "Europe/Berlin", {"all": True})
+    assert app.get(made).kind == "report"
+    assert cli("schedules", "pause", "nightly", "--json").json == {"changed": ["nightly"]}
+    assert cli("schedules", "ls", "--json").json["schedules"][0]["next_tick"] is None
+    assert cli("schedules", "resume", "nightly", "--json").json == {"changed": ["nightly"]}
+    missing = cli("schedules", "run", "nigthly")
+    assert missing.code == 3
+    assert "Did you mean 'nightly'" in missing.err
