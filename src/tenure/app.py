@@ -23,7 +23,7 @@ from tenure.door.reading import Reading
 from tenure.door.scheduling import Scheduling
 from tenure.door.settings import QueueSettings, check_policy, with_settings
 from tenure.door.signature import read_signature
-from tenure.door.talk import OnConnection, Talk, ask, atwin, twin
+from tenure.door.talk import Ahead, Collect, OnConnection, Talk, ask, atwin, twin
 from tenure.door.working import Working
 from tenure.errors import ConfigError, HandlerError, UnknownQueue, nearest
 from tenure.handler import arguments
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tenure.model.schedule import Schedule
     from tenure.worker.worker import Worker, WorkerStats
 
-BATCH_JOBS = 5_000
+BATCH_JOBS = 2_000
 BATCH_CHARS = 16 * 1024 * 1024
 
 T = TypeVar("T")
@@ -222,21 +222,34 @@ class App(Working, Operating, Reading, Scheduling):
     ) -> Talk[list[Enqueued]]:
         """Enqueue many jobs, made by `new_job` or given as (kind, payload); one answer each, in order.
 
-        They go in batches of up to 5,000, each all or none. After an error, repeating the same NewJobs does no harm.
+        They go in batches of up to 2,000, each all or none. After an error, repeating the same NewJobs does no harm.
         """
         answers: list[Enqueued] = []
         batch: list[NewJob] = []
         chars = 0
+        sent: Any = None
         for given in jobs:
             job = given if isinstance(given, NewJob) else self.new_job(*given)
             batch.append(job)
             chars += len(job.payload)
             if len(batch) >= BATCH_JOBS or chars >= BATCH_CHARS:
-                answers += yield from self._enqueue_batch(batch, connection)
+                if sent is not None:
+                    answers += yield from ask(Collect(sent))
+                    sent = None
+                if answers and connection is None and self._knows_queues(batch):
+                    sent = yield from ask(Ahead(Enqueue(batch)))  # the next batch is made while this one is on its way
+                else:
+                    answers += yield from self._enqueue_batch(batch, connection)
                 batch, chars = [], 0
+        if sent is not None:
+            answers += yield from ask(Collect(sent))
         if batch:
             answers += yield from self._enqueue_batch(batch, connection)
         return answers
+
+    def _knows_queues(self, jobs: list[NewJob]) -> bool:
+        """Whether none of these jobs' queues has still to be made."""
+        return all(queue in self._made or queue not in self.declared for queue in {job.queue for job in jobs})
 
     def _enqueue_batch(self, jobs: list[NewJob], connection: Any) -> Talk[list[Enqueued]]:
         queues = {job.queue for job in jobs}

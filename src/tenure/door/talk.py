@@ -6,6 +6,7 @@ in one place and know nothing of threads or event loops. `twin` and `atwin` make
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -36,6 +37,24 @@ class OnConnection(Request[list[Enqueued]], Generic[T]):
     def __init__(self, connection: T, enqueue: Enqueue) -> None:
         self.connection = connection
         self.enqueue = enqueue
+
+
+class Ahead(Request[Any]):
+    """A request that is sent while the act goes on preparing the next. Its answer is what `Collect` takes."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: Request[Any]) -> None:
+        self.request = request
+
+
+class Collect(Request[Any]):
+    """Wait for the answer to a request that was sent ahead."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self, sent: Any) -> None:
+        self.sent = sent
 
 
 class Door:
@@ -112,12 +131,40 @@ def atwin(act: Callable[Concatenate[D, P], Talk[R]]) -> Callable[Concatenate[D, 
 def _do(store: Store, request: Request[T]) -> Any:
     if isinstance(request, OnConnection):
         return store.enqueue_on(request.connection, request.enqueue)
+    if isinstance(request, Ahead):
+        return _send_ahead(store, request.request)
+    if isinstance(request, Collect):
+        return request.sent.result()
     return store.do(request)
+
+
+def _send_ahead(store: Store, request: Request[Any]) -> Any:
+    """Carry out a request in a thread of its own, which ends with it."""
+    from concurrent.futures import Future
+
+    sent: Future[Any] = Future()
+
+    def carry_out() -> None:
+        try:
+            sent.set_result(store.do(request))
+        except BaseException as exc:  # noqa: BLE001 - whoever collects the answer must learn of it
+            sent.set_exception(exc)
+
+    threading.Thread(target=carry_out, name="tenure-ahead", daemon=True).start()
+    return sent
 
 
 async def _ado(store: Store, request: Request[T]) -> Any:
     if isinstance(request, OnConnection):
         return await store.aenqueue_on(request.connection, request.enqueue)
+    if isinstance(request, Ahead):
+        import asyncio
+
+        sent = asyncio.ensure_future(store.ado(request.request))
+        await asyncio.sleep(0)  # so that it is on its way before the act goes on
+        return sent
+    if isinstance(request, Collect):
+        return await request.sent
     return await store.ado(request)
 
 
