@@ -28,7 +28,7 @@ class WorkerConfig:
     """How many handlers run at once."""
     queue_concurrency: Mapping[str, int] = field(default_factory=dict)
     """How many jobs of a queue this worker holds at once."""
-    prefetch: int = 500
+    prefetch: int = 1000
     """How many jobs may wait inside the worker at most. How many do follows the rate: slow jobs are not hoarded."""
     exchanges: int | None = None
     """Exchanges in flight at once. None: one on SQLite, which has one writer, and two elsewhere."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from tenure.errors import InvalidPayload, LeaseLost, StoreUnavailable
 from tenure.handler.context import Context
-from tenure.handler.ends import HandlerEnd, Interrupt, Interrupted, Permanent, RetryAfter, Snooze, Suspend
+from tenure.handler.ends import HandlerEnd, Interrupt, Interrupted, Permanent, RateLimited, RetryAfter, Snooze, Suspend
 from tenure.handler.payload import encode
 from tenure.handler.registry import Handler
 from tenure.model.job import Grant
@@ -77,6 +77,8 @@ def outcome_of(  # noqa: C901 - one branch per way to end, on one screen
             return Rejected(job, token, error_text(end))
         case RetryAfter():
             return Failed(job, token, error_text(end), FailureClass.RATE_LIMITED, end.delay_seconds)
+        case RateLimited():
+            return Released(job, token, end.delay_seconds, FailureClass.RATE_LIMITED, clean(str(end)))
         case Snooze():
             return Released(job, token, end.delay_seconds, FailureClass.SNOOZED, clean(str(end)))
         case Suspend():

@@ -18,11 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tenure.errors import HandlerError
+from tenure.errors import HandlerError, StoreUnavailable, TenureError
 from tenure.handler.ends import Interrupted
 from tenure.handler.registry import Handler
 from tenure.model.event import NewEvent
-from tenure.model.outcome import Completed, Outcome
+from tenure.model.outcome import Completed, EffectRecord, Outcome
 from tenure.worker import wire
 from tenure.worker.end import Crashed, outcome_of
 from tenure.worker.ticket import Ticket
@@ -149,6 +149,8 @@ class _Process:
             match message:
                 case {"op": "end", "outcome": dict() | None as told}:
                     return told
+                case {"op": "effect", "effect": dict() as effect}:
+                    self.send(await _record(effect, ticket))
                 case {"op": op}:
                     _pass_on(op, message, ticket)
 
@@ -215,6 +217,21 @@ def _pass_on(op: Any, message: dict[str, Any], ticket: Ticket) -> None:
         context.bench.speak(context)
     elif op == "beat":
         context.bench.beat(context)
+
+
+async def _record(told: dict[str, Any], ticket: Ticket) -> dict[str, Any]:
+    """Write a row of the ledger for the child, whose own job and no other it is, and answer the row."""
+    context = ticket.context
+    assert context is not None
+    assert context.bench.arecord is not None
+    try:
+        row = await context.bench.arecord(context, EffectRecord(**told))
+    except StoreUnavailable as exc:
+        return {"op": "effect", "unavailable": str(exc)}
+    except TenureError as exc:
+        return {"op": "effect", "refused": str(exc)}
+    names = ("state", "key", "args", "result", "error")
+    return {"op": "effect", "row": None if row is None else {name: getattr(row, name) for name in names}}
 
 
 async def _wait(popen: subprocess.Popen[bytes]) -> int:

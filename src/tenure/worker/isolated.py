@@ -19,17 +19,20 @@ import signal
 import socket
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
-from tenure.errors import HandlerError, InvalidPayload
+from tenure.errors import HandlerError, InvalidPayload, StoreUnavailable
 from tenure.handler.context import Bench, Context, Flag
+from tenure.handler.ledger import LedgerRow
 from tenure.handler.registry import Handler, Registry
 from tenure.model.job import Grant
-from tenure.model.outcome import Outcome
+from tenure.model.outcome import EffectRecord, Outcome
 from tenure.worker import wire
-from tenure.worker.end import BadPayload, Returned, outcome_of
+from tenure.worker.end import BadPayload, Returned, clean, outcome_of
 from tenure.worker.tree import adopt_orphans, die_with_parent, kill_descendants, reap_until_none
 
 MAIN_NAME = "__tenure_main__"
@@ -81,6 +84,8 @@ class _Child:
         self._sock = sock
         self._sending = threading.Lock()
         self._jobs: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._rows: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self._recording = threading.Lock()
         self._stopping = Flag()
         self._is_busy = False
         self._handlers: dict[str, Handler] = {}
@@ -135,7 +140,22 @@ class _Child:
             speak=self._speak,
             beat=lambda _: self._send({"op": "beat"}),
             artifacts_dir=Path(directory) if directory else None,
+            record=self._record,
+            arecord=lambda context, effect: asyncio.to_thread(self._record, context, effect),
+            clean=clean,
         )
+
+    def _record(self, _: Context, effect: EffectRecord) -> LedgerRow | None:
+        """Ask the worker to write a row of the ledger; it holds the store, and the token."""
+        with self._recording:
+            self._send({"op": "effect", "effect": asdict(effect)})
+            answer = self._rows.get()
+        if "unavailable" in answer:
+            raise StoreUnavailable(answer["unavailable"])
+        if "refused" in answer:
+            raise HandlerError(answer["refused"])
+        row = answer["row"]
+        return None if row is None else SimpleNamespace(**row)
 
     def _speak(self, context: Context) -> None:
         for event in context.take_events():
@@ -153,6 +173,8 @@ class _Child:
         while (message := self._receive()) is not None:
             if message["op"] == "stop":
                 self._stopping.set()
+            elif message["op"] == "effect":
+                self._rows.put(message)
             else:
                 self._jobs.put(message)
         if self._is_busy:

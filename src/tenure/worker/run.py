@@ -25,6 +25,7 @@ from tenure.handler.context import Bench, Context
 from tenure.handler.ends import Interrupt, Interrupted
 from tenure.handler.registry import Handler
 from tenure.model.event import NewEvent
+from tenure.model.notice import DEBUG
 from tenure.model.outcome import Completed, Outcome
 from tenure.model.policy import NoHandlerRule
 from tenure.worker.deadlines import Deadlines
@@ -33,8 +34,8 @@ from tenure.worker.report import Reporter
 from tenure.worker.threads import OVERDUE_SECONDS, Chunk, Threads
 from tenure.worker.ticket import Ticket
 
-SLICE_JOBS = 128
-SLICE_SECONDS = 0.002
+SLICE_JOBS = 256
+SLICE_SECONDS = 0.004
 """After so many jobs or so much time without a pause the runners let the loop go round."""
 
 
@@ -73,6 +74,7 @@ class Runners:
         self._slice_left = SLICE_JOBS
         self._slice_until = 0.0
         self._is_closed = False
+        self._tells_starts = False
         self._slice_is_coming = False
 
     def start(self) -> None:
@@ -83,6 +85,7 @@ class Runners:
     def feed(self, tickets: Iterable[Ticket]) -> None:
         """Line tickets up."""
         self._ready.extend(tickets)
+        self._tells_starts = self._report.wants(DEBUG)
         for _ in range(min(len(self._idle), len(self._ready))):
             waiter = self._idle.pop()
             if not waiter.done():
@@ -164,7 +167,8 @@ class Runners:
         except InvalidPayload as exc:
             return outcome_of(ticket.grant, BadPayload(exc))
         ticket.started = True
-        self._report.started(ticket)
+        if self._tells_starts:
+            self._report.started(ticket)
         if handler.timeout_seconds is not None:
             self._deadlines.add(ticket, handler.timeout_seconds)
         ticket.body = task
@@ -195,7 +199,12 @@ class Runners:
         """What the handler is called with. Raises InvalidPayload."""
         payload: tuple[Any, ...] = ()
         if handler.wants_payload:
-            payload = (_decode(handler, ticket),)
+            try:
+                payload = (handler.decode(ticket.grant.payload_text),)
+            except InvalidPayload:
+                raise
+            except Exception as exc:  # a validator of the author's own broke; the payload is what it broke on
+                raise InvalidPayload(f"The payload cannot be read: {type(exc).__name__}: {exc}") from exc
         if handler.wants_context:
             ticket.context = Context(ticket.grant, self._bench)
             return (*payload, ticket.context)
@@ -328,17 +337,6 @@ class Runners:
 
 def _was_timed_out(ticket: Ticket) -> bool:
     return ticket.interrupt is Interrupt.TIMEOUT
-
-
-def _decode(handler: Handler, ticket: Ticket) -> Any:
-    try:
-        return handler.decode(ticket.grant.payload_text)
-    except InvalidPayload:
-        raise
-    except Exception as exc:  # a validator of the author's own broke; the payload is what it broke on
-        raise InvalidPayload(
-            f"The payload of kind {handler.kind!r} cannot be read: {type(exc).__name__}: {exc}"
-        ) from exc
 
 
 def _differs(clean: ContextVars) -> bool:

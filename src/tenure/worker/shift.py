@@ -23,10 +23,10 @@ from tenure.model.notice import INFO, WARNING
 from tenure.model.outcome import Outcome
 from tenure.model.schedule import Schedule
 from tenure.store.base import Heartbeat, Hold, Store, WorkerRow
-from tenure.store.operating import AppendEvents
+from tenure.store.operating import AppendEvents, RecordEffect
 from tenure.worker import systemd
 from tenure.worker.config import WorkerConfig
-from tenure.worker.end import outcome_of
+from tenure.worker.end import clean, outcome_of
 from tenure.worker.fetch import Exchanger
 from tenure.worker.isolate import Isolate
 from tenure.worker.lease import Leases
@@ -226,6 +226,9 @@ class Shift:
             beat=lambda _: self.leases.kick(),
             call=self._store.do,
             acall=self._store.ado,
+            record=lambda ctx, effect: self._store.do(RecordEffect(ctx.id, ctx.token, effect)),
+            arecord=lambda ctx, effect: self._store.ado(RecordEffect(ctx.id, ctx.token, effect)),
+            clean=clean,
             artifacts_dir=self._config.artifacts_dir,
         )
 
