@@ -20,7 +20,7 @@ pytestmark = pytest.mark.postgres
 
 CALLERS: Final = {
     "producer worker reader operator admin": "now now_us to_us from_us schema_version get_jobs",
-    "producer worker operator admin": "enqueue",
+    "producer worker operator admin": "enqueue enqueue_group",
     "worker admin": "exchange claim settle start heartbeat append_events record_effect acquire_lease release_lease "
     "remove_workers set_schedules tick_schedule",
     "worker operator admin": "reap wake",

@@ -98,8 +98,11 @@ def test_no_function_of_ours_uses_what_a_caller_put_in_front(
 def _call(connection: psycopg.Connection, name: str) -> str | None:
     """Call a function; the SQLSTATE if it refused."""
     request = REQUEST.replace('"ids": [', '"ids": {"x": "y"}, "_": [') if name == "clone" else REQUEST
+    arguments = (
+        "'default', 'k', 0, '[]'::pg_catalog.json" if name == "enqueue_group" else "%(request)s::pg_catalog.json"
+    )
     try:
-        connection.execute(f"SELECT tenure.{name}(%s::pg_catalog.json)".encode(), [request])
+        connection.execute(f"SELECT tenure.{name}({arguments})".encode(), {"request": request})
     except psycopg.Error as exc:
         return exc.sqlstate
     return None
