@@ -36,9 +36,10 @@ class Database:
     def __init__(self, path: Path, busy_seconds: float) -> None:
         self.path = path
         self.users = 0
-        self.hub = Hub(path)
-        self.writer = Writer(path, busy_seconds, self.hub.tell)
-        self.readers = Readers(path)
+        watched = place.Watched(path)
+        self.hub = Hub(watched)
+        self.writer = Writer(watched, busy_seconds, self.hub.tell)
+        self.readers = Readers(watched)
         self._pid = os.getpid()
         _all.add(self)
 

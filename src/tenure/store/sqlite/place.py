@@ -137,3 +137,39 @@ def side_folder(path: Path) -> Path | None:
         return None
     is_ours = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and not seen.st_mode & 0o077
     return folder if is_ours else None
+
+
+class Watched:
+    """The file under its name: whether it is still the one that was opened, and whether its WAL belongs to it.
+
+    A file put in the place of another would find the other's -wal beside it, and SQLite would play that into it. So the
+    WAL that was in use is remembered, and a new file is not opened while that one still lies there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._name = str(path)
+        self._wal_name = f"{path}-wal"
+        self._opened: tuple[int, int] | None = None
+        self._wal: tuple[int, int] | None = None
+
+    def now(self) -> tuple[int, int] | None:
+        """Which file stands there now."""
+        if self._wal is None and self._opened is not None:
+            self._wal = identity(self._wal_name)
+        return identity(self._name)
+
+    def admit(self) -> tuple[int, int]:
+        """Which file a new connection will open. Raises StoreUnavailable if it must not."""
+        seen = self.now()
+        if seen is None:
+            raise StoreUnavailable(f"{self.path} is gone. Restore it, or create a new queue with `tenure migrate`.")
+        if seen != self._opened:
+            if self._wal is not None and identity(self._wal_name) == self._wal:
+                raise StoreUnavailable(
+                    f"{self.path} was replaced, but {self.path.name}-wal still belongs to the file that was "
+                    f"there before and would damage this one. Stop all processes that use it, remove {self.path.name}-wal and "
+                    f"{self.path.name}-shm, then start them again."
+                )
+            self._opened, self._wal = seen, None
+        return seen

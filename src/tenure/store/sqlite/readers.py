@@ -11,10 +11,8 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final
 
-from tenure.errors import StoreUnavailable
 from tenure.model.clock import Clock
 from tenure.store.sqlite import place
 from tenure.store.sqlite.connect import open_reader
@@ -28,10 +26,11 @@ MAX_READERS: Final = 4
 class Readers:
     """A few read connections, opened when needed. Thread-safe."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, watched: place.Watched) -> None:
         self.transactions = 0
         self.statements = 0
-        self._path = path
+        self._watched = watched
+        self._path = watched.path
         self._reset()
 
     def _reset(self) -> None:
@@ -78,9 +77,7 @@ class Readers:
 
     def _take(self) -> tuple[sqlite3.Connection, tuple[int, int] | None]:
         """A connection to the file that stands under the name now."""
-        seen = place.identity(self._path)
-        if seen is None:
-            raise StoreUnavailable(f"{self._path} is gone. Restore it, or create a new queue with `tenure migrate`.")
+        seen = self._watched.now()
         stale: list[sqlite3.Connection] = []
         found = None
         with self._mutex:
@@ -92,7 +89,10 @@ class Readers:
                     stale.append(connection)
         for connection in stale:
             connection.close()
-        return (found or open_reader(self._path)), seen
+        if found is None:
+            seen = self._watched.admit()
+            found = open_reader(self._path)
+        return found, seen
 
     def pause(self, seconds: float) -> int:
         """Wait until no read runs and keep it so until `go_on`, for a fork. How many slots were taken."""

@@ -23,9 +23,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
+from tenure.errors import StoreUnavailable
 from tenure.store.sqlite import place
 from tenure.store.sqlite.connect import open_reader
 from tenure.store.sqlite.queries import load
@@ -67,11 +67,11 @@ class Listening:
 class Hub:
     """The subscribers of one file in this process, and the thread that listens for them."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, watched: place.Watched) -> None:
+        self._watched = watched
         self._lock = threading.Lock()
         self._subscribers: tuple[Listening, ...] = ()
-        self._postman = Postman(path)
+        self._postman = Postman(watched.path)
         self._listener: _Listener | None = None
 
     def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Listening:
@@ -80,7 +80,7 @@ class Hub:
         with self._lock:
             self._subscribers = (*self._subscribers, listening)
             if self._listener is None:
-                self._listener = _Listener(self._path, self)
+                self._listener = _Listener(self._watched, self)
         return listening
 
     def drop(self, listening: Listening) -> None:
@@ -151,9 +151,9 @@ class Hub:
 class _Listener:
     """The thread: waits for datagrams, and looks at the file in between."""
 
-    def __init__(self, path: Path, hub: Hub) -> None:
-        self.mailbox = Mailbox(path)
-        self._path = path
+    def __init__(self, watched: place.Watched, hub: Hub) -> None:
+        self.mailbox = Mailbox(watched.path)
+        self._watched = watched
         self._hub = hub
         self._control_out, self._control_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._is_stopping = False
@@ -246,21 +246,19 @@ class _Listener:
             self._version = version
             values = {"queues": json.dumps(self._hub.wanted())}
             found = [row[0] for row in connection.execute(load("claimable"), values).fetchall()]
-        except (sqlite3.Error, OSError):  # not migrated yet, or gone: the next look tries again
+        except (sqlite3.Error, OSError, StoreUnavailable):  # not migrated yet, or gone: the next look tries again
             self._close_connection()
             return
         if found:
             self._hub.wake(found)
 
     def _ready(self) -> sqlite3.Connection:
-        seen = place.identity(self._path)
+        seen = self._watched.now()
         if self._connection is not None and seen != self._identity:
             self._close_connection()
         if self._connection is None:
-            if seen is None:
-                raise FileNotFoundError(self._path)
-            self._connection = open_reader(self._path)
-            self._identity = seen
+            self._identity = self._watched.admit()
+            self._connection = open_reader(self._watched.path)
             self._version = None
         return self._connection
 

@@ -79,12 +79,15 @@ class _Request:
 class Writer:
     """Carries out acts in shared transactions. Thread-safe."""
 
-    def __init__(self, path: Path, busy_seconds: float, after_commit: Callable[[Transaction], None]) -> None:
+    def __init__(
+        self, watched: place.Watched, busy_seconds: float, after_commit: Callable[[Transaction], None]
+    ) -> None:
+        path = watched.path
         self.transactions = 0
         self.statements = 0
         self.retries = 0
         self._path = path
-        self._name = str(path)
+        self._watched = watched
         self._busy_seconds = busy_seconds
         self._after_commit = after_commit
         self._mutex = threading.Lock()
@@ -342,7 +345,7 @@ class Writer:
 
     def _ready(self) -> sqlite3.Connection:
         """The connection, opened if need be, on the file that stands under the name now."""
-        seen = place.identity(self._name)
+        seen = self._watched.now()
         if self._connection is not None and seen != self._identity:
             self._drop_connection()
             raise StoreUnavailable(
@@ -351,10 +354,7 @@ class Writer:
                 f"Make sure that all workers use the same file, then repeat the call."
             )
         if self._connection is None:
-            if seen is None:
-                raise StoreUnavailable(
-                    f"{self._path} is gone. Restore it, or create a new queue with `tenure migrate`."
-                )
+            seen = self._watched.admit()
             place.refuse_network(self._path.parent)
             self._connection = open_writer(self._path, self._busy_seconds)
             self._identity = seen

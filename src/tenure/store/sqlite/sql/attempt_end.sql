@@ -11,7 +11,8 @@ SELECT e.job_id, e.token, e.attempt, e.worker, e.claimed_at, :now, e.outcome, e.
     tenure_fingerprint(e.failure_class, e.error),
     CASE
         WHEN e.outcome = 'suspended' THEN coalesce(:now + :delay, 253402300799999999)
-        WHEN e.outcome = 'released' THEN :now + coalesce(:delay, 0)
+        WHEN e.outcome = 'released' AND :delay > 0 THEN :now + :delay
+        WHEN e.outcome = 'released' THEN e.old_run_at  -- it keeps its place
         WHEN e.outcome = 'expired' AND e.goes_on THEN e.old_run_at
         WHEN e.outcome = 'retried' THEN
             :now + coalesce(

@@ -1,0 +1,74 @@
+"""One connection checkpoints at a time, and the WAL stays small."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tenure.model.ids import new_job_ids
+from tenure.model.job import NewJob
+from tenure.store.base import Enqueue
+from tenure.store.sqlite import checkpoint
+from tenure.store.sqlite.connect import open_reader, open_writer
+from tenure.store.sqlite.store import SqliteStore
+from tests.sqlite.bed import job, put
+
+
+def setting(connection: sqlite3.Connection, name: str) -> object:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def test_every_connection_is_durable_and_none_checkpoints_by_itself(store: SqliteStore, path: Path) -> None:
+    for connection in (open_writer(path, 1.0), open_reader(path)):
+        found = {name: setting(connection, name) for name in ("journal_mode", "synchronous", "wal_autocheckpoint")}
+        assert found == {"journal_mode": "wal", "synchronous": 2, "wal_autocheckpoint": 0}
+        assert (setting(connection, "mmap_size"), setting(connection, "foreign_keys")) == (0, 1)
+        connection.close()
+
+
+def test_the_wal_is_reused_instead_of_growing(store: SqliteStore, path: Path) -> None:
+    wal = Path(f"{path}-wal")
+    for _ in range(6):
+        store.do(Enqueue([NewJob(job_id, "work", '"' + "x" * 500 + '"') for job_id in new_job_ids(3000)]))
+    largest = wal.stat().st_size
+    for _ in range(12):
+        store.do(Enqueue([NewJob(job_id, "work", '"' + "x" * 500 + '"') for job_id in new_job_ids(3000)]))
+
+    assert store._database.writer._checkpointer.runs > 10
+    assert wal.stat().st_size <= largest * 1.5
+
+
+def test_while_another_process_checkpoints_we_go_on_without(store: SqliteStore, path: Path) -> None:
+    put(store)
+    writer = store._database.writer
+    assert writer._connection is not None
+    assert writer._checkpointer.run(writer._connection)
+    handle = os.open(f"{path}-tenure/checkpoint.lock", os.O_RDWR)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+
+    assert not writer._checkpointer.run(writer._connection)
+
+    os.close(handle)
+    assert writer._checkpointer.run(writer._connection)
+
+
+def test_a_reader_that_never_ends_is_named_and_harms_no_write(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(store)
+    monkeypatch.setattr(checkpoint, "ALARM_PAGES", 10)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM tenure_job").fetchone()
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(4):
+            store.do(Enqueue([job() for _ in range(3000)]))
+
+    reader.close()
+    assert "keeps a read transaction open" in caplog.text
