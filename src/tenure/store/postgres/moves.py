@@ -59,7 +59,8 @@ def enqueue_call(request: Enqueue) -> tuple[str, tuple[str, ...]]:
     groups = _grouped(request.jobs)
     if len(groups) == 1 and not request.create_queues:
         [((queue, kind), rows)] = groups.items()
-        return "enqueue_group", (queue, kind, str(len(rows)), f"[{','.join(rows)}]")
+        if (queue + kind).isprintable():  # an argument of its own would end at a NUL; inside JSON it is refused
+            return "enqueue_group", (queue, kind, str(len(rows)), f"[{','.join(rows)}]")
     return "enqueue", (_enqueue_json(groups, request, None),)
 
 

@@ -54,8 +54,8 @@ BEGIN
     VALUES (
         p_job.id, p_job.token, p_job.attempt, p_job.lease_owner, p_job.claimed_at, p_now,
         CASE
+            WHEN p_move = 'expire' THEN 'expired'  -- whatever it came to: a late word of its worker was never taken in
             WHEN v_state IN ('cancelled', 'dead', 'failed') THEN v_state
-            WHEN p_move = 'expire' THEN 'expired'
             WHEN p_move = 'suspend' THEN 'suspended'
             WHEN p_move = 'release' THEN 'released'
             ELSE 'retried'
