@@ -166,10 +166,10 @@ class Watched:
             raise StoreUnavailable(f"{self.path} is gone. Restore it, or create a new queue with `tenure migrate`.")
         if seen != self._opened:
             if self._wal is not None and identity(self._wal_name) == self._wal:
+                name = self.path.name
                 raise StoreUnavailable(
-                    f"{self.path} was replaced, but {self.path.name}-wal still belongs to the file that was "
-                    f"there before and would damage this one. Stop all processes that use it, remove {self.path.name}-wal and "
-                    f"{self.path.name}-shm, then start them again."
+                    f"{self.path} was replaced, but {name}-wal still belongs to the file that was there before and would "
+                    f"damage this one. Stop all processes that use it, remove {name}-wal and {name}-shm, then go on."
                 )
             self._opened, self._wal = seen, None
         return seen
