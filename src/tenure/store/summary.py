@@ -50,7 +50,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in one queue. Queues in which nothing waits are left out."""
+    """What is to do in one queue. Queues in which nothing waits or is held are left out."""
 
     queue: str
     due: int

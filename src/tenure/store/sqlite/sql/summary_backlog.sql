@@ -1,4 +1,4 @@
--- summary_backlog: what waits in each queue. Three indexes hold every job that is still to do, so the ended ones cost nothing.
+-- summary_backlog: what waits and what is held in each queue. Three indexes hold every job that is still to do, so the ended ones cost nothing.
 SELECT queue,
     coalesce(sum(state = 'queued' AND run_at <= :now), 0) AS due,
     coalesce(sum(state = 'queued' AND run_at > :now), 0) AS delayed,
@@ -21,5 +21,4 @@ FROM (
 )
 WHERE (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
 GROUP BY queue
-HAVING due + delayed + waiting > 0
 ORDER BY queue;

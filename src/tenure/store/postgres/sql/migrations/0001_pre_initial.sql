@@ -3331,7 +3331,20 @@ CREATE OR REPLACE FUNCTION tenure.prunable(p_request json) RETURNS json
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
-    WITH old AS (
+    -- What it cleans may be old enough to go at once.
+    WITH clean AS (
+        SELECT j.id, j.finished_at
+        FROM tenure.job AS j
+        JOIN tenure.queue AS q ON q.name = j.queue
+        WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+            AND j.finished_at <= tenure.now()
+                - coalesce((p_request ->> 'older_than_seconds')::double precision, q.retain_seconds) * interval '1 second'
+            AND NOT EXISTS (SELECT 1 FROM tenure.dead_letter AS d WHERE d.job_id = j.id AND d.triage <> 'closed')
+    ), gone AS (
+        SELECT c.id
+        FROM clean AS c
+        WHERE c.finished_at <= tenure.now() - (p_request ->> 'delete_after_seconds')::double precision * interval '1 second'
+        UNION ALL
         SELECT j.id
         FROM tenure.job AS j
         WHERE j.cleaned_at IS NOT NULL
@@ -3339,16 +3352,9 @@ AS $$
             AND NOT EXISTS (SELECT 1 FROM tenure.dead_letter AS d WHERE d.job_id = j.id AND d.triage <> 'closed')
     )
     SELECT json_build_object(
-        'cleaned', (
-            SELECT count(*)
-            FROM tenure.job AS j
-            JOIN tenure.queue AS q ON q.name = j.queue
-            WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
-                AND j.finished_at <= tenure.now()
-                    - coalesce((p_request ->> 'older_than_seconds')::double precision, q.retain_seconds) * interval '1 second'
-                AND NOT EXISTS (SELECT 1 FROM tenure.dead_letter AS d WHERE d.job_id = j.id AND d.triage <> 'closed')),
-        'deleted', (SELECT count(*) FROM old),
-        'events', (SELECT count(*) FROM tenure.event AS e WHERE e.job_id IN (SELECT o.id FROM old AS o)),
+        'cleaned', (SELECT count(*) FROM clean),
+        'deleted', (SELECT count(*) FROM gone),
+        'events', (SELECT count(*) FROM tenure.event AS e WHERE e.job_id IN (SELECT g.id FROM gone AS g)),
         'workers', (SELECT count(*) FROM tenure.worker AS w
             WHERE w.last_seen_at <= tenure.now() - coalesce((p_request ->> 'worker_seconds')::double precision, 86400) * interval '1 second'),
         'more', false)

@@ -1,0 +1,63 @@
+"""The same commands on PostgreSQL: those that look into the engine, and one of each other sort."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tenure import App
+from tests.cli.conftest import Cli
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def on_postgres(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+    monkeypatch.setenv("TENURE_URL", postgres_url)
+    with App(postgres_url, actor="test") as app:
+        app.set_queue("mail", max_attempts=1, events=True)
+        yield app
+
+
+def test_doctor_looks_into_the_server(cli: Cli, on_postgres: App) -> None:
+    found = cli("doctor", "--no-sandbox", "--json")
+
+    checks = {one["name"]: one for one in found.json["checks"]}
+    assert found.code == 0, found.out
+    assert {"database", "commit", "roles", "connections", "clock", "schema", "workers", "stuck"} <= set(checks)
+    assert checks["database"]["says"].startswith("postgresql 18")
+
+
+def test_stats_explain_top_tail_and_prune_answer(cli: Cli, on_postgres: App) -> None:
+    app = on_postgres
+    dead, done, waits = (app.enqueue(kind, queue="mail").id for kind in ("dies", "done", "waits"))
+    grants = {grant.id: grant for grant in app.claim(queues="mail", limit=2)}
+    app.fail(grants[dead], "KeyError: 'to'")
+    app.complete(grants[done], {"ok": True})
+
+    told = cli("stats", "--json").json
+    assert [(one["kind"], one["jobs"]) for one in told["outstanding"]] == [("waits", 1)]
+    assert {one["kind"] for one in told["summary"]["ran"]} == {"dies", "done"}
+    assert [one["code"] for one in cli("jobs", "explain", waits, "--json").json["reasons"]] == ["no_worker", "next"]
+    assert cli("top", "--json").json["failures"][0]["kind"] == "dies"
+    assert len(cli("tail", "--once", "--json").out.splitlines()) >= 7
+    assert cli("prune", "--older-than", "0", "--yes", "--json").json["pruned"]["cleaned"] == 1
+    assert cli("dlq", "replay", dead, "--json").json["jobs"][0]["state"] == "queued"
+    assert cli("claim", "--queue", "mail", "--limit", "5").out.count("\n") == 2
+
+
+def test_an_upgrade_is_left_to_the_operator(cli: Cli, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENURE_URL", postgres_url)
+
+    assert cli("migrate", "--check").code == 6
+    assert "CREATE TABLE tenure.job" in cli("migrate", "--sql").out
+    assert cli("migrate", "--json").json["applied"]
+    assert cli("migrate", "--check").code == 0
+
+
+def test_the_password_of_a_url_is_never_shown(cli: Cli) -> None:
+    found = cli("jobs", "ls", "--url", "postgresql://ada:secret@127.0.0.1:1/x")
+
+    assert found.code == 5
+    assert "secret" not in found.err
