@@ -44,9 +44,13 @@ if TYPE_CHECKING:
     from tenure.handler.building import JobOptions as JobOptions
     from tenure.handler.context import Context as Context
     from tenure.handler.ends import Permanent as Permanent
+    from tenure.handler.ends import RateLimited as RateLimited
     from tenure.handler.ends import RetryAfter as RetryAfter
     from tenure.handler.ends import Snooze as Snooze
     from tenure.handler.ends import Suspend as Suspend
+    from tenure.handler.ledger import EffectCall as EffectCall
+    from tenure.handler.ledger import NotDone as NotDone
+    from tenure.handler.ledger import Verdict as Verdict
     from tenure.model.event import Event as Event
     from tenure.model.event import EventKind as EventKind
     from tenure.model.event import NewEvent as NewEvent
@@ -109,6 +113,7 @@ __all__ = [
     "DeadLetterGroup",
     "DiskFull",
     "Effect",
+    "EffectCall",
     "EffectRecord",
     "Enqueued",
     "Event",
@@ -139,6 +144,7 @@ __all__ = [
     "NamedLease",
     "NewEvent",
     "NewJob",
+    "NotDone",
     "NotFound",
     "OperatorError",
     "Outcome",
@@ -148,6 +154,7 @@ __all__ = [
     "QueuePolicy",
     "QueueRow",
     "QueueSettings",
+    "RateLimited",
     "ReadOnly",
     "Rejected",
     "Released",
@@ -171,6 +178,7 @@ __all__ = [
     "UnknownProfile",
     "UnknownQueue",
     "UsageError",
+    "Verdict",
     "WorkerId",
     "WorkerRow",
     "WorkerSeen",
@@ -217,9 +225,15 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tenure.handler.context": ("Context",),
     "tenure.handler.ends": (
         "Permanent",
+        "RateLimited",
         "RetryAfter",
         "Snooze",
         "Suspend",
+    ),
+    "tenure.handler.ledger": (
+        "EffectCall",
+        "NotDone",
+        "Verdict",
     ),
     "tenure.model.event": (
         "Event",

@@ -16,6 +16,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
+from tenure.door.effecting import Effecting
 from tenure.door.function import JobDecorator, JobFunction
 from tenure.door.opening import Migrate, open_store, scheme_of, shown_url
 from tenure.door.operating import Operating
@@ -37,7 +38,9 @@ from tenure.model.policy import Backoff, Limits, QueuePolicy
 from tenure.store.base import Enqueue, Request, Store, StoreStats
 
 if TYPE_CHECKING:
+    from tenure.effect.kinds import Checker
     from tenure.handler.context import Context
+    from tenure.handler.ledger import Verify
     from tenure.model.clock import Clock
     from tenure.model.notice import Emit
     from tenure.model.schedule import Schedule
@@ -52,7 +55,7 @@ R = TypeVar("R")
 PayloadT = TypeVar("PayloadT")
 
 
-class App(Working, Operating, Reading, Scheduling):
+class App(Working, Operating, Reading, Scheduling, Effecting):
     """A queue of jobs in one database, with the handlers that this code knows.
 
     Args:
@@ -82,6 +85,8 @@ class App(Working, Operating, Reading, Scheduling):
         self.registry = Registry()
         self.declared: dict[str, QueuePolicy] = {}
         self.declared_schedules: dict[str, Schedule] = {}
+        self.checkers: list[Checker] = []
+        self.verifiers: dict[str, Verify] = {}
         self._made: set[str] = set()
         self._url = url
         self._migrate: Migrate = migrate

@@ -89,6 +89,8 @@ def build_job(
             fields["delay_seconds" if option == "delay" else option] = check(option, given)
     if "run_at" in fields and "delay_seconds" in fields:
         raise InvalidArgument("`delay` and `run_at` were both given. Give one: when from now, or when by the clock.")
+    if handler is not None and handler.key_of is not None and "key" not in fields:
+        fields["key"] = handler.key_of(body)
     return NewJob(id=identity or new_job_id(), kind=kind, payload=body, **fields)
 
 

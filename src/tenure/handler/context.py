@@ -11,19 +11,30 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from tenure.errors import ConfigError, InvalidArgument
 from tenure.handler.building import MISSING, JobOptions, build_job
 from tenure.handler.ends import Interrupt, Interrupted
+from tenure.handler.ledger import (
+    EffectCall,
+    EffectPlan,
+    EffectReused,
+    LedgerRow,
+    Verify,
+    acarry_out,
+    carry_out,
+    converse,
+)
 from tenure.handler.payload import DEFAULT_LIMITS, encode
 from tenure.handler.registry import Handler
 from tenure.model.event import EventKind, NewEvent
 from tenure.model.ids import JobId, Token
 from tenure.model.job import Grant, NewJob
+from tenure.model.outcome import EffectRecord
 
 EVENTS_KEPT = 1000
 """Log lines of one job that may wait to be written. The oldest go first."""
@@ -32,6 +43,7 @@ SUMMARY_CHARS = 1024
 _INHERITED = ("workflow_id", "run_id", "tenant", "trace")
 
 _log = logging.getLogger("tenure.job")
+R = TypeVar("R")
 
 
 class Flag:
@@ -105,6 +117,11 @@ class Bench:
     call: Callable[[Any], Any] | None = None
     """Carry out a store's request and wait: for ledgers and steps, which wrap a context."""
     acall: Callable[[Any], Any] | None = None
+    record: Callable[[Context, EffectRecord], LedgerRow | None] | None = None
+    """Write a row of the effect ledger, fenced by the context's token; None if the lease is lost."""
+    arecord: Callable[[Context, EffectRecord], Awaitable[LedgerRow | None]] | None = None
+    clean: Callable[[str], str] = str
+    """Takes secrets out of what is stored."""
     artifacts_dir: Path | None = None
 
 
@@ -114,6 +131,7 @@ class Context:
     __slots__ = (
         "_artifacts_path",
         "_logger",
+        "_places",
         "bench",
         "cancelled",
         "events",
@@ -136,6 +154,7 @@ class Context:
         self.result_summary: str | None = None
         self._artifacts_path: Path | None = None
         self._logger: JobLogger | None = None
+        self._places: dict[tuple[str, str], str] = {}
 
     @property
     def id(self) -> JobId:
@@ -226,6 +245,70 @@ class Context:
         self.follow_ups.append(job)
         return job.id
 
+    @overload
+    def effect(
+        self,
+        name: str,
+        args: Any = None,
+        *,
+        do: Callable[[EffectCall], Awaitable[R]],
+        verify: Verify | None = None,
+        step: str = "",
+        keyed: bool = False,
+        safe_errors: tuple[type[Exception], ...] = (),
+    ) -> Awaitable[R]: ...
+    @overload
+    def effect(
+        self,
+        name: str,
+        args: Any = None,
+        *,
+        do: Callable[[EffectCall], Any],
+        verify: Verify | None = None,
+        step: str = "",
+        keyed: bool = False,
+        safe_errors: tuple[type[Exception], ...] = (),
+    ) -> Any: ...
+    def effect(
+        self,
+        name: str,
+        args: Any = None,
+        *,
+        do: Callable[[EffectCall], Any],
+        verify: Verify | None = None,
+        step: str = "",
+        keyed: bool = False,
+        safe_errors: tuple[type[Exception], ...] = (),
+    ) -> Any:
+        """Do something to the outside world at most once per job, whatever crashes. Await it in an async handler.
+
+        Written down before `do` is called and after; an effect that is confirmed is not done again, its result is read
+        back. Where an earlier attempt died in between, `verify` looks whether it happened; with `keyed` the receiver
+        is trusted to tell repeats apart by `call.key`; with neither the job waits for a person. See `tenure.Verdict`.
+
+        Args:
+            args: Any JSON value, fixed by the first attempt: `do` gets them as `call.args`.
+            step: Tells effects of the same name apart, as in a loop.
+            safe_errors: Exceptions that prove that nothing happened; `tenure.NotDone` always does.
+
+        Raises: what `do` raises; LeaseLost; Permanent if a person gave the effect up; EffectReused.
+        """
+        plan = EffectPlan(
+            name, do, encode(args, what=f"Effect {name!r}: its arguments"), verify, step, keyed, safe_errors
+        )
+        if self._places.setdefault((step, name), plan.args) != plan.args:
+            raise EffectReused(
+                f"Effect {name!r} was used twice in one attempt with different arguments, so the second would never "
+                "happen. Tell them apart with `step=`."
+            )
+        talk = converse(plan, self, self.bench.clean)
+        record, arecord = self.bench.record, self.bench.arecord
+        if record is None or arecord is None:
+            raise ConfigError(f"Effect {name!r} needs a worker that keeps the ledger, and this one has none.")
+        if _is_on_loop():
+            return acarry_out(talk, lambda effect: arecord(self, effect))
+        return carry_out(talk, lambda effect: record(self, effect), self.cancelled.wait)
+
     def set_result_summary(self, text: str) -> None:
         """One line for people, kept beside the result."""
         self.result_summary = text.replace("\0", "")[:SUMMARY_CHARS]
@@ -293,6 +376,14 @@ def _event_text(data: Any) -> str:
         return encode(data, what="The event")
     except Exception:  # noqa: BLE001 - a log line must never be what breaks a job
         return json.dumps({"message": ascii(data)[:MESSAGE_CHARS]})
+
+
+def _is_on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

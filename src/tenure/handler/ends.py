@@ -3,6 +3,7 @@
     raise tenure.Permanent("the account is closed")   # never again: failed at once, with a dead letter
     raise tenure.RetryAfter(30, "429 from the API")   # an attempt is spent; the next one in 30 s, whatever the backoff
     raise tenure.Snooze(600, "not ready yet")         # no attempt is spent; again in ten minutes
+    raise tenure.RateLimited(30, "429 from the API")  # the same, counted as a refusal by somebody who is busy
 
 Any other exception is a failed attempt, retried by the queue's backoff.
 """
@@ -35,6 +36,10 @@ class Snooze(HandlerEnd):
     def __init__(self, delay: float | timedelta = 0.0, reason: str = "") -> None:
         super().__init__(reason or f"asked to be run again in {_seconds(delay):g} s")
         self.delay_seconds = _seconds(delay)
+
+
+class RateLimited(Snooze):
+    """Somebody outside is too busy. No attempt is spent; the job is due again in `delay`, or when they said."""
 
 
 class Suspend(HandlerEnd):

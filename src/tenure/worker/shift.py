@@ -152,8 +152,12 @@ class Shift:
         """Jobs that were fetched ahead of handlers that turned out slow are for other workers to take."""
         while True:
             await asyncio.sleep(WAITED_SECONDS)
-            if self.runners.ready and self.runners.is_full:
-                self._release(self.runners.take_ready(self._loop.time() - WAITED_SECONDS))
+            if not self.runners.is_full:
+                continue
+            waited = self.runners.take_ready(self._loop.time() - WAITED_SECONDS)
+            if waited:
+                self.exchanger.slow_down()
+                self._release(waited)
 
     async def _say(self, ticket: Ticket, events: tuple[NewEvent, ...]) -> None:
         """Write what a handler said last, before its end is settled."""
