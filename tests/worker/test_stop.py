@@ -35,6 +35,31 @@ async def test_a_running_handler_may_finish_and_waiting_jobs_are_given_back(bed:
     assert bed.job(second).attempt == 0
 
 
+async def test_a_worker_that_is_stopping_keeps_the_leases_of_what_still_runs(bed: Bed) -> None:
+    """Its row once bore a status that no store knows, so every heartbeat of a stopping worker was refused."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await go_on.wait()
+
+    job_id = bed.enqueue(bed.handle(work))
+    async with bed.working(lease_seconds=3.0, heartbeat_seconds=0.1) as worker:
+        await begun.wait()
+        worker.stop()
+        await until(lambda: worker.stats().is_stopping)
+        before, beats = bed.job(job_id).lease_until, worker.stats().heartbeats
+        await until(lambda: worker.stats().heartbeats >= beats + 2)
+        after = bed.job(job_id).lease_until
+        go_on.set()
+
+    assert before is not None
+    assert after is not None
+    assert after > before
+    assert "heartbeat_refused" not in bed.ear.names()
+    assert bed.job(job_id).state == "succeeded"
+
+
 @pytest.mark.parametrize("way", ["check", "snooze"])
 async def test_a_long_handler_sees_the_stop_and_gives_its_job_back(bed: Bed, way: str) -> None:
     begun = threading.Event()

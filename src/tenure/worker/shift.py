@@ -208,7 +208,12 @@ class Shift:
     def _row(self) -> WorkerRow:
         """This worker as others see it."""
         running = next((ticket for ticket in snapshot(self.held) if ticket.started and not ticket.ended), None)
-        told = {"claimed": self.exchanger.claimed, "completed": self.outbox.completed, "held": len(self.held)}
+        told = {
+            "claimed": self.exchanger.claimed,
+            "completed": self.outbox.completed,
+            "held": len(self.held),
+            "is_stopping": self.stopping.is_set(),
+        }
         return WorkerRow(
             id=self._worker,
             hostname=os.uname().nodename,
@@ -217,7 +222,6 @@ class Shift:
             kinds=tuple(self._config.kinds or self._registry),
             concurrency=self._config.concurrency,
             version=_version(),
-            status="stopping" if self.stopping.is_set() else "ok",
             current_job_id=running.grant.id if running else None,
             info=json.dumps(told),
         )
