@@ -29,6 +29,7 @@ from tenure.model.outcome import (
 from tenure.model.policy import QueuePolicy
 from tenure.store.base import Claim, Heartbeat, Hold, Settle, Start, WorkerRow
 from tenure.store.operating import SetQueues
+from tenure.store.reading import ListQueues
 
 Held = Grant | tuple[str, int]
 """What proves that a job is held: the grant, or its job id and token."""
@@ -82,11 +83,17 @@ class Working(Door):
         return (yield from ask(request))
 
     def declare(self, queues: Iterable[str]) -> Talk[None]:
-        """Create those of the queues that the code declares and this process has not seen yet."""
-        missing = {name: self.declared[name] for name in queues if name in self.declared and name not in self._made}
-        if missing:
-            yield from ask(SetQueues(missing, actor=self.actor, only_new=True))
-            self._made.update(missing)
+        """Create those of the queues that the code declares and this process has not seen yet.
+
+        Looks before it asks: a login that may work but not create queues gets by if an operator has made them.
+        """
+        unseen = {name: self.declared[name] for name in queues if name in self.declared and name not in self._made}
+        if unseen:
+            known = {row.name for row in (yield from ask(ListQueues(list(unseen))))}
+            missing = {name: policy for name, policy in unseen.items() if name not in known}
+            if missing:
+                yield from ask(SetQueues(missing, actor=self.actor, only_new=True))
+            self._made.update(unseen)
 
     def _heartbeat(
         self,
