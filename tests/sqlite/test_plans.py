@@ -31,7 +31,7 @@ HOT: Mapping[str, tuple[Any, str]] = {
     ),
     "claim_promote": ({"now": 1, "limit": 100}, "job_due_idx"),
     "expired": ({"now": 1, "limit": 100}, "job_lease_idx"),
-    "complete_plain": ((1, 1, "x", 1, 1), "sqlite_autoindex_tenure_job_1"),
+    "complete_batch": ({"done": '[["x", 1]]', "now": 1}, "sqlite_autoindex_tenure_job_1"),
     "complete": ((None, None, None, 1, 1, "x", 1, 1), "sqlite_autoindex_tenure_job_1"),
     "heartbeat": (
         {"now": 1, "lease_seconds": None, "started": 1, "progress": None, "job_id": "x", "token": 1},

@@ -18,6 +18,7 @@ from tenure.store.sqlite import (
     ledger,
     moves,
     operating,
+    profiles,
     prune,
     reading,
     scheduling,
@@ -58,6 +59,7 @@ WRITES: Final[Mapping[type, Act]] = {
 }
 
 READS: Final[Mapping[type, Act]] = {
+    asked.ListProfiles: profiles.list_profiles,
     asked.GetJobs: reading.get_jobs,
     asked.ListJobs: reading.list_jobs,
     asked.CountJobs: reading.count_jobs,

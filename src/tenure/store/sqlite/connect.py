@@ -17,8 +17,8 @@ from tenure.model.fingerprint import fingerprint
 from tenure.store.sqlite.errors import is_busy
 from tenure.store.sqlite.queries import load
 
-OLDEST: Final = (3, 37, 0)
-"""STRICT tables; RETURNING and UPDATE FROM are older."""
+OLDEST: Final = (3, 38, 0)
+"""The operator ->> ; STRICT tables, RETURNING and UPDATE FROM are older."""
 
 
 def open_writer(path: Path, busy_seconds: float) -> sqlite3.Connection:

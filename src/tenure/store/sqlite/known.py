@@ -13,7 +13,7 @@ from typing import Any
 class Known:
     """Used inside a write transaction only, so never by two threads at once."""
 
-    __slots__ = ("_version", "has_quiet_gates", "terms", "wants_events")
+    __slots__ = ("_version", "has_quiet_gates", "queues", "terms", "wants_events")
 
     def __init__(self) -> None:
         self._version: int | None = None
@@ -23,6 +23,8 @@ class Known:
         """Queues or gates were changed here, or a change was rolled back."""
         self.terms: dict[tuple[str, str, int | None, int | None], tuple[Any, ...]] = {}
         """Of enqueue_terms.sql, by queue, kind, priority and max_attempts."""
+        self.queues: set[str] = set()
+        """Queues that are known to be there."""
         self.wants_events: bool | None = None
         """Whether any queue keeps lifecycle events."""
         self.has_quiet_gates: bool | None = None

@@ -168,8 +168,8 @@ class Watched:
             if self._wal is not None and identity(self._wal_name) == self._wal:
                 name = self.path.name
                 raise StoreUnavailable(
-                    f"{self.path} was replaced, but {name}-wal still belongs to the file that was there before and would "
-                    f"damage this one. Stop all processes that use it, remove {name}-wal and {name}-shm, then go on."
+                    f"{self.path} was replaced, but {name}-wal still belongs to the file that was there before and "
+                    f"would damage this one. Stop all processes that use it, remove {name}-wal and {name}-shm, then go on."
                 )
             self._opened, self._wal = seen, None
         return seen

@@ -7,7 +7,7 @@ import json
 from tenure.model.ids import WorkerId
 from tenure.store.base import Prune, Pruned
 from tenure.store.operating import RemoveWorkers
-from tenure.store.sqlite import expire
+from tenure.store.sqlite import expire, tally
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction, check_limit
 
@@ -23,16 +23,19 @@ def prune(transaction: Transaction, request: Prune) -> Pruned:
     }
     cleaned_ids = [row[0] for row in transaction.all(load("prune_clean"), values)]
     transaction.run(load("prune_errors"), {"ids": json.dumps(cleaned_ids)})
+    tally.tally_cleaned(transaction, json.dumps(cleaned_ids))
     cleaned = len(cleaned_ids)
     deleted = events = 0
     if request.delete_after_seconds is not None:
         ids = [row[0] for row in transaction.all(load("prune_ids"), values)]
         array = {"ids": json.dumps(ids)}
+        tally.tally_gone(transaction, array["ids"])
         transaction.run(load("prune_attempts"), array)
         events = transaction.run(load("prune_events"), array).rowcount
         deleted = transaction.run(load("prune_jobs"), array).rowcount
     unseen = _unseen(transaction, request.worker_seconds, request.limit)
     removed = [worker for worker in unseen if _remove(transaction, worker)]
+    tally.tally_up(transaction)
     more = request.limit in (cleaned, deleted, len(unseen))
     return Pruned(cleaned, deleted, events, len(removed), more)
 

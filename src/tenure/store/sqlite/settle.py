@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,7 +25,8 @@ from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction
 
 _COMPLETE: Final = load("complete")
-_COMPLETE_PLAIN: Final = load("complete_plain")
+_COMPLETE_BATCH: Final = load("complete_batch")
+_dump = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 
 def settle(transaction: Transaction, request: Settle) -> list[Settled]:
@@ -52,36 +54,32 @@ def exchange(transaction: Transaction, request: Exchange) -> Exchanged:
 def _settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[int, Settled]:
     """Settle all; answers, by place, for those that did not end as a plain success."""
     special: dict[int, Settled] = {}
-    plain: list[Row] = []
-    places: list[int] = []
-    now = transaction.now
-    if len({outcome.job_id for outcome in outcomes}) < len(outcomes):  # the first word counts: keep the order
-        for place, outcome in enumerate(outcomes):
+    if len(outcomes) == 1 or len({outcome.job_id for outcome in outcomes}) < len(outcomes):
+        for place, outcome in enumerate(outcomes):  # of one job the first word counts: keep the order
             if (answer := _settle_one(transaction, outcome)) is not None:
                 special[place] = answer
         return special
+    places: list[int] = []
+    done: list[Row] = []
     for place, outcome in enumerate(outcomes):
-        if type(outcome) is Completed and _is_plain(outcome):
-            plain.append((now, now, outcome.job_id, outcome.token, now))
+        if type(outcome) is Completed and not (outcome.jobs or outcome.events or outcome.effects):
+            done.append(_row(outcome))
             places.append(place)
         elif (answer := _settle_one(transaction, outcome)) is not None:
             special[place] = answer
-    if plain:
-        if transaction.many(_COMPLETE_PLAIN, plain) < len(plain):
+    if done:
+        values = {"done": _dump(done), "now": transaction.now}
+        if transaction.run(_COMPLETE_BATCH, values).rowcount < len(done):
             special.update(_sort_out(transaction, outcomes, places))
-        transaction.record("completed", (outcomes[place].job_id for place in places if place not in special))
+        if transaction.known.wants_events is not False:
+            transaction.record("completed", (outcomes[place].job_id for place in places if place not in special))
     return special
 
 
-def _is_plain(outcome: Completed) -> bool:
-    return (
-        outcome.result is None
-        and outcome.result_summary is None
-        and outcome.artifacts_path is None
-        and not outcome.jobs
-        and not outcome.events
-        and not outcome.effects
-    )
+def _row(outcome: Completed) -> Row:
+    if outcome.result is None and outcome.result_summary is None and outcome.artifacts_path is None:
+        return outcome.job_id, outcome.token
+    return outcome.job_id, outcome.token, outcome.result, outcome.result_summary, outcome.artifacts_path
 
 
 def _sort_out(transaction: Transaction, outcomes: Sequence[Outcome], places: Sequence[int]) -> Mapping[int, Settled]:

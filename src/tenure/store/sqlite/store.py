@@ -14,7 +14,8 @@ from tenure.model import fault
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
 from tenure.store.base import Enqueue, Request, StoreStats, Subscription
-from tenure.store.sqlite import database, joined, migrate, place
+from tenure.store.operating import InstalledProfile, InstallProfile
+from tenure.store.sqlite import database, joined, migrate, place, profiles
 from tenure.store.sqlite.acts import READS, WRITES
 from tenure.store.sqlite.errors import translate
 
@@ -111,6 +112,10 @@ class SqliteStore:
     def schema_version(self) -> int:
         """See store.base.Store."""
         return cast(int, self._shared().readers.call(migrate.version, None, self._clock))
+
+    def install_profile(self, install: InstallProfile) -> InstalledProfile:
+        """See store.base.Store."""
+        return cast(InstalledProfile, self._shared().writer.call(profiles.install, install, self._clock))
 
     def now(self) -> datetime:
         """See store.base.Store."""

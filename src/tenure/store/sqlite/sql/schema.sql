@@ -299,5 +299,219 @@ CREATE TABLE tenure_audit (
 ) STRICT;
 CREATE INDEX audit_subject_idx ON tenure_audit (subject, seq);
 
+-- profile: the vocabularies that are installed here. See the PostgreSQL schema for this table and the next ones.
+CREATE TABLE tenure_profile (
+    name TEXT NOT NULL PRIMARY KEY,
+    title TEXT NOT NULL,
+    policy TEXT NOT NULL,
+    words TEXT NOT NULL,
+    settings TEXT NOT NULL DEFAULT '{}',
+    shows TEXT NOT NULL DEFAULT '[]',
+    checksum TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    installed_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    CONSTRAINT profile_name_plain CHECK (name GLOB '[a-z]*' AND name NOT GLOB '*[^a-z0-9_]*' AND length(name) <= 63 AND name <> 'tenure')
+) STRICT;
+
+-- tally: how many jobs ended well, and how many were cleaned, by day; so that nobody needs to count history. `day` counts from 1970.
+CREATE TABLE tenure_tally (
+    profile TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    state TEXT NOT NULL,
+    is_cleaned INTEGER NOT NULL,
+    day INTEGER NOT NULL,
+    jobs INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    attempts_max INTEGER NOT NULL,
+    oldest_at INTEGER NOT NULL,
+    newest_at INTEGER NOT NULL,
+    PRIMARY KEY (profile, kind, state, is_cleaned, day)
+) STRICT;
+CREATE TABLE tenure_tally_mark (
+    is_only INTEGER NOT NULL PRIMARY KEY DEFAULT 1,
+    counted_until INTEGER NOT NULL DEFAULT -1,
+    CONSTRAINT tally_mark_is_one CHECK (is_only = 1)
+) STRICT;
+
+-- workflow: what several jobs of agents work towards. A job names it in workflow_id.
+CREATE TABLE tenure_workflow (
+    id TEXT NOT NULL PRIMARY KEY,
+    profile TEXT NOT NULL DEFAULT 'automechanica',
+    kind TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'running',
+    step TEXT,
+    data TEXT NOT NULL DEFAULT '{}',
+    error TEXT,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    finished_at INTEGER,
+    CONSTRAINT workflow_state_known CHECK (state IN ('running', 'waiting', 'completed', 'failed', 'escalated', 'cancelled'))
+) STRICT;
+CREATE INDEX workflow_state_idx ON tenure_workflow (profile, state, updated_at);
+
+-- agent_event: what an agent did with a task, written with its completion. Append-only.
+CREATE TABLE tenure_agent_event (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    agent TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    job_id TEXT,
+    workflow_id TEXT,
+    data TEXT NOT NULL DEFAULT '{}'
+) STRICT;
+CREATE INDEX agent_event_job_idx ON tenure_agent_event (job_id);
+CREATE INDEX agent_event_agent_idx ON tenure_agent_event (agent, at);
+
+-- metric: what happened in a queue within a minute.
+CREATE TABLE tenure_metric (
+    minute INTEGER NOT NULL,
+    queue TEXT NOT NULL,
+    profile TEXT NOT NULL,
+    created INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    latency_seconds REAL NOT NULL DEFAULT 0,
+    heartbeat_delay_seconds REAL,
+    PRIMARY KEY (minute, queue)
+) STRICT;
+
+-- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
+-- quick as the table: a filter on a word is pushed into the branches, and all but the ones it names are passed over before they begin.
+-- Each branch repeats the predicate of the index that serves it, word for word, as SQLite wants it. `finished_text` has an index too.
+CREATE VIEW tenure_shown AS
+SELECT 'due' AS stage, 0 AS is_cleaned, q.profile AS of_profile, NULL AS finished_text, j.*
+FROM tenure_queue AS q CROSS JOIN tenure_job AS j ON j.queue = q.name
+WHERE j.state = 'queued' AND j.is_due = 1 AND (j.failure_class IS NULL OR j.attempt = 0)
+UNION ALL
+SELECT 'later', 0, j.profile, NULL, j.*
+FROM tenure_job AS j
+WHERE j.is_due = 0 AND j.state IN ('queued', 'waiting') AND j.state = 'queued' AND (j.failure_class IS NULL OR j.attempt = 0)
+UNION ALL
+SELECT 'retry', 0, j.profile, NULL, j.*
+FROM tenure_job AS j
+WHERE j.state = 'queued' AND j.failure_class IS NOT NULL AND j.attempt > 0
+UNION ALL
+SELECT 'waiting', 0, j.profile, NULL, j.*
+FROM tenure_job AS j
+WHERE j.state = 'waiting'
+UNION ALL
+SELECT 'leased', 0, j.profile, NULL, j.*
+FROM tenure_job AS j
+WHERE j.state IN ('leased', 'running') AND j.state = 'leased'
+UNION ALL
+SELECT 'running', 0, j.profile, NULL, j.*
+FROM tenure_job AS j
+WHERE j.state IN ('leased', 'running') AND j.state = 'running'
+UNION ALL
+SELECT 'succeeded', 0, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+FROM tenure_job AS j
+WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'failed', 0, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+FROM tenure_job AS j
+WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'dead', 0, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+FROM tenure_job AS j
+WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'cancelled', 0, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+FROM tenure_job AS j
+WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'succeeded', 1, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+FROM tenure_job AS j
+WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+UNION ALL
+SELECT 'failed', 1, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+FROM tenure_job AS j
+WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+UNION ALL
+SELECT 'dead', 1, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+FROM tenure_job AS j
+WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+UNION ALL
+SELECT 'cancelled', 1, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+FROM tenure_job AS j
+WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL;
+
+-- inbox: an INSERT here enqueues, by the same rules as tenure.store.sqlite.enqueue, in SQL alone: any client of any language may write
+-- to it, and the views of profiles do. Unlike there the time is the machine's, payloads have no hash (a key that is taken is told from
+-- a conflict by the payload itself), and an id may be left out.
+CREATE VIEW tenure_inbox AS
+SELECT NULL AS id, NULL AS profile, NULL AS queue, NULL AS kind, NULL AS payload, NULL AS priority, NULL AS run_at, NULL AS key,
+    NULL AS max_attempts, NULL AS affinity_key, NULL AS source_ref, NULL AS target_ref, NULL AS payload_ref, NULL AS actor,
+    NULL AS created_by_user_id, NULL AS requested_by_user_id, NULL AS workflow_id, NULL AS run_id, NULL AS artifacts_path
+WHERE 0;
+
+CREATE TRIGGER tenure_inbox_put INSTEAD OF INSERT ON tenure_inbox
+BEGIN
+    SELECT RAISE(ABORT, 'A job needs a kind that says which handler it is for; it is empty. Nothing was enqueued.')
+    WHERE trim(coalesce(NEW.kind, '')) = '';
+    SELECT RAISE(ABORT, 'The id is not a UUID in its canonical form. Nothing was enqueued.')
+    WHERE lower(NEW.id) NOT GLOB '????????-????-????-????-????????????' OR replace(lower(NEW.id), '-', '') GLOB '*[^0-9a-f]*';
+    SELECT RAISE(ABORT, 'There is no such queue in this profile. Nothing was enqueued. See tenure queues ls.')
+    WHERE NOT EXISTS (SELECT 1 FROM tenure_queue AS q WHERE q.name = NEW.queue AND q.profile = NEW.profile);
+    SELECT RAISE(ABORT, 'A gate is closed, so nothing was enqueued. See tenure gates ls.')
+    FROM tenure_gate AS g
+    WHERE g.is_open = 0 AND g.name IN ('master', NEW.profile || '.master', 'queue:' || NEW.queue);
+    SELECT RAISE(ABORT, 'The payload is not JSON. Nothing was enqueued.') WHERE NOT json_valid(NEW.payload);
+    SELECT RAISE(ABORT, 'The queue asks for an idempotency key and none was given. Nothing was enqueued.')
+    FROM tenure_queue AS q
+    WHERE q.name = NEW.queue AND q.key_required = 1 AND coalesce(NEW.key, '') = '';
+    SELECT RAISE(ABORT, 'The payload carries a key that its queue forbids. Nothing was enqueued. Pass a reference instead.')
+    FROM tenure_queue AS q
+    CROSS JOIN json_tree(coalesce(NEW.payload, 'null')) AS t
+    WHERE q.name = NEW.queue AND q.forbidden_keys IS NOT NULL AND typeof(t.key) = 'text'
+        AND t.key IN (SELECT f.value FROM json_each(q.forbidden_keys) AS f);
+    UPDATE tenure_job
+    SET dedup_slot = NULL
+    WHERE dedup_slot = (
+        SELECT 'w|' || q.profile || char(31)
+            || CASE q.key_space WHEN 'kind' THEN length(NEW.kind) || char(31) || NEW.kind ELSE '' END || char(31) || NEW.key
+        FROM tenure_queue AS q
+        WHERE q.name = NEW.queue AND q.key_scope = 'window'
+            AND tenure_job.created_at <= CAST(strftime('%s', 'now') AS INTEGER) * 1000000 - CAST(1000000 * q.key_window_seconds AS INTEGER)
+    );
+    SELECT RAISE(ABORT, 'The key belongs to a job with another payload. Nothing was enqueued. Use another key, or the same payload.')
+    FROM tenure_queue AS q
+    JOIN tenure_job AS j ON j.dedup_slot = substr(q.key_scope, 1, 1) || '|' || q.profile || char(31)
+        || CASE q.key_space WHEN 'kind' THEN length(NEW.kind) || char(31) || NEW.kind ELSE '' END || char(31) || NEW.key
+    WHERE q.name = NEW.queue AND q.key_scope <> 'none' AND q.key_conflict = 'error'
+        AND json(j.payload) <> json(coalesce(NEW.payload, 'null'));
+    INSERT INTO tenure_job (
+        id, kind, payload, queue, profile, priority, rank, max_attempts, run_at, is_due, created_at, updated_at,
+        idempotency_key, dedup_slot, forbidden_keys, affinity_key, source_ref, target_ref, payload_ref, actor,
+        created_by_user_id, requested_by_user_id, workflow_id, run_id, artifacts_path
+    )
+    SELECT
+        coalesce(lower(NEW.id), printf('%08x-%04x-7%03x-%04x-%04x%08x', n.us / 1000 / 65536, n.us / 1000 % 65536, random() & 4095,
+            (random() & 16383) | 32768, random() & 65535, random() & 4294967295)),
+        NEW.kind, coalesce(NEW.payload, 'null'), q.name, q.profile,
+        coalesce(NEW.priority, q.priority_default),
+        CAST(CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END * coalesce(NEW.priority, q.priority_default)
+            * coalesce(1000000 * q.aging_seconds, 1) AS INTEGER) + CASE WHEN q.aging_seconds IS NULL THEN 0 ELSE n.us END,
+        coalesce(NEW.max_attempts, q.max_attempts), coalesce(NEW.run_at, n.us), coalesce(NEW.run_at, n.us) <= n.us, n.us, n.us,
+        NEW.key,
+        CASE WHEN q.key_scope <> 'none' THEN substr(q.key_scope, 1, 1) || '|' || q.profile || char(31)
+            || CASE q.key_space WHEN 'kind' THEN length(NEW.kind) || char(31) || NEW.kind ELSE '' END || char(31) || NEW.key END,
+        q.forbidden_keys, NEW.affinity_key, NEW.source_ref, NEW.target_ref, NEW.payload_ref, NEW.actor,
+        NEW.created_by_user_id, NEW.requested_by_user_id, NEW.workflow_id, NEW.run_id, NEW.artifacts_path
+    FROM tenure_queue AS q
+    CROSS JOIN (
+        SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000 AS us
+    ) AS n
+    WHERE q.name = NEW.queue
+    ON CONFLICT DO NOTHING;
+    INSERT INTO tenure_event (at, kind, job_id, queue)
+    SELECT j.created_at, 'queued', j.id, j.queue
+    FROM tenure_job AS j
+    JOIN tenure_queue AS q ON q.name = j.queue AND q.events = 1
+    WHERE changes() = 1 AND j.rowid = last_insert_rowid();
+END;
+
+INSERT INTO tenure_tally_mark DEFAULT VALUES;
+
 INSERT INTO tenure_queue (name, created_at, updated_at)
 VALUES ('default', CAST(strftime('%s', 'now') AS INTEGER) * 1000000, CAST(strftime('%s', 'now') AS INTEGER) * 1000000);
