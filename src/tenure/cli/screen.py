@@ -106,13 +106,14 @@ class Screen:
             self.line(text.to_json(answer, indent=2 if self.is_terminal else None))
             return
         for number, part in enumerate(parts):
-            if self.is_terminal:
-                self.draw(self.render(part))
-                continue
             if number:
                 self.line("")
-            for line in _plain_lines(part):
-                self.line(line)
+            if self.is_terminal:
+                self.flush()
+                self.draw(self.render(part))
+            else:
+                for line in _plain_lines(part):
+                    self.line(line)
 
     def line(self, line: str) -> None:
         """One line of data, already safe."""
@@ -150,7 +151,7 @@ class Screen:
             body = self._draw_facts(part)
         else:
             body = self._draw_grid(part)
-        return Group(Text(part.title, style="bold"), body, "") if part.title else body
+        return Group(Text(part.title, style="bold"), body) if part.title else body
 
     def _draw_grid(self, grid: Grid) -> Table:
         from rich.table import Table

@@ -53,6 +53,10 @@ class Actor:
         started = self.said("worker_started")
         return None if started is None else str(started["worker"])
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
@@ -112,6 +116,16 @@ class Stage:
             (actor.name for actor in self.actors.values() if worker_id and f"-{actor.pid}-" in worker_id),
             worker_id or "nobody",
         )
+
+    def last_words(self) -> str:
+        """What actors said last that have ended, or complained; for when the story goes wrong."""
+        told = []
+        for actor in self.actors.values():
+            said = [one for one in actor.notices if one.get("level") in {"warning", "error"} or one["event"] == "said"]
+            word = f": {said[-1].get('message') or said[-1]['event']}" if said else ""
+            if said or actor.has_ended:
+                told.append(f"{actor.name}{' has ended' if actor.has_ended else ''}{word}")
+        return "; ".join(told)
 
     def close(self) -> None:
         """End whoever is left."""

@@ -24,12 +24,13 @@ app = verbs()
 TASKS = f"""\
 import tenure
 
-app = tenure.App("sqlite:///{DEFAULT_FILE}")  # or TENURE_URL; postgresql://… for many machines
+app = tenure.App("sqlite:///{DEFAULT_FILE}")  # postgresql://… for many machines
 
 
 @app.job(max_attempts=5)
 def greet(name: str, ctx: tenure.Context) -> str:
     ctx.logger.info("attempt %d to greet %s", ctx.attempt, name)
+    ctx.set_result_summary(f"greeted {{name}}")
     if name == "nobody":
         raise ValueError("there is nobody to greet")  # retried with backoff, then a dead letter
     return f"Hello, {{name}}!"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.cli import demo_tasks, text
 from tenure.cli.screen import Screen, colours_on, console
-from tenure.cli.stage import STYLES, Actor, Stage, until
+from tenure.cli.stage import STYLES, Actor, DemoFailed, Stage, until
 from tenure.errors import LeaseLost
 from tenure.model.job import Job
 from tenure.model.outcome import Triage
@@ -113,12 +113,11 @@ class Story:
 
     def tell(self) -> list[Finding]:
         """All of it. Answers what the database says in the end. Raises: DemoFailed."""
-        self._begin()
-        self._strike()
-        self._take_over()
-        self._refuse_the_late()
-        self._revive()
-        self._end()
+        try:
+            for act in (self._begin, self._strike, self._take_over, self._refuse_the_late, self._revive, self._end):
+                act()
+        except DemoFailed as exc:
+            raise DemoFailed(f"{exc} {self._stage.last_words()}".rstrip()) from exc
         return self._findings
 
     def _begin(self) -> None:

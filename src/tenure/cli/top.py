@@ -74,7 +74,8 @@ def drawing(found: Glance) -> RenderableType:
     )
     closed = [gate.name for gate in found.gates if not gate.is_open]
     shut = [Text(f"Closed gates: {', '.join(map(text.safe, closed))}", style="bold red")] if closed else []
-    return Group(head, *shut, "", *(screen.render(part) for part in parts(found)))
+    below = [piece for part in parts(found) for piece in ("", screen.render(part))]
+    return Group(head, *shut, *below)
 
 
 def parts(found: Glance) -> list[Part]:
