@@ -124,6 +124,11 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path.resolve()}"
 
 
+def sqlite_path(url: str) -> Path:
+    """The file that a URL names."""
+    return Path(url.removeprefix("sqlite:///"))
+
+
 def open_postgres(url: str) -> Store:
     """A store on a database that was migrated before."""
     from tenure.store.postgres.store import PostgresStore

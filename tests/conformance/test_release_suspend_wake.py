@@ -109,6 +109,13 @@ def test_a_suspended_job_wakes_by_itself_when_its_time_comes(store: Subject, clo
     assert get(store, job_id).waiting_for is None
 
 
+def test_a_job_suspended_for_no_time_at_all_wakes_with_the_next_claim(store: Subject) -> None:
+    job_id = enqueue(store)
+    suspend(store, claim_one(store), "a breath", delay_seconds=0)
+
+    assert claim_one(store).id == job_id
+
+
 def test_a_wake_makes_the_job_due_at_once(store: Subject, clock: SteeredClock) -> None:
     job = bring(store, State.WAITING)
     clock.advance(5)

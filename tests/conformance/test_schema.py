@@ -11,12 +11,13 @@ import pytest
 from tenure.model.outcome import Triage
 from tenure.model.state import HELD, TERMINAL, State
 from tests.conformance.acts import Subject, enqueue
+from tests.conformance.engines import sqlite_path
 
 
 def table_text(store: Subject, table: str) -> str:
     """The table's CHECKs as the engine itself keeps them."""
     if store.engine == "sqlite":
-        with sqlite3.connect(f"file:{sqlite_path(store)}?mode=ro", uri=True) as connection:
+        with sqlite3.connect(f"file:{sqlite_path(store.store.url)}?mode=ro", uri=True) as connection:
             [(text,)] = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", [f"tenure_{table}"])
         connection.close()
         return str(text)
@@ -25,10 +26,6 @@ def table_text(store: Subject, table: str) -> str:
             "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s::regclass", [f"tenure.{table}"]
         ).fetchall()
     return "\n".join(str(row[0]) for row in rows)
-
-
-def sqlite_path(store: Subject) -> str:
-    return store.store.url.removeprefix("sqlite:///")
 
 
 def lists_of(column: str, text: str) -> set[frozenset[str]]:
@@ -71,7 +68,7 @@ def test_the_table_itself_refuses_what_breaks_its_rules(store: Subject, change: 
     enqueue(store)
 
     if store.engine == "sqlite":
-        connection = sqlite3.connect(sqlite_path(store))
+        connection = sqlite3.connect(sqlite_path(store.store.url))
         try:
             with pytest.raises(sqlite3.IntegrityError):
                 connection.execute(f"UPDATE tenure_job SET {change}")

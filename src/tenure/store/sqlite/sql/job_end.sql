@@ -3,7 +3,7 @@
 UPDATE tenure_job
 SET state = e.state,
     run_at = coalesce(e.run_at, tenure_job.run_at),
-    is_due = coalesce(e.run_at <= :now, 0),
+    is_due = e.state = 'queued' AND e.run_at <= :now,  -- a suspended job is found by its time, however short
     attempt = CASE WHEN e.outcome IN ('released', 'suspended') THEN max(tenure_job.attempt - 1, 0) ELSE tenure_job.attempt END,
     crashes = tenure_job.crashes + (e.outcome = 'expired'),
     waiting_for = CASE e.state WHEN 'waiting' THEN :waiting_for END,
