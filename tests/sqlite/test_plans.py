@@ -15,6 +15,7 @@ from tenure.model.outcome import Completed
 from tenure.model.policy import QueuePolicy
 from tenure.store.base import Claim, Enqueue, Exchange
 from tenure.store.operating import SetQueues
+from tenure.store.sqlite.connect import add_functions
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER
@@ -49,6 +50,7 @@ def filled(request: pytest.FixtureRequest, store: SqliteStore, path: Path) -> It
         grants = store.do(Claim(WORKER, ["default"], 500))
         store.do(Exchange([Completed(grant.id, grant.token) for grant in grants[:400]], None))
     connection = sqlite3.connect(path, isolation_level=None)
+    add_functions(connection)
     if request.param == "analyzed":
         connection.execute("ANALYZE")
     yield connection

@@ -1,9 +1,9 @@
 """Claim: due jobs granted under a lease.
 
-Happy path, one queue without limits: one statement that looks (policies, gates, whether anything expired or came due)
-and one that grants. Several queues, filters and concurrency limits are served by walking each queue's index in claim
-order and merging the walks: no queue is read further than the claim needs, whatever its backlog. SQLite's single
-writer makes the limits exact.
+Happy path, one queue without limits: one statement that looks whether anything expired or came due, and one that
+grants; policies and gates are known (see `known`). Several queues, filters and concurrency limits are served by
+walking each queue's index in claim order and merging the walks: no queue is read further than the claim needs,
+whatever its backlog. SQLite's single writer makes the limits exact.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROMOTE_LIMIT: Final = 5000
 """Jobs made claimable by one claim. More than a claim may ask for, so that one that waits long is never behind."""
 REAP_LIMIT: Final = 1000
 
-_LOOK: Final = load("claim_look")
+_FIRST: Final = load("claim_first")
 _CLAIM: Final = load("claim")
 _in_order = itemgetter(0, 1, 2)
 _EXTRA_NAMES: Final = ("key", "progress", *NEW_JOB_EXTRAS)
@@ -61,29 +61,43 @@ def claim(transaction: Transaction, request: Claim) -> list[Grant]:
 
 
 def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
-    """Take back and promote what is due, check every queue, and answer those that may give something."""
-    rows = transaction.all(_LOOK, {"queues": json.dumps(list(dict.fromkeys(request.queues))), "now": transaction.now})
-    if not rows:
-        raise InvalidArgument("queues: a claim must name at least one queue. Nothing was claimed.")
+    """Check every queue, take back and promote what is due, and answer those queues that may give something."""
+    asked = tuple(dict.fromkeys(request.queues))
     usable: list[_Queue] = []
     refusal: GateClosed | None = None
-    for asked, name, is_paused, starts, default, longest, limit, key_limit, gate, queue_gate, _, _ in rows:
+    is_refused = True
+    for queue, name, is_paused, starts, default, longest, limit, key_limit, gate, queue_gate in _policies(
+        transaction, asked
+    ):
         if name is None:
-            raise policies.unknown(transaction, asked)
+            raise policies.unknown(transaction, queue)
         if gate is not None:
             raise GateClosed(gate, "claiming")
-        lease = _lease(request, asked, default, longest)
+        lease = _lease(request, queue, default, longest)
         if queue_gate is not None:
             refusal = refusal or GateClosed(queue_gate, f"claiming from {name!r}")
-        elif not is_paused:
+            continue
+        is_refused = False
+        if not is_paused:
             usable.append(_Queue(name, bool(starts), lease, limit, key_limit))
-    if refusal is not None and all(row[9] is not None for row in rows):
+    if refusal is not None and is_refused:
         raise refusal
-    if rows[0][10]:
+    expires_at, due_at = transaction.one(_FIRST) or (None, None)
+    if expires_at is not None and expires_at <= transaction.now:
         expire.take_back(transaction, REAP_LIMIT)
-    if rows[0][11]:
+    if due_at is not None and due_at <= transaction.now:
         promote(transaction, request.limit)
     return usable
+
+
+def _policies(transaction: Transaction, queues: tuple[str, ...]) -> list[Row]:
+    known = transaction.known.claims
+    rows = known.get(queues)
+    if rows is None:
+        rows = known[queues] = transaction.all(load("claim_look"), {"queues": json.dumps(queues)})
+    if not rows:
+        raise InvalidArgument("queues: a claim must name at least one queue. Nothing was claimed.")
+    return rows
 
 
 def promote(transaction: Transaction, limit: int) -> None:

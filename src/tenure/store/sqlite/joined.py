@@ -15,6 +15,7 @@ from tenure.errors import ConfigError
 from tenure.model.job import Enqueued
 from tenure.store.base import Enqueue
 from tenure.store.sqlite import enqueue
+from tenure.store.sqlite.connect import add_functions
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Parameters, Transaction
 
@@ -44,6 +45,8 @@ def enqueue_on(connection: sqlite3.Connection, request: Enqueue, path: Path, now
     try:
         transaction = _Joined(connection, now)
         _refuse_other_file(transaction, path)
+        if transaction.one(load("functions_found")) is None:
+            add_functions(connection)
         return enqueue.enqueue(transaction, request)
     finally:
         connection.text_factory = text_factory

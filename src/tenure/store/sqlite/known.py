@@ -13,7 +13,7 @@ from typing import Any
 class Known:
     """Used inside a write transaction only, so never by two threads at once."""
 
-    __slots__ = ("_version", "has_quiet_gates", "queues", "terms", "wants_events")
+    __slots__ = ("_version", "claims", "has_quiet_gates", "queues", "terms", "wants_events")
 
     def __init__(self) -> None:
         self._version: int | None = None
@@ -23,6 +23,8 @@ class Known:
         """Queues or gates were changed here, or a change was rolled back."""
         self.terms: dict[tuple[str, str, int | None, int | None], tuple[Any, ...]] = {}
         """Of enqueue_terms.sql, by queue, kind, priority and max_attempts."""
+        self.claims: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
+        """Of claim_look.sql, by the queues asked for."""
         self.queues: set[str] = set()
         """Queues that are known to be there."""
         self.wants_events: bool | None = None
@@ -32,6 +34,6 @@ class Known:
 
     def check(self, version: int) -> None:
         """`version`: what data_version says in this transaction."""
-        if version != self._version or len(self.terms) > 10_000:
+        if version != self._version or len(self.terms) + len(self.claims) > 10_000:
             self.forget()
             self._version = version

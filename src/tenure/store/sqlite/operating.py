@@ -78,6 +78,7 @@ def pause_queues(transaction: Transaction, request: PauseQueues) -> list[str]:
             changed.append(name)
             act = "pause_queue" if request.paused else "resume_queue"
             audit(transaction, request.actor, act, name, request.reason, {})
+    transaction.forget()
     if not request.paused:
         transaction.woken.update(changed)
     return changed

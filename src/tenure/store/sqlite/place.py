@@ -169,7 +169,7 @@ class Watched:
                 name = self.path.name
                 raise StoreUnavailable(
                     f"{self.path} was replaced, but {name}-wal still belongs to the file that was there before and "
-                    f"would damage this one. Stop all processes that use it, remove {name}-wal and {name}-shm, then go on."
+                    f"would damage this one. Stop all processes that use it, then remove {name}-wal and {name}-shm."
                 )
             self._opened, self._wal = seen, None
         return seen

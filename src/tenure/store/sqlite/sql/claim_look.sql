@@ -1,5 +1,4 @@
--- claim_look: all that a claim must know before it grants, in one statement: the asked queues in the order given, with the terms of
--- their leases, and whether a lease has run out or a job has come due (both read from the head of an index).
+-- claim_look: the asked queues in the order given, with the terms of their leases and the gates that stand before them.
 -- A queue that does not exist comes back with a NULL name.
 SELECT asked.value AS asked,
     q.name,
@@ -14,9 +13,7 @@ SELECT asked.value AS asked,
         FROM tenure_gate AS g
         WHERE g.is_open = 0 AND g.name IN ('master', 'worker', q.profile || '.master', q.profile || '.worker')
     ) AS closed_gate,
-    (SELECT g.name FROM tenure_gate AS g WHERE g.is_open = 0 AND g.name = 'queue:' || q.name) AS closed_queue_gate,
-    coalesce((SELECT min(lease_until) FROM tenure_job WHERE state IN ('leased', 'running')) <= :now, 0) AS has_expired,
-    coalesce((SELECT min(run_at) FROM tenure_job WHERE is_due = 0 AND state IN ('queued', 'waiting')) <= :now, 0) AS has_due
+    (SELECT g.name FROM tenure_gate AS g WHERE g.is_open = 0 AND g.name = 'queue:' || q.name) AS closed_queue_gate
 FROM json_each(:queues) AS asked
 LEFT JOIN tenure_queue AS q ON q.name = asked.value
 ORDER BY asked.key;
