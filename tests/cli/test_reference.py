@@ -40,7 +40,7 @@ def test_the_list_of_commands_is_the_one_in_the_help() -> None:
     assert len(COMMANDS) == sum(len(section) for section in SECTIONS.values())
     planned = (
         "init dev demo worker enqueue claim heartbeat complete fail release jobs dlq queues gates workers schedules "
-        "stats top tail doctor migrate prune version"
+        "stats top tail reconcile doctor migrate prune version"
     )
     assert set(planned.split()) <= set(COMMANDS)
 

@@ -18,6 +18,7 @@ import pytest
 import tenure
 from tenure.effect import files
 from tenure.testing import drain, temporary_app
+from tests.effect.conftest import wait_until
 from tests.effect.points import watch
 
 WORKER_POINTS = Path(__file__).parent / "children/worker_points.py"
@@ -171,6 +172,7 @@ def test_a_zombie_that_wakes_up_about_to_write_does_not_undo_a_newer_attempt(app
             zombie = threading.Thread(target=drain, args=(app,))
             zombie.start()
             assert asleep.wait(20)
+            wait_until(lambda: any(seen.held for seen in app.workers()))
             app.remove_workers([seen.row.id for seen in app.workers()])
             drain(app)  # the newer attempt
             assert (root / "f").read_text() == newest

@@ -51,6 +51,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "top": ("top", "A live screen of queues, workers and running jobs."),
         "tail": ("tail", "Follow events as they happen."),
         "workers": ("workers", "List workers."),
+        "reconcile": ("reconcile", "Compare what succeeded with the world, and list what differs."),
     },
     "Operate": {
         "queues": ("queues", "List, change, pause and resume queues."),

@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from tenure.cli import answers
 from tenure.cli.demo import Shown
 from tenure.cli.main import COMMANDS, EXIT_CODES, SECTIONS, find_command
+from tenure.cli.reconcile import Reconciled
 from tenure.model.event import Event
 from tenure.model.job import Job
 from tenure.observe.doctor import Diagnosis
@@ -62,6 +63,7 @@ SHAPES: Mapping[str, type] = {
     "stats": Overview,
     "top": Glance,
     "tail": Event,
+    "reconcile": Reconciled,
     "doctor": Diagnosis,
     "migrate": answers.Migrated,
     "prune": answers.PruneDone,
