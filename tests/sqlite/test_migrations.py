@@ -103,7 +103,9 @@ def test_a_migration_whose_text_was_changed_is_refused(store: SqliteStore, path:
         store.migrate()
 
 
-def test_a_migration_that_fails_halfway_leaves_nothing(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_halfway_leaves_nothing(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     half = "CREATE TABLE tenure_half (a INTEGER);\nCREATE TABLE tenure_half (a INTEGER);\n"
     real = queries.migrations()
     monkeypatch.setattr(migrate, "migrations", lambda: (*real, (2, "0002_half", half)))
@@ -114,6 +116,9 @@ def test_a_migration_that_fails_halfway_leaves_nothing(store: SqliteStore, monke
 
     assert store.schema_version() == len(real)
     assert store.migrate() == []
+    connection = sqlite3.connect(path)
+    assert "table tenure_half" not in catalog(connection)
+    connection.close()
 
 
 def test_numbers_of_migrations_have_no_gaps() -> None:

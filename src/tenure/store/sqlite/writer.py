@@ -237,7 +237,8 @@ class Writer:
                 if is_broken(exc) or not connection.in_transaction:
                     raise
                 item.error = translate(exc, self._path)
-                if connection.total_changes != changes:
+                # A change of the schema counts no rows, so a statement that SQLite itself refused undoes all.
+                if connection.total_changes != changes or isinstance(exc, sqlite3.Error):
                     return False
         return True
 
