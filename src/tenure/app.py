@@ -10,7 +10,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from datetime import datetime
 from types import TracebackType
@@ -319,11 +319,16 @@ class App(Working, Operating, Reading, Scheduling, Effecting):
         *,
         concurrency: int = 10,
         emit: Emit | None = None,
+        reconcile: bool = False,
         **settings: Any,
     ) -> WorkerStats:
-        """Run jobs until told to stop by SIGINT or SIGTERM. Answers what was done. See `worker` for the arguments."""
+        """Run jobs until told to stop by SIGINT or SIGTERM. Answers what was done. See `worker` for the arguments.
+
+        `reconcile` compares the records with the world once, beside the work, and emits what differs.
+        """
         self.converse(self.declare(self.declared))
-        return self.worker(queues, concurrency=concurrency, emit=emit, **settings).run_sync()
+        with self.reconciling(emit) if reconcile else nullcontext():
+            return self.worker(queues, concurrency=concurrency, emit=emit, **settings).run_sync()
 
     async def arun_worker(
         self,
@@ -331,11 +336,13 @@ class App(Working, Operating, Reading, Scheduling, Effecting):
         *,
         concurrency: int = 10,
         emit: Emit | None = None,
+        reconcile: bool = False,
         **settings: Any,
     ) -> WorkerStats:
         """The same on the running event loop."""
         await self.aconverse(self.declare(self.declared))
-        return await self.worker(queues, concurrency=concurrency, emit=emit, **settings).run()
+        with self.reconciling(emit) if reconcile else nullcontext():
+            return await self.worker(queues, concurrency=concurrency, emit=emit, **settings).run()
 
     # --- the store ---
 

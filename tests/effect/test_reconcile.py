@@ -21,6 +21,7 @@ from tenure.effect import EffectCall, Verdict, effect, files
 from tenure.effect.reconcile import Discrepancy
 from tenure.testing import ManualClock, drain, temporary_app
 from tests.effect.points import watch
+from tests.worker.bed import Ear
 
 LONG = bool(os.environ.get("TENURE_LONG"))
 JOBS = 100_000 if LONG else 2_000
@@ -204,6 +205,17 @@ def test_effects_are_verified_and_what_cannot_be_looked_at_is_told(app: tenure.A
     lost, sick = found[jobs["lost"]], found[jobs["sick"]]  # type: ignore[index]
     assert (lost.kind, lost.subject, lost.found) == ("poster", "post", "no such post")
     assert "ConnectionError" in sick.found
+
+
+def test_a_worker_may_compare_at_its_start(app: tenure.App, clock: ManualClock, root: Path) -> None:
+    job_id = create(app, clock, "f")
+    (root / "f").unlink()
+    ear = Ear()
+
+    app.run_worker(emit=ear, reconcile=True, drain=True, handle_signals=False)
+
+    (notice,) = [notice for notice in ear.notices if notice.name == "discrepancy_found"]
+    assert (notice.job, notice.fields["sort"]) == (job_id, "missing")
 
 
 def plant(root: Path, paths: list[str], gone: list[str], chance: random.Random) -> dict[str, str]:

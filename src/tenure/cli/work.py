@@ -25,6 +25,7 @@ Target = Annotated[
     typer.Argument(metavar="MODULE:APP", help="As in tasks:app, which is the default where there is a tasks.py."),
 ]
 OwnUrl = Annotated[str | None, typer.Option("--url", metavar="URL", help="Another database than the app's own.")]
+Reconcile = Annotated[bool, typer.Option("--reconcile", help="Compare the records with the world at the start.")]
 LogFormat = Annotated[str, typer.Option("--log", metavar="FORMAT", help="human or json, on stderr.")]
 LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
 
@@ -63,6 +64,7 @@ def worker(
     artifacts: Annotated[
         Path | None, typer.Option("--artifacts", metavar="FOLDER", help="Folder for handlers' files.")
     ] = None,
+    reconcile: Reconcile = False,
     log: LogFormat = "human",
     log_level: LogLevel = "info",
     url: OwnUrl = None,
@@ -86,6 +88,7 @@ def worker(
         "grace_seconds": grace,
         "prefetch": prefetch,
         "artifacts_dir": artifacts,
+        "reconcile": reconcile,
     }
     with loaded(target, url) as tenure:
         stats = tenure.run_worker(_weights(queue), concurrency=concurrency, emit=emit, **settings)

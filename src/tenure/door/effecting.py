@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tenure.door.talk import Door, Talk, ask, atwin, twin
+from tenure.errors import TenureError
 from tenure.handler import arguments
 from tenure.handler.payload import encode
+from tenure.model.notice import ERROR, INFO, WARNING, Emit, Notice
 from tenure.store.operating import ResolveEffect
 from tenure.store.reading import Effect
 
@@ -74,3 +78,34 @@ class Effecting(Door):
 
         moment = None if since is None else arguments.moment("since", since)
         return reconcile(self.open_store(), self.checkers, self.verifiers, since=moment, progress=progress)
+
+    @contextmanager
+    def reconciling(self, emit: Emit | None) -> Iterator[None]:
+        """Reconcile once, in a thread beside what is done meanwhile. What differs is a notice, and so is the end."""
+        over = threading.Event()
+
+        def say(name: str, level: int, message: str, **told: Any) -> None:
+            if emit is not None and emit.level <= level:
+                emit(Notice(name, level, message=message, **told))
+
+        def look() -> None:
+            found = 0
+            try:
+                for one in self.reconcile():
+                    if over.is_set():
+                        return
+                    found += 1
+                    message = f"{one.subject}: expected {one.expected}, found {one.found}"
+                    say("discrepancy_found", WARNING, message, job=one.job_id, kind=one.kind, fields={"sort": one.sort})
+            except TenureError as exc:
+                say("reconcile_failed", ERROR, str(exc))
+            else:
+                say("reconciled", INFO, "the records were compared with the world", fields={"discrepancies": found})
+
+        thread = threading.Thread(target=look, name="tenure-reconcile", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join(10.0)  # a worker that drained has the time; one that was told to stop has not for ever
+            over.set()
