@@ -62,6 +62,7 @@ def test_forks_under_load_leave_no_lock_behind(store: SqliteStore) -> None:
             written.append(put(store))
             exists(store, written[-1])
 
+    subscription = store.subscribe(["default"], lambda: None)
     threads = [threading.Thread(target=load) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -70,6 +71,7 @@ def test_forks_under_load_leave_no_lock_behind(store: SqliteStore) -> None:
     stop.set()
     for thread in threads:
         thread.join(20)
+    subscription.close()
 
     assert all(exists(store, job_id) for job_id in [*children, *written])
 

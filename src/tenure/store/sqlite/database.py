@@ -27,7 +27,7 @@ _mutex = threading.Lock()
 _open: dict[Path, Database] = {}
 _all: weakref.WeakSet[Database] = weakref.WeakSet()
 _abandoned: list[sqlite3.Connection] = []
-_paused: list[tuple[Database, bool, int]] = []
+_paused: list[tuple[Database, bool, int, threading.Lock | None]] = []
 
 
 class Database:
@@ -88,15 +88,23 @@ def release(database: Database) -> None:
 def _before_fork() -> None:
     _mutex.acquire(timeout=FORK_WAIT_SECONDS)
     for database in list(_all):
-        paused = database.writer.pause(FORK_WAIT_SECONDS)
-        _paused.append((database, paused, database.readers.pause(FORK_WAIT_SECONDS)))
+        _paused.append(
+            (
+                database,
+                database.writer.pause(FORK_WAIT_SECONDS),
+                database.readers.pause(FORK_WAIT_SECONDS),
+                database.hub.pause(FORK_WAIT_SECONDS),
+            )
+        )
 
 
 def _after_in_parent() -> None:
-    for database, paused, slots in _paused:
+    for database, paused, slots, looking in _paused:
         if paused:
             database.writer.go_on()
         database.readers.go_on(slots)
+        if looking is not None:
+            looking.release()
     _paused.clear()
     with contextlib.suppress(RuntimeError):
         _mutex.release()

@@ -49,8 +49,9 @@ class Readers:
 
     async def acall(self, act: Callable[[Transaction, Any], Any], request: Any, clock: Clock) -> Any:
         """The same in a thread."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(MAX_READERS, thread_name_prefix="tenure-sqlite-reader")
+        with self._mutex:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(MAX_READERS, thread_name_prefix="tenure-sqlite-reader")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.call, act, request, clock)
 
     def _call(self, act: Callable[[Transaction, Any], Any], request: Any, clock: Clock) -> Any:

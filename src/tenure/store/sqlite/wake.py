@@ -130,6 +130,11 @@ class Hub:
         listener = self._listener
         self._postman.send(message, None if listener is None else listener.mailbox.path)
 
+    def pause(self, seconds: float) -> threading.Lock | None:
+        """Wait until the listener does not look at the file, and keep it so until the lock is released, for a fork."""
+        listener = self._listener
+        return listener.looking if listener is not None and listener.looking.acquire(timeout=seconds) else None
+
     def abandon(self) -> list[sqlite3.Connection]:
         """In a forked child: the thread did not come along, and the sockets are the parent's."""
         listener, self._listener = self._listener, None
@@ -153,6 +158,8 @@ class _Listener:
 
     def __init__(self, watched: place.Watched, hub: Hub) -> None:
         self.mailbox = Mailbox(watched.path)
+        self.looking = threading.Lock()
+        """Held while the connection is in use."""
         self._watched = watched
         self._hub = hub
         self._control_out, self._control_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -217,7 +224,8 @@ class _Listener:
         if any(message == _SOON for message in messages):
             self._soon_at = self._looked_at
         if not ready or self._looked_at - self._soon_at < SOON_SECONDS[-1][0]:
-            self._look()
+            with self.looking:
+                self._look()
 
     def _pause(self) -> float:
         since = time.monotonic() - self._soon_at
