@@ -9,9 +9,9 @@ import pytest
 
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
-from tenure.store.base import Exchange, Heartbeat, Store
+from tenure.store.base import Exchange, Heartbeat
 from tests.worker.bed import Bed, until
-from tests.worker.trouble import Troubled, once
+from tests.worker.trouble import Troubled, as_store, once
 
 pytestmark = pytest.mark.anyio
 
@@ -19,11 +19,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def troubled(bed: Bed) -> Troubled:
     store = Troubled(bed.store)
-    bed.store = _as_store(store)
-    return store
-
-
-def _as_store(store: Troubled) -> Store:
+    bed.store = as_store(store)
     return store
 
 
@@ -67,6 +63,37 @@ async def test_a_grant_whose_reply_was_lost_is_found_again(bed: Bed, troubled: T
 
     job = bed.job(job_id)
     assert (job.attempt, job.token, runs, troubled.cut) == (1, 1, 1, 1)
+
+
+async def test_grants_of_lost_replies_are_all_found_even_if_the_worker_has_slowed_down_since(
+    bed: Bed, troubled: Troubled
+) -> None:
+    """Two claims lose their replies while the worker fetched far ahead; by the repeat it would ask for less."""
+    runs: list[str] = []
+
+    async def work(ctx: object) -> None:
+        runs.append(ctx.id)  # type: ignore[attr-defined]
+
+    kind = bed.handle(work)
+    jobs = [NewJob(id=new_job_id(), kind=kind) for _ in range(400)]
+    bed.enqueue_many(jobs)
+    is_cut = False
+
+    def cut_for_a_while(request: object) -> bool:
+        nonlocal is_cut
+        is_cut = is_cut or (isinstance(request, Exchange) and request.claim is not None and request.claim.limit > 40)
+        return is_cut and isinstance(request, Exchange) and troubled.cut < 4
+
+    troubled.answers = cut_for_a_while
+    async with bed.working(concurrency=2, prefetch=200, exchanges=2) as worker:
+        await until(lambda: len(runs) == 400 and worker.stats().held == 0, 20)
+        exchanger = worker._shift.exchanger if worker._shift else None
+        assert exchanger is not None
+        assert exchanger._unheard == 0
+
+    assert troubled.cut == 4
+    assert sorted(runs) == sorted(job.id for job in jobs)
+    assert {bed.job(job.id).attempt for job in jobs} == {1}
 
 
 async def test_a_settlement_whose_reply_was_lost_is_repeated_without_harm(bed: Bed, troubled: Troubled) -> None:

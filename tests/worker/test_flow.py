@@ -14,10 +14,12 @@ from tenure.handler.context import Context
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
+from tenure.store.base import Exchange
 from tenure.store.operating import PauseQueues, SetGate
 from tenure.store.reading import CountJobs
 from tenure.worker.worker import WorkerConfig
 from tests.worker.bed import AT_ONCE, Bed, until
+from tests.worker.trouble import Troubled, as_store
 
 pytestmark = pytest.mark.anyio
 
@@ -199,6 +201,36 @@ async def test_a_job_that_arrives_wakes_an_idle_worker_long_before_the_poll(bed:
         await until(lambda: worker.stats().exchanges >= 1)
         await asyncio.sleep(0.1)  # the first claim has come back, empty
         await asyncio.to_thread(bed.enqueue, kind)
+        await asyncio.wait_for(begun.wait(), 5)
+
+
+async def test_a_job_that_arrives_while_a_claim_is_on_its_way_back_is_not_left_to_the_poll(bed: Bed) -> None:
+    """The claim looked and found nothing; the job and its wake-up come before the empty answer does."""
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+
+    kind = bed.handle(work)
+    store = Troubled(bed.store)
+    is_armed = False
+
+    async def enqueue_behind_the_claims_back(request: object) -> None:
+        nonlocal is_armed
+        if is_armed and isinstance(request, Exchange) and request.claim is not None:
+            is_armed = False
+            before = exchanger._wakes
+            await asyncio.to_thread(bed.enqueue, kind)
+            await until(lambda: exchanger._wakes > before)
+
+    store.meanwhile = enqueue_behind_the_claims_back
+    bed.store = as_store(store)
+    async with bed.working(poll_seconds=60.0, exchanges=1) as worker:
+        assert worker._shift is not None
+        exchanger = worker._shift.exchanger
+        await until(lambda: exchanger._lanes.is_dry)
+        is_armed = True
+        exchanger._poll()
         await asyncio.wait_for(begun.wait(), 5)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from tenure.errors import StoreUnavailable
@@ -21,6 +21,8 @@ class Troubled:
         self._lock = threading.Lock()
         self.requests: Cut = lambda _: False
         self.answers: Cut = lambda _: False
+        self.meanwhile: Callable[[Request[Any]], Awaitable[None]] | None = None
+        """What happens between the carrying out of a request and its answer."""
         self.cut = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -35,6 +37,8 @@ class Troubled:
     async def ado(self, request: Request[T]) -> T:
         self._check(self.requests, request)
         answer = await self._store.ado(request)
+        if self.meanwhile is not None:
+            await self.meanwhile(request)
         self._check(self.answers, request)
         return answer
 
@@ -43,6 +47,11 @@ class Troubled:
             with self._lock:
                 self.cut += 1
             raise StoreUnavailable("the connection was cut by the test")
+
+
+def as_store(store: Troubled) -> Store:
+    """What passes everything on is a store."""
+    return store
 
 
 def once(matches: Cut) -> Cut:

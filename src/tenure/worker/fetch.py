@@ -36,6 +36,8 @@ SECOND_BATCH = 64
 """What makes a second exchange in flight worth its while."""
 BACKOFF_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 30.0
+SURE_SECONDS = 0.1
+"""A rate measured for this long is believed at once when it falls; a shorter one may be a hiccup."""
 REGISTER_POLLS = 30
 """After this many polls the store is told again that this worker wants to be woken."""
 
@@ -78,11 +80,13 @@ class Exchanger:
         self._accepts = True
         self._finishing = False
         self._gave_up = False
-        self._is_unsure = False
+        self._unheard = 0
+        """How many jobs may have been granted in replies that were lost."""
         self._failures = 0
         self._away_until = 0.0
         self._no_claim_until = 0.0
         self._was_woken = False
+        self._wakes = 0
         self._polls = 0
         self._gate: str | None = None
         # The rate, for the prefetch.
@@ -94,6 +98,7 @@ class Exchanger:
 
     def wake(self) -> None:
         """Jobs may have arrived, or a held job was asked to stop."""
+        self._wakes += 1
         self._was_woken = True
         self._lanes.wake()
         self._news.set()
@@ -110,6 +115,11 @@ class Exchanger:
         self._ended += 1
         if self._lanes.is_limited:
             self.unfinished_by_queue[queue] -= 1
+
+    def slow_down(self) -> None:
+        """Jobs that were fetched ahead had to be given back: fetch none ahead until the rate asks for it again."""
+        self.prefetch = 0
+        self._ended, self._measured_at = 0, self._loop.time()
 
     def finish(self) -> None:
         """Claim nothing more; end once everything held is settled."""
@@ -155,7 +165,7 @@ class Exchanger:
         """What the next exchange carries; None while there is nothing to send."""
         if self._in_flight >= self._most_in_flight or self._loop.time() < self._away_until or self._gave_up:
             return None
-        if self._in_flight and self._is_unsure:
+        if self._in_flight and self._unheard:
             return None  # a repeat must know all that is held, so it flies alone
         ask = self._ask()
         if self._in_flight and len(self._outbox) < SECOND_BATCH and (ask is None or ask.limit < SECOND_BATCH):
@@ -171,10 +181,10 @@ class Exchanger:
         free = self._config.concurrency + self.prefetch - self.unfinished - self._asked
         if self._config.once:
             free = min(free, 1 - self._asked)
+        if self._unheard:  # ask everywhere, and for as much as may have been granted unheard
+            return Ask(self._config.queue_names, max(free, self._unheard), None, ())
         if free <= 0:
             return None
-        if self._is_unsure:  # ask everywhere, so that whatever was granted unheard is found again
-            return Ask(self._config.queue_names, free, None, ())
         held = self.unfinished_by_queue
         if self._lanes.is_limited and self._asked_by_queue:
             held = {name: held.get(name, 0) + self._asked_by_queue.get(name, 0) for name in self._config.queue_names}
@@ -201,13 +211,15 @@ class Exchanger:
     async def _exchange(self, outcomes: list[Outcome], ask: Ask | None) -> None:
         claim = None if ask is None else self._claim(ask)
         self._depart(ask)
-        sent, sent_steady = self._loop.time(), steady_now()
+        sent, sent_steady, wakes = self._loop.time(), steady_now(), self._wakes
         arrived: Exchanged | None = None
         try:
             arrived = await self._store.ado(Exchange(outcomes, claim))
         except StoreUnavailable as exc:
             self._outbox.put_back(outcomes)
-            self._back_off(exc, lost_claim=claim is not None)
+            if claim is not None:  # a repeat takes up what was lost before it, so its own limit covers both
+                self._unheard = claim.limit if claim.held is not None else self._unheard + claim.limit
+            self._back_off(exc)
         except GateClosed as exc:
             self._outbox.put_back(outcomes)
             self._gate_closed(exc)
@@ -223,7 +235,7 @@ class Exchanger:
         if self._config.drain and outcomes:
             self._lanes.wake()  # a retry or a follow-up may be due at once
         if ask is not None:
-            self._granted(ask, arrived, sent_steady)
+            self._granted(ask, arrived, sent_steady, is_stale=wakes != self._wakes)
             await asyncio.sleep(
                 0
             )  # let the runners have a slice first: what they end goes along with the next exchange
@@ -232,7 +244,7 @@ class Exchanger:
 
     def _claim(self, ask: Ask) -> Claim:
         config = self._config
-        held: list[JobId] | None = list(self._held) if self._is_unsure else None
+        held: list[JobId] | None = list(self._held) if self._unheard else None
         return Claim(
             worker=self._worker,
             queues=ask.queues,
@@ -263,10 +275,10 @@ class Exchanger:
                     self._asked_by_queue[name] -= ask.limit
         self._news.set()
 
-    def _granted(self, ask: Ask, arrived: Exchanged, sent: float) -> None:
+    def _granted(self, ask: Ask, arrived: Exchanged, sent: float, *, is_stale: bool) -> None:
         grants = arrived.grants
-        if self._is_unsure:
-            self._is_unsure = False
+        if self._unheard:
+            self._unheard = 0
             grants = [grant for grant in grants if not self._is_held(grant)]
         if arrived.refused is not None:
             self._gate_closed(arrived.refused)
@@ -282,7 +294,9 @@ class Exchanger:
             self._take(grants, sent)
         elif self._was_woken and self.unfinished:
             self._kick()  # the wake-up was no new job, so it may have been a request to stop one
-        self._was_woken = False
+        self._was_woken = is_stale
+        if is_stale:
+            self._lanes.wake()  # a job may have arrived after this claim looked, so it is worth asking again
         if self._config.once and self._accepts:
             self.finish()
 
@@ -297,13 +311,12 @@ class Exchanger:
         if passed < self._round_trip:
             return
         target = min(self._config.prefetch, int(2 * self._ended / passed * self._round_trip))
-        self.prefetch = max(target, self.prefetch // 2)
+        self.prefetch = target if passed > SURE_SECONDS else max(target, self.prefetch // 2)
         self._ended, self._measured_at = 0, now
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 
-    def _back_off(self, exc: TenureError, *, lost_claim: bool) -> None:
-        self._is_unsure = self._is_unsure or lost_claim
+    def _back_off(self, exc: TenureError) -> None:
         self._lanes.forget_registration()
         self._lanes.wake()
         delay = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(self._failures, 16)) * random.uniform(0.5, 1.0)
@@ -331,9 +344,9 @@ class Exchanger:
         """The store refused the request as a whole."""
         if not outcomes:
             self._report.say("claim_refused", ERROR, str(exc), code=exc.code)
-            self._back_off(exc, lost_claim=False)
+            self._back_off(exc)
             return
         try:
             await settle_singly(self._store, self._outbox, outcomes, self._report)
         except StoreUnavailable as away:
-            self._back_off(away, lost_claim=False)
+            self._back_off(away)
