@@ -91,7 +91,7 @@ def scenes(folder: Path) -> Iterator[Scene]:
     with staged(folder) as dead:
         yield Scene("top", "tenure top", 110, 33, "transcode", settle=2.0)
         yield Scene("jobs-show", f"tenure jobs show {dead}", 100, 48, "Dead letters")
-        yield Scene("jobs-explain", "tenure jobs explain $(cat later)", 100, 12, "fix")
+        yield Scene("jobs-explain", "tenure jobs explain $(cat later)", 100, 16, "fix")
         yield Scene("dlq-groups", "tenure dlq groups", 100, 8, "Run them again")
         yield Scene("stats", "tenure stats", 100, 40, "6. What ran", settle=0.5)
         yield Scene("doctor", "tenure doctor", 100, 30, "To fix", settle=1.0)
@@ -164,7 +164,8 @@ def record(scene: Scene, folder: Path) -> None:
 
 def without_remote_fonts(drawn: str) -> str:
     """The picture as it is, but without a request to somebody's server for the letters."""
-    return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
+    local = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
+    return local.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
 
 
 def tmux(*args: str) -> str:

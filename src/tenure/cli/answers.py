@@ -1,6 +1,7 @@
 """The shapes of `--json`: what each command answers, as records. docs/reference/cli.md is made from them.
 
-A field may be added; none is ever renamed, removed or given another meaning.
+Commands build plain dictionaries, because making these classes takes longer than answering; tests hold every answer to
+its shape. A field may be added; none is ever renamed, removed or given another meaning.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenure.cli import answers, text
+from tenure.cli import text
 from tenure.cli.group import noun
 from tenure.cli.options import Actor, After, Json, Kinds, Limit, Queues, Url, Yes, opened
 from tenure.cli.screen import Cell, Facts, Grid, Passage, Screen, batches, confirm, progress, state
@@ -65,7 +65,7 @@ def ls(
         for one in page.items
     ]
     screen.show(
-        answers.DeadLetters(page.items, page.next),
+        {"dead_letters": page.items, "next": page.next},
         Grid(("id", "triage", "kind", "died", "class", "error"), rows, wide="error", drop=("class", "error", "died")),
     )
     if page.next is not None:
@@ -85,7 +85,7 @@ def show(
         screen = Screen(as_json, tenure.now())
     names = "queue failure_class fingerprint moved_at moved_by key actor run_id workflow_id source_ref target_ref"
     screen.show(
-        answers.DeadLetterShown(found, attempts),
+        {"dead_letter": found, "attempts": attempts},
         Facts(
             [
                 ("id", found.id),
@@ -122,7 +122,7 @@ def groups(triage: TriageOption = None, limit: Limit = 50, url: Url = None, as_j
         for one in found
     ]
     screen.show(
-        answers.DeadLetterGroups(found),
+        {"groups": found},
         Grid(
             ("fingerprint", "letters", "pending", "kind", "queue", "last", "error"),
             rows,
@@ -203,7 +203,7 @@ def replay(
                     advance(len(batch))
     rows = [(one.job_id, state(one.state or "refused")) for one in done]
     screen = Screen(as_json)
-    screen.show(answers.SettledJobs(done), Grid(("job", "state"), rows))
+    screen.show({"jobs": done}, Grid(("job", "state"), rows))
     refused = sum(one.lost for one in done)
     if refused:
         screen.note(f"{refused} of {len(done)} could not be revived: `tenure jobs show ID` says how they stand.")
@@ -227,7 +227,7 @@ def _triage(
         for batch in batches([one.id for one in letters], BATCH):
             changed += tenure.triage(batch, triage, note=note)
     rows = [(one, state(triage.value)) for one in changed]
-    Screen(as_json).show(answers.Changed(changed), Grid(("id", "triage"), rows))
+    Screen(as_json).show({"changed": changed}, Grid(("id", "triage"), rows))
 
 
 def _choose(tenure: App, ids: list[str] | None, fingerprint: str | None, act: str, yes: bool) -> list[DeadLetter]:

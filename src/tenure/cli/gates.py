@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenure import Gate
-from tenure.cli import answers
 from tenure.cli.group import noun
 from tenure.cli.options import Actor, Json, Url, opened
 from tenure.cli.screen import Grid, Screen, state
+
+if TYPE_CHECKING:
+    from tenure import Gate
 
 app = noun("gates", "List, open and close the switches that stop all work.")
 
@@ -50,4 +51,4 @@ def close(name: Name, reason: Reason = None, actor: Actor = None, url: Url = Non
 
 def _show(screen: Screen, gates: list[Gate]) -> None:
     rows = [(one.name, state("open" if one.is_open else "closed"), one.updated_at, one.actor) for one in gates]
-    screen.show(answers.Gates(gates), Grid(("gate", "is", "since", "by"), rows))
+    screen.show({"gates": gates}, Grid(("gate", "is", "since", "by"), rows))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli import answers, text
+from tenure.cli import text
 from tenure.cli.group import noun
 from tenure.cli.options import (
     Actor,
@@ -88,7 +88,7 @@ def ls(
     ]
     columns = ("id", "state", "kind", "queue", "attempt", "created", "says")
     screen.show(
-        answers.Jobs(page.items, page.next),
+        {"jobs": page.items, "next": page.next},
         Grid(columns, rows, wide="says", drop=("says", "created", "attempt", "queue")),
     )
     if page.next is not None:
@@ -123,7 +123,9 @@ def show(job_id: JobIdArgument, url: Url = None, as_json: Json = False) -> None:
     if events:
         happened = [(one.at, one.kind, text.to_json(one.data)) for one in events]
         parts.append(Grid(("at", "event", "data"), happened, wide="data", title="Events"))
-    screen.show(answers.JobShown(job, attempts, letters, effects, events), *parts)
+    screen.show(
+        {"job": job, "attempts": attempts, "dead_letters": letters, "effects": effects, "events": events}, *parts
+    )
 
 
 @app.command("explain")
@@ -193,7 +195,7 @@ def wait(
             pause = min(pause * 1.5, 0.5)
         screen = Screen(as_json, tenure.now())
     rows = [(job.id, state(job.shown_state), job.kind, text.first_line(job.last_error)) for job in found]
-    screen.show(answers.Jobs(found, None), Grid(("id", "state", "kind", "says"), rows, wide="says"))
+    screen.show({"jobs": found, "next": None}, Grid(("id", "state", "kind", "says"), rows, wide="says"))
     if pending:
         screen.note(f"Time was up after {text.seconds(timeout or 0)} with {len(pending)} of {len(found)} not ended.")
         raise typer.Exit(124)
@@ -227,7 +229,7 @@ def cancel(
                     done += tenure.cancel(batch, reason=reason)
                     advance(len(batch))
     rows = [(one.job_id, state(one.answer), one.state) for one in done]
-    Screen(as_json).show(answers.CancelledJobs(done), Grid(("id", "answer", "state"), rows))
+    Screen(as_json).show({"jobs": done}, Grid(("id", "answer", "state"), rows))
     if any(one.answer == "refused" and one.state != State.CANCELLED for one in done):
         raise typer.Exit(4)
 
@@ -258,7 +260,7 @@ def revive(
                     done += tenure.revive(batch, reason=reason)
                     advance(len(batch))
     rows = [(one.job_id, state(one.state or "refused")) for one in done]
-    Screen(as_json).show(answers.SettledJobs(done), Grid(("id", "state"), rows))
+    Screen(as_json).show({"jobs": done}, Grid(("id", "state"), rows))
     if any(one.lost for one in done):
         raise typer.Exit(4)
 

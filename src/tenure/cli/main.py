@@ -140,6 +140,7 @@ def command_line() -> Any:
     from typer.core import TyperGroup
 
     from tenure.cli.group import nearest
+    from tenure.cli.light import light
 
     class Root(TyperGroup):
         """Finds commands by name, offers the nearest one for a name that is not there."""
@@ -170,7 +171,7 @@ def command_line() -> Any:
     )
     def _root() -> None: ...
 
-    return typer.main.get_command(root)
+    return light(typer.main.get_command(root))
 
 
 def find_command(name: str) -> Any:
@@ -179,9 +180,11 @@ def find_command(name: str) -> Any:
         return None
     import typer
 
+    from tenure.cli.light import light
+
     module: Any = import_module(f"tenure.cli.{COMMANDS[name][0]}")
     group: Any = typer.main.get_group(module.app)
-    return group.commands.get(name, group)
+    return light(group.commands.get(name, group))
 
 
 def _sentence(message: str) -> str:

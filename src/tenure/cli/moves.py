@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli import answers, text
+from tenure.cli import text
 from tenure.cli.group import verbs
 from tenure.cli.options import (
     JobIdArgument,
@@ -29,6 +29,7 @@ from tenure.errors import InvalidPayload, LeaseLost, UsageError
 
 if TYPE_CHECKING:
     from tenure.app import App
+    from tenure.cli.answers import Granted
     from tenure.model.job import Enqueued, Grant
     from tenure.model.outcome import Settled
 
@@ -111,7 +112,7 @@ def enqueue(
     screen = Screen(as_json)
     rows = [(one.id, "duplicate" if one.duplicate else "queued") for one in made]
     if screen.as_json or screen.is_terminal:
-        screen.show(answers.EnqueuedJobs(made), Grid(("id", "answer"), rows))
+        screen.show({"jobs": made}, Grid(("id", "answer"), rows))
     else:
         for one in made:
             screen.line(one.id)
@@ -151,7 +152,7 @@ def claim(
             pause = min(pause * 1.5, 0.5)
     screen = Screen(as_json)
     if as_json:
-        screen.show(answers.Grants([_granted(grant) for grant in grants]))
+        screen.show({"grants": [_granted(grant) for grant in grants]})
     else:
         for grant in grants:
             screen.line(f"{grant.id}\t{grant.token}\t{text.safe(grant.kind)}\t{text.to_json(grant.payload)}")
@@ -183,7 +184,7 @@ def heartbeat(
     is_asked = bool(beat.cancel_requested)
     screen = Screen(as_json)
     if as_json:
-        screen.show(answers.Held(job_id, is_asked))
+        screen.show({"job_id": job_id, "cancel_requested": is_asked})
     else:
         screen.line("cancel_requested" if is_asked else "ok")
 
@@ -246,8 +247,10 @@ def release(
     _show_settled(done, as_json)
 
 
-def _granted(grant: Grant) -> answers.Granted:
-    return answers.Granted(
+def _granted(grant: Grant) -> Granted:
+    from tenure.cli.answers import Granted
+
+    return Granted(
         id=grant.id,
         token=grant.token,
         queue=grant.queue,
@@ -294,4 +297,4 @@ def _payload_lines() -> Iterator[Any]:
 
 def _show_settled(done: Settled, as_json: bool) -> None:
     rows = [(done.job_id, state(done.state or "lost"))]
-    Screen(as_json).show(answers.SettledJobs([done]), Grid(("id", "state"), rows))
+    Screen(as_json).show({"jobs": [done]}, Grid(("id", "state"), rows))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from tenure import QueueRow
-from tenure.cli import answers, text
+from tenure.cli import text
 from tenure.cli.group import noun
 from tenure.cli.options import Actor, Json, Url, duration, opened
 from tenure.cli.screen import Facts, Grid, Screen, state
@@ -16,6 +15,7 @@ from tenure.errors import InvalidArgument, UsageError, nearest
 from tenure.model.policy import Backoff, QueuePolicy
 
 if TYPE_CHECKING:
+    from tenure import QueueRow
     from tenure.app import App
 
 app = noun("queues", "List, change, pause and resume queues.")
@@ -56,7 +56,7 @@ def ls(
     ]
     columns = ("queue", "is", "waiting", "held", "attempts", "lease", "backoff", "limits", "profile")
     screen.show(
-        answers.Queues(found),
+        {"queues": found},
         Grid(columns, rows, right=frozenset({"waiting", "held", "attempts"}), drop=("profile", "limits", "backoff")),
     )
 
@@ -81,7 +81,7 @@ def set_(
         row = tenure.set_queue(name, **_settings(tenure, name, settings or []))
         screen = Screen(as_json, tenure.now())
     told = [(field.name, getattr(row.policy, field.name)) for field in fields(QueuePolicy)]
-    screen.show(answers.Queues([row]), Facts([("queue", row.name), *((key, _told(value)) for key, value in told)]))
+    screen.show({"queues": [row]}, Facts([("queue", row.name), *((key, _told(value)) for key, value in told)]))
 
 
 @app.command("pause")
@@ -104,7 +104,7 @@ def resume(names: Names, reason: Reason = None, actor: Actor = None, url: Url = 
 
 def _show_paused(rows: list[QueueRow], changed: list[str], as_json: bool) -> None:
     told = [(one.name, state("paused" if one.paused_at else "open"), one.name in changed) for one in rows]
-    Screen(as_json).show(answers.Changed(changed), Grid(("queue", "is", "changed"), told))
+    Screen(as_json).show({"changed": changed}, Grid(("queue", "is", "changed"), told))
 
 
 def _settings(tenure: App, name: str, given: list[str]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli import answers
 from tenure.cli.group import noun
 from tenure.cli.options import Actor, Json, Url, opened
 from tenure.cli.screen import Grid, Screen, state
@@ -16,6 +15,7 @@ from tenure.errors import NotFound, nearest
 
 if TYPE_CHECKING:
     from tenure.app import App
+    from tenure.cli.answers import Schedule
 
 app = noun("schedules", "List, run and pause schedules.")
 
@@ -44,7 +44,7 @@ def ls(url: Url = None, as_json: Json = False) -> None:
         for one in shown
     ]
     columns = ("schedule", "is", "cron", "zone", "kind", "queue", "last", "next")
-    Screen(as_json, now).show(answers.Schedules(shown), Grid(columns, told, drop=("queue", "zone", "last")))
+    Screen(as_json, now).show({"schedules": shown}, Grid(columns, told, drop=("queue", "zone", "last")))
 
 
 @app.command("run")
@@ -57,7 +57,7 @@ def run(
     with opened(url) as tenure:
         _known(tenure, [name])
         made = tenure.run_schedule(name)
-    Screen(as_json).show(answers.EnqueuedJobs([made]), Grid(("id", "answer"), [(made.id, "queued")]))
+    Screen(as_json).show({"jobs": [made]}, Grid(("id", "answer"), [(made.id, "queued")]))
 
 
 @app.command("pause")
@@ -80,7 +80,7 @@ def resume(names: Names, reason: Reason = None, actor: Actor = None, url: Url = 
 
 def _show(names: list[str], changed: list[str], now_is: str, as_json: bool) -> None:
     rows = [(name, state(now_is), name in changed) for name in names]
-    Screen(as_json).show(answers.Changed(changed), Grid(("schedule", "is", "changed"), rows))
+    Screen(as_json).show({"changed": changed}, Grid(("schedule", "is", "changed"), rows))
 
 
 def _known(tenure: App, names: list[str]) -> None:
@@ -90,9 +90,11 @@ def _known(tenure: App, names: list[str]) -> None:
             raise NotFound(f"There is no schedule {name!r}.{nearest(name, known)}")
 
 
-def _shown(row: Any, now: datetime) -> answers.Schedule:
+def _shown(row: Any, now: datetime) -> Schedule:
+    from tenure.cli.answers import Schedule
+
     spec = json.loads(row.spec)
-    return answers.Schedule(
+    return Schedule(
         name=row.name,
         cron=str(spec.get("cron")),
         tz=str(spec.get("tz", "UTC")),

@@ -9,9 +9,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tenure.cli import text
 from tenure.errors import UsageError
@@ -47,16 +46,14 @@ STATE_STYLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A value to show. Moments and durations read differently for people and for programs."""
 
     value: Any
     style: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(NamedTuple):
     """Rows under headings. On a terminal, `right` columns hold numbers, one `wide` column is folded to fit, and where
     there is no room, the columns of `drop` are left out one after the other. Pipes always get all of them."""
 
@@ -68,16 +65,14 @@ class Grid:
     title: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """Names with values, one a line. Those without a value are left out."""
 
     pairs: Sequence[tuple[str, Any]]
     title: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
+class Passage(NamedTuple):
     """Text of several lines."""
 
     body: str

@@ -13,8 +13,6 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tenure.model.job import Job
-
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
@@ -50,7 +48,8 @@ def plain(value: Any) -> Any:
         return iso(value)
     if is_dataclass(value):
         told = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-        return {**told, "shown_state": value.shown_state} if isinstance(value, Job) else told
+        shown = getattr(value, "shown_state", None)
+        return told if shown is None else {**told, "shown_state": shown}
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, set | frozenset):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import platform
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenure import Pruned
-from tenure.cli import answers
 from tenure.cli.group import verbs
 from tenure.cli.options import Json, Url, Yes, database_url, duration, opened
 from tenure.cli.screen import Facts, Grid, Screen, confirm, progress
 from tenure.errors import SchemaBehind
-from tenure.observe.overview import prunable, schema_versions
+
+if TYPE_CHECKING:
+    from tenure import Pruned
 
 app = verbs()
 
@@ -36,13 +36,15 @@ def migrate(
             screen.line(tenure.store.migration_sql())
             return
         if check:
+            from tenure.observe.overview import schema_versions
+
             found = _pending(*schema_versions(tenure.store))
-            screen.show(answers.Migrated([], found), Facts([("schema_version", found)]))
+            screen.show({"applied": [], "schema_version": found}, Facts([("schema_version", found)]))
             return
         applied = tenure.migrate()
         version = tenure.store.schema_version()
     rows = [(name,) for name in applied]
-    screen.show(answers.Migrated(applied, version), Grid(("applied",), rows))
+    screen.show({"applied": applied, "schema_version": version}, Grid(("applied",), rows))
     if not applied:
         screen.note(f"The schema of {database_url(url).partition('?')[0].rpartition('@')[2]} is up to date: {version}.")
 
@@ -72,6 +74,9 @@ def prune(
     as_json: Json = False,
 ) -> None:
     """Clean up what ended long ago: payloads and results go, rows and dead letters stay."""
+    from tenure import Pruned
+    from tenure.observe.overview import prunable
+
     total = Pruned(0, 0, 0, 0, more=False)
     screen = Screen(as_json)
     with opened(url) as tenure:
@@ -92,7 +97,7 @@ def prune(
                     advance(step.cleaned + step.deleted)
                     more = step.more
     screen.show(
-        answers.PruneDone(total),
+        {"pruned": total},
         Facts(
             [
                 ("cleaned", total.cleaned),
@@ -111,7 +116,7 @@ def version(as_json: Json = False) -> None:
 
     screen = Screen(as_json)
     screen.show(
-        answers.Version(tenure.__version__, platform.python_version()),
+        {"version": tenure.__version__, "python": platform.python_version()},
         Facts([("tenure", tenure.__version__), ("python", platform.python_version())]),
     )
 
@@ -126,7 +131,7 @@ def _pending(has: int, wants: int) -> int:
 
 
 def _plus(one: Pruned, other: Pruned) -> Pruned:
-    return Pruned(
+    return type(one)(
         one.cleaned + other.cleaned,
         one.deleted + other.deleted,
         one.events + other.events,

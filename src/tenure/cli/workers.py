@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tenure.cli import answers
 from tenure.cli.group import noun
 from tenure.cli.options import Json, Url, opened
 from tenure.cli.screen import Cell, Grid, Screen
@@ -31,7 +30,7 @@ def ls(url: Url = None, as_json: Json = False) -> None:
         for one in found
     ]
     Screen(as_json, now).show(
-        answers.Workers(found),
+        {"workers": found},
         Grid(
             ("id", "seen", "holds", "slots", "queues", "leads", "started", "version"),
             rows,

@@ -128,7 +128,7 @@ def _held(job: Job, now: datetime, workers: list[WorkerSeen]) -> Iterator[Reason
 def _waiting(job: Job, now: datetime) -> Iterator[Reason]:
     wakes = ""
     if job.run_at.year < 9000:
-        wakes = f", at the latest in {max(0.0, (job.run_at - now).total_seconds()):.0f} s"
+        wakes = f", at the latest in {_span(max(0.0, (job.run_at - now).total_seconds()))}"
     yield Reason("waiting", f"It is suspended and waits for {job.waiting_for!r}{wakes}. It holds no slot.")
 
 
@@ -165,7 +165,7 @@ def _too_early(scene: _Scene) -> Iterator[Reason]:
     left = (job.run_at - scene.stood.at).total_seconds()
     if left <= 0:
         return
-    at = f"{job.run_at:%Y-%m-%d %H:%M:%S} UTC, in {left:.1f} s"
+    at = f"{job.run_at:%Y-%m-%d %H:%M:%S} UTC, in {_span(left)}"
     if job.shown_state == "retry_waiting":
         said = _first_line(job.last_error)
         yield Reason(
@@ -239,6 +239,14 @@ def _in_line(scene: _Scene) -> Iterator[Reason]:
         yield Reason("in_line", f"{many} due jobs of queue {scene.job.queue!r} come before it.", blocks=False)
     else:
         yield Reason("next", f"It is due and the first in line of queue {scene.job.queue!r}.", blocks=False)
+
+
+def _span(seconds: float) -> str:
+    """A duration as one says it."""
+    for unit, size in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def _first_line(error: str | None) -> str:
