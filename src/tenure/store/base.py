@@ -21,13 +21,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tenure.errors import GateClosed
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.job import Enqueued, Grant, NewJob
 from tenure.model.outcome import Beat, Outcome, Settled
 from tenure.model.policy import QueuePolicy
+
+if TYPE_CHECKING:
+    from tenure.store.operating import InstalledProfile, InstallProfile
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -351,6 +354,13 @@ class Store(Protocol):
 
     def schema_version(self) -> int:
         """The newest migration in the database, 0 if there is none."""
+        ...
+
+    def install_profile(self, install: InstallProfile) -> InstalledProfile:
+        """Run a profile's script and note it down, in one transaction. Repeatable, and safe when several do it at once.
+
+        Raises: IllegalMove (its queue belongs to another profile), AccessDenied, SchemaError (the script is refused).
+        """
         ...
 
     def now(self) -> datetime:

@@ -10,6 +10,7 @@ from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.outcome import EffectRecord, Triage
 from tenure.model.policy import QueuePolicy
+from tenure.model.profile import Profile
 from tenure.store.base import Request
 from tenure.store.reading import Effect, Gate, QueueRow
 
@@ -144,3 +145,26 @@ class ResolveEffect(Request[Effect]):
     step: str = ""
     result: str | None = None
     """JSON text."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledProfile:
+    """What installing a profile added. Nothing, if it was there."""
+
+    is_new: bool
+    queues: Sequence[str]
+    gates: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class InstallProfile:
+    """Make a profile's views and functions, its queues and its closed gates. Not a Request: it changes the schema.
+
+    `script` is SQL in the engine's own dialect and runs in the same transaction as the rest. Repeatable: views and
+    functions are brought up to date; queues, gates and settings stay as operators have set them.
+    """
+
+    profile: Profile
+    script: str
+    checksum: str
+    actor: str

@@ -3,7 +3,7 @@ Reads change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -229,3 +229,24 @@ class ListEffects(Request[Page[Effect]]):
     states: Sequence[str] = ()
     limit: int = 500
     after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """A profile that is installed in this database."""
+
+    name: str
+    title: str
+    words: Mapping[str, str]
+    settings: Mapping[str, Any]
+    shows: Sequence[str]
+    queues: Sequence[str]
+    checksum: str
+    actor: str
+    installed_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ListProfiles(Request[list[ProfileRow]]):
+    """Every profile that is installed here, by name."""

@@ -26,8 +26,9 @@ from tenure.store.base import (
     StoreStats,
     Subscription,
 )
+from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.postgres import migrate as migrations
-from tenure.store.postgres import moves, operating, reading, scheduling, summary
+from tenure.store.postgres import moves, operating, profiles, reading, scheduling, summary
 from tenure.store.postgres.call import Call
 from tenure.store.postgres.errors import driver_errors, is_safe, translate
 from tenure.store.postgres.gather import Gather
@@ -39,7 +40,14 @@ from tenure.store.summary import Inspect
 
 T = TypeVar("T")
 
-_CALLS: dict[type[Any], Call] = {**moves.CALLS, **reading.CALLS, **operating.CALLS, **scheduling.CALLS, **summary.CALLS}
+_CALLS: dict[type[Any], Call] = {
+    **moves.CALLS,
+    **reading.CALLS,
+    **operating.CALLS,
+    **scheduling.CALLS,
+    **summary.CALLS,
+    **profiles.CALLS,
+}
 _TRIES = 6
 
 
@@ -122,6 +130,10 @@ class PostgresStore:
     def schema_version(self) -> int:
         """The newest migration in the database, 0 if there is none."""
         return migrations.schema_version(self.url)
+
+    def install_profile(self, install: InstallProfile) -> InstalledProfile:
+        """Run a profile's script and note it down."""
+        return profiles.install(self.url, install)
 
     def now(self) -> datetime:
         """The server's clock, or the one a test has set."""

@@ -103,6 +103,7 @@ BEGIN
                     ('remove_workers',      'worker admin'),
                     ('reap',                'worker operator admin'),
                     ('wake',                'worker operator admin'),
+                    ('list_profiles',       'producer worker reader operator admin'),
                     ('list_queues',         'worker reader operator admin'),
                     ('list_effects',        'worker reader operator admin'),
                     ('list_attempts',       'worker reader operator admin'),

@@ -4,7 +4,7 @@
 --
 -- Locks are taken in this order, so that no two functions can wait for each other in a circle:
 --   1. queue rows (share), 2. job rows by rising id, 3. everything that belongs to a job (attempt, dead_letter, effect, event),
---   4. worker and waiter rows, 5. named leases.
+--   4. worker and waiter rows, 5. named leases, 6. the tally's mark.
 -- A claim never waits for a job row: it skips what is locked.
 
 CREATE SCHEMA IF NOT EXISTS tenure;
@@ -346,4 +346,148 @@ CREATE TABLE tenure.audit (
 );
 CREATE INDEX audit_subject_idx ON tenure.audit (subject, seq);
 
+-- profile: the vocabularies that are installed here. `policy` is what a queue of the profile starts with, by columns of queue;
+-- `words` what it calls each state; `settings` what operators may tune beside the policies.
+CREATE TABLE tenure.profile (
+    name text PRIMARY KEY,
+    title text NOT NULL,
+    policy json NOT NULL,
+    words json NOT NULL,
+    settings jsonb NOT NULL DEFAULT '{}',
+    shows text[] NOT NULL DEFAULT '{}',
+    checksum text NOT NULL,
+    actor text NOT NULL,
+    installed_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    CONSTRAINT profile_name_plain CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$' AND name <> 'tenure')
+);
+
+-- tally: how many jobs ended well, and how many were cleaned, by day; so that nobody needs to count history. Maintenance brings it up
+-- to tally_mark.counted_until; what ended later is few, and is counted where it lies. No job pays for it while it is alive.
+CREATE TABLE tenure.tally (
+    profile text NOT NULL,
+    kind text NOT NULL,
+    state text NOT NULL,
+    is_cleaned boolean NOT NULL,
+    day date NOT NULL,
+    jobs bigint NOT NULL,
+    attempts bigint NOT NULL,
+    attempts_max integer NOT NULL,
+    oldest_at timestamptz NOT NULL,
+    newest_at timestamptz NOT NULL,
+    PRIMARY KEY (profile, kind, state, is_cleaned, day)
+);
+-- next_until is counted as soon as every transaction below next_xid has ended: nobody can then commit an end before that moment.
+CREATE TABLE tenure.tally_mark (
+    is_only boolean PRIMARY KEY DEFAULT true,
+    counted_until timestamptz NOT NULL DEFAULT '-infinity',
+    next_until timestamptz,
+    next_xid xid8,
+    CONSTRAINT tally_mark_is_one CHECK (is_only)
+);
+
+-- workflow: what several jobs of agents work towards. A job names it in workflow_id.
+CREATE TABLE tenure.workflow (
+    id uuid PRIMARY KEY,
+    profile text NOT NULL DEFAULT 'automechanica',
+    kind text NOT NULL,
+    state text NOT NULL DEFAULT 'running',
+    step text,
+    data json NOT NULL DEFAULT '{}',
+    error text,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    finished_at timestamptz,
+    CONSTRAINT workflow_state_known CHECK (state IN ('running', 'waiting', 'completed', 'failed', 'escalated', 'cancelled'))
+);
+CREATE INDEX workflow_state_idx ON tenure.workflow (profile, state, updated_at);
+
+-- agent_event: what an agent did with a task, written with its completion. Append-only.
+CREATE TABLE tenure.agent_event (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL,
+    agent text NOT NULL,
+    kind text NOT NULL,
+    job_id uuid,
+    workflow_id uuid,
+    data json NOT NULL DEFAULT '{}'
+);
+CREATE INDEX agent_event_job_idx ON tenure.agent_event (job_id);
+CREATE INDEX agent_event_agent_idx ON tenure.agent_event (agent, at);
+
+-- metric: what happened in a queue within a minute.
+CREATE TABLE tenure.metric (
+    minute timestamptz NOT NULL,
+    queue text NOT NULL,
+    profile text NOT NULL,
+    created bigint NOT NULL DEFAULT 0,
+    completed bigint NOT NULL DEFAULT 0,
+    failed bigint NOT NULL DEFAULT 0,
+    latency_seconds double precision NOT NULL DEFAULT 0,
+    heartbeat_delay_seconds double precision,
+    PRIMARY KEY (minute, queue)
+);
+
+-- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
+-- quick as the table: a filter on a word is pushed into the branches, and all but the ones it names fall away when it is planned.
+-- Each branch repeats the predicate of the index that serves it. `of_profile` is what to filter by. Nobody may read it but the owner.
+CREATE VIEW tenure.shown AS
+SELECT 'due'::text AS stage, false AS is_cleaned, q.profile AS of_profile, j.*
+FROM tenure.queue AS q
+JOIN tenure.job AS j ON j.queue = q.name
+WHERE j.state = 'queued' AND j.is_due AND (j.failure_class IS NULL OR j.attempt = 0)
+UNION ALL
+SELECT 'later', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE NOT j.is_due AND j.state = 'queued' AND (j.failure_class IS NULL OR j.attempt = 0)
+UNION ALL
+SELECT 'retry', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'queued' AND j.failure_class IS NOT NULL AND j.attempt > 0
+UNION ALL
+SELECT 'waiting', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'waiting'
+UNION ALL
+SELECT 'leased', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'leased'
+UNION ALL
+SELECT 'running', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'running'
+UNION ALL
+SELECT 'succeeded', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'failed', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'dead', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'cancelled', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'succeeded', true, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+UNION ALL
+SELECT 'failed', true, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+UNION ALL
+SELECT 'dead', true, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+UNION ALL
+SELECT 'cancelled', true, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL;
+
+INSERT INTO tenure.tally_mark DEFAULT VALUES;
 INSERT INTO tenure.queue (name, created_at, updated_at) VALUES ('default', tenure.now(), tenure.now());

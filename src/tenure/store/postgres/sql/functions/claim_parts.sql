@@ -2,7 +2,7 @@
 
 -- open_queues: the rows of the queues that may be claimed from now, in the order asked for. Paused ones are left out, and so are
 -- those whose own gate is closed, unless that leaves none. Refuses unknown queues, closed gates, and a lease out of bounds.
-CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision) RETURNS tenure.queue[]
+CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision, p_is_loop boolean) RETURNS tenure.queue[]
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
@@ -26,7 +26,8 @@ BEGIN
         IF v_closed IS NOT NULL THEN
             SELECT c.name INTO v_shut
             FROM unnest(v_closed) AS c(name)
-            WHERE c.name IN ('master', 'worker', v_queue.profile || '.master', v_queue.profile || '.worker')
+            WHERE c.name IN ('master', v_queue.profile || '.master')
+                OR p_is_loop AND c.name IN ('worker', v_queue.profile || '.worker')
             ORDER BY c.name
             LIMIT 1;
             IF FOUND THEN
@@ -79,7 +80,7 @@ AS $$
 $$;
 
 -- promote_due: make jobs claimable whose time has come; suspended ones with a time to wake among them. Bounded.
--- p_after: everything up to there was looked at before. Answers up to where everything has been looked at now.
+-- p_after: everything before it was looked at already. Answers up to where everything has been looked at now.
 CREATE OR REPLACE FUNCTION tenure.promote_due(p_now timestamptz, p_after timestamptz, p_limit integer) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -92,7 +93,7 @@ BEGIN
         SELECT j.ctid AS at, j.run_at
         FROM tenure.job AS j
         WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
-            AND j.run_at <= p_now AND j.run_at > coalesce(p_after, '-infinity')
+            AND j.run_at <= p_now AND j.run_at >= coalesce(p_after, '-infinity')
         ORDER BY j.run_at
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED

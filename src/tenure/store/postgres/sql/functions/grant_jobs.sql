@@ -3,7 +3,8 @@
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable, then new work.
 -- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "marks"}. `marks` is what the last
 -- answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
-CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz) RETURNS json
+-- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
+CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
@@ -24,7 +25,7 @@ DECLARE
     v_expired json[];
     v_due timestamptz;
 BEGIN
-    v_queues := tenure.open_queues(ARRAY(SELECT json_array_elements_text(p_claim -> 'queues')), v_lease);
+    v_queues := tenure.open_queues(ARRAY(SELECT json_array_elements_text(p_claim -> 'queues')), v_lease, p_is_loop);
     v_expired := tenure.expire_leases(p_now, tenure.from_us((v_marks ->> 'expired')::bigint), 1000, NULL);
     v_due := tenure.promote_due(p_now, tenure.from_us((v_marks ->> 'due')::bigint), 1000);
     IF p_claim -> 'wake' IS NOT NULL THEN

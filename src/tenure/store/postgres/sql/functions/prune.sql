@@ -18,6 +18,9 @@ BEGIN
         v_deleted := tenure.delete_jobs(v_delete_after, v_limit, v_now);
     END IF;
     v_workers := cardinality(tenure.remove_silent_workers(v_worker_seconds, v_limit, v_now));
+    IF EXISTS (SELECT 1 FROM tenure.profile) THEN
+        PERFORM tenure.tally_up(v_now);
+    END IF;
     RETURN json_build_object(
         'cleaned', v_cleaned, 'deleted', v_deleted[1], 'events', v_deleted[2], 'workers', v_workers,
         'more', v_cleaned >= v_limit OR v_deleted[1] >= v_limit OR v_workers >= v_limit
@@ -57,6 +60,7 @@ BEGIN
         updated_at = p_now
     WHERE j.id = ANY (v_ids);
     UPDATE tenure.attempt AS a SET error = NULL WHERE a.job_id = ANY (v_ids) AND a.error IS NOT NULL;
+    PERFORM tenure.tally_cleaned(v_ids, false);
     RETURN cardinality(v_ids);
 END
 $$;
@@ -80,6 +84,7 @@ BEGIN
         LIMIT p_limit
         FOR UPDATE OF j SKIP LOCKED
     );
+    PERFORM tenure.tally_cleaned(v_ids, true);
     DELETE FROM tenure.job AS j WHERE j.id = ANY (v_ids);
     DELETE FROM tenure.attempt AS a WHERE a.job_id = ANY (v_ids);
     DELETE FROM tenure.event AS e WHERE e.job_id = ANY (v_ids);

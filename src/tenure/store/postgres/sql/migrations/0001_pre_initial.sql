@@ -8,7 +8,7 @@
 --
 -- Locks are taken in this order, so that no two functions can wait for each other in a circle:
 --   1. queue rows (share), 2. job rows by rising id, 3. everything that belongs to a job (attempt, dead_letter, effect, event),
---   4. worker and waiter rows, 5. named leases.
+--   4. worker and waiter rows, 5. named leases, 6. the tally's mark.
 -- A claim never waits for a job row: it skips what is locked.
 
 CREATE SCHEMA IF NOT EXISTS tenure;
@@ -350,6 +350,150 @@ CREATE TABLE tenure.audit (
 );
 CREATE INDEX audit_subject_idx ON tenure.audit (subject, seq);
 
+-- profile: the vocabularies that are installed here. `policy` is what a queue of the profile starts with, by columns of queue;
+-- `words` what it calls each state; `settings` what operators may tune beside the policies.
+CREATE TABLE tenure.profile (
+    name text PRIMARY KEY,
+    title text NOT NULL,
+    policy json NOT NULL,
+    words json NOT NULL,
+    settings jsonb NOT NULL DEFAULT '{}',
+    shows text[] NOT NULL DEFAULT '{}',
+    checksum text NOT NULL,
+    actor text NOT NULL,
+    installed_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    CONSTRAINT profile_name_plain CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$' AND name <> 'tenure')
+);
+
+-- tally: how many jobs ended well, and how many were cleaned, by day; so that nobody needs to count history. Maintenance brings it up
+-- to tally_mark.counted_until; what ended later is few, and is counted where it lies. No job pays for it while it is alive.
+CREATE TABLE tenure.tally (
+    profile text NOT NULL,
+    kind text NOT NULL,
+    state text NOT NULL,
+    is_cleaned boolean NOT NULL,
+    day date NOT NULL,
+    jobs bigint NOT NULL,
+    attempts bigint NOT NULL,
+    attempts_max integer NOT NULL,
+    oldest_at timestamptz NOT NULL,
+    newest_at timestamptz NOT NULL,
+    PRIMARY KEY (profile, kind, state, is_cleaned, day)
+);
+-- next_until is counted as soon as every transaction below next_xid has ended: nobody can then commit an end before that moment.
+CREATE TABLE tenure.tally_mark (
+    is_only boolean PRIMARY KEY DEFAULT true,
+    counted_until timestamptz NOT NULL DEFAULT '-infinity',
+    next_until timestamptz,
+    next_xid xid8,
+    CONSTRAINT tally_mark_is_one CHECK (is_only)
+);
+
+-- workflow: what several jobs of agents work towards. A job names it in workflow_id.
+CREATE TABLE tenure.workflow (
+    id uuid PRIMARY KEY,
+    profile text NOT NULL DEFAULT 'automechanica',
+    kind text NOT NULL,
+    state text NOT NULL DEFAULT 'running',
+    step text,
+    data json NOT NULL DEFAULT '{}',
+    error text,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    finished_at timestamptz,
+    CONSTRAINT workflow_state_known CHECK (state IN ('running', 'waiting', 'completed', 'failed', 'escalated', 'cancelled'))
+);
+CREATE INDEX workflow_state_idx ON tenure.workflow (profile, state, updated_at);
+
+-- agent_event: what an agent did with a task, written with its completion. Append-only.
+CREATE TABLE tenure.agent_event (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL,
+    agent text NOT NULL,
+    kind text NOT NULL,
+    job_id uuid,
+    workflow_id uuid,
+    data json NOT NULL DEFAULT '{}'
+);
+CREATE INDEX agent_event_job_idx ON tenure.agent_event (job_id);
+CREATE INDEX agent_event_agent_idx ON tenure.agent_event (agent, at);
+
+-- metric: what happened in a queue within a minute.
+CREATE TABLE tenure.metric (
+    minute timestamptz NOT NULL,
+    queue text NOT NULL,
+    profile text NOT NULL,
+    created bigint NOT NULL DEFAULT 0,
+    completed bigint NOT NULL DEFAULT 0,
+    failed bigint NOT NULL DEFAULT 0,
+    latency_seconds double precision NOT NULL DEFAULT 0,
+    heartbeat_delay_seconds double precision,
+    PRIMARY KEY (minute, queue)
+);
+
+-- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
+-- quick as the table: a filter on a word is pushed into the branches, and all but the ones it names fall away when it is planned.
+-- Each branch repeats the predicate of the index that serves it. `of_profile` is what to filter by. Nobody may read it but the owner.
+CREATE VIEW tenure.shown AS
+SELECT 'due'::text AS stage, false AS is_cleaned, q.profile AS of_profile, j.*
+FROM tenure.queue AS q
+JOIN tenure.job AS j ON j.queue = q.name
+WHERE j.state = 'queued' AND j.is_due AND (j.failure_class IS NULL OR j.attempt = 0)
+UNION ALL
+SELECT 'later', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE NOT j.is_due AND j.state = 'queued' AND (j.failure_class IS NULL OR j.attempt = 0)
+UNION ALL
+SELECT 'retry', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'queued' AND j.failure_class IS NOT NULL AND j.attempt > 0
+UNION ALL
+SELECT 'waiting', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'waiting'
+UNION ALL
+SELECT 'leased', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'leased'
+UNION ALL
+SELECT 'running', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'running'
+UNION ALL
+SELECT 'succeeded', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'failed', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'dead', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'cancelled', false, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+UNION ALL
+SELECT 'succeeded', true, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+UNION ALL
+SELECT 'failed', true, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+UNION ALL
+SELECT 'dead', true, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+UNION ALL
+SELECT 'cancelled', true, j.profile, j.*
+FROM tenure.job AS j
+WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL;
+
+INSERT INTO tenure.tally_mark DEFAULT VALUES;
 INSERT INTO tenure.queue (name, created_at, updated_at) VALUES ('default', tenure.now(), tenure.now());
 
 -- functions/time.sql
@@ -862,7 +1006,7 @@ $$;
 
 -- open_queues: the rows of the queues that may be claimed from now, in the order asked for. Paused ones are left out, and so are
 -- those whose own gate is closed, unless that leaves none. Refuses unknown queues, closed gates, and a lease out of bounds.
-CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision) RETURNS tenure.queue[]
+CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision, p_is_loop boolean) RETURNS tenure.queue[]
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
@@ -886,7 +1030,8 @@ BEGIN
         IF v_closed IS NOT NULL THEN
             SELECT c.name INTO v_shut
             FROM unnest(v_closed) AS c(name)
-            WHERE c.name IN ('master', 'worker', v_queue.profile || '.master', v_queue.profile || '.worker')
+            WHERE c.name IN ('master', v_queue.profile || '.master')
+                OR p_is_loop AND c.name IN ('worker', v_queue.profile || '.worker')
             ORDER BY c.name
             LIMIT 1;
             IF FOUND THEN
@@ -939,7 +1084,7 @@ AS $$
 $$;
 
 -- promote_due: make jobs claimable whose time has come; suspended ones with a time to wake among them. Bounded.
--- p_after: everything up to there was looked at before. Answers up to where everything has been looked at now.
+-- p_after: everything before it was looked at already. Answers up to where everything has been looked at now.
 CREATE OR REPLACE FUNCTION tenure.promote_due(p_now timestamptz, p_after timestamptz, p_limit integer) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -952,7 +1097,7 @@ BEGIN
         SELECT j.ctid AS at, j.run_at
         FROM tenure.job AS j
         WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
-            AND j.run_at <= p_now AND j.run_at > coalesce(p_after, '-infinity')
+            AND j.run_at <= p_now AND j.run_at >= coalesce(p_after, '-infinity')
         ORDER BY j.run_at
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED
@@ -1623,7 +1768,8 @@ $$;
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable, then new work.
 -- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "marks"}. `marks` is what the last
 -- answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
-CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz) RETURNS json
+-- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
+CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
@@ -1644,7 +1790,7 @@ DECLARE
     v_expired json[];
     v_due timestamptz;
 BEGIN
-    v_queues := tenure.open_queues(ARRAY(SELECT json_array_elements_text(p_claim -> 'queues')), v_lease);
+    v_queues := tenure.open_queues(ARRAY(SELECT json_array_elements_text(p_claim -> 'queues')), v_lease, p_is_loop);
     v_expired := tenure.expire_leases(p_now, tenure.from_us((v_marks ->> 'expired')::bigint), 1000, NULL);
     v_due := tenure.promote_due(p_now, tenure.from_us((v_marks ->> 'due')::bigint), 1000);
     IF p_claim -> 'wake' IS NOT NULL THEN
@@ -2333,6 +2479,217 @@ BEGIN
 END
 $$;
 
+-- functions/profile.sql
+
+-- What profiles are built from. Nothing here knows one by name: a profile is a row, views over tenure.shown, and calls of these.
+
+-- install_profile: {"name", "title", "policy", "words", "settings", "shows", "checksum", "queues", "closed", "actor"} → what is new.
+-- Repeated, it changes words and checksum only: queues, gates and settings stay as operators have set them.
+CREATE OR REPLACE FUNCTION tenure.install_profile(p_request json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_name text := p_request ->> 'name';
+    v_actor text := p_request ->> 'actor';
+    v_is_new boolean := NOT EXISTS (SELECT 1 FROM tenure.profile AS p WHERE p.name = v_name);
+    v_queue text;
+    v_gate text;
+    v_queues text[] := '{}';
+    v_gates text[] := '{}';
+BEGIN
+    PERFORM tenure.write_audit(v_now, v_actor, 'install_profile', v_name, NULL, json_build_object('checksum', p_request ->> 'checksum'));
+    INSERT INTO tenure.profile AS p (name, title, policy, words, settings, shows, checksum, actor, installed_at, updated_at)
+    VALUES (
+        v_name, p_request ->> 'title', p_request -> 'policy', p_request -> 'words', (p_request -> 'settings')::jsonb,
+        coalesce(tenure.text_list(p_request -> 'shows'), '{}'), p_request ->> 'checksum', v_actor, v_now, v_now
+    )
+    ON CONFLICT (name) DO UPDATE
+    SET title = excluded.title,
+        policy = excluded.policy,
+        words = excluded.words,
+        settings = excluded.settings || p.settings,
+        shows = excluded.shows,
+        checksum = excluded.checksum,
+        actor = excluded.actor,
+        updated_at = excluded.updated_at;
+    FOR v_queue IN SELECT q.name FROM json_array_elements_text(p_request -> 'queues') AS q(name) LOOP
+        CONTINUE WHEN EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = v_queue AND q.profile = v_name);
+        IF EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = v_queue) THEN
+            RAISE EXCEPTION 'Queue % is there already and belongs to another profile, so profile % was not installed.',
+                quote_literal(v_queue), quote_literal(v_name)
+                USING ERRCODE = 'TN008', HINT = 'Give that queue to the profile with `tenure queues set`, or name another in the profile file.';
+        END IF;
+        PERFORM tenure.set_queues(json_build_object('policies', json_build_object(v_queue, p_request -> 'policy'), 'actor', v_actor));
+        v_queues := v_queues || v_queue;
+    END LOOP;
+    FOR v_gate IN SELECT v_name || '.' || g.name FROM json_array_elements_text(p_request -> 'closed') AS g(name) LOOP
+        CONTINUE WHEN EXISTS (SELECT 1 FROM tenure.gate AS g WHERE g.name = v_gate);
+        PERFORM tenure.set_gate(json_build_object('name', v_gate, 'is_open', false, 'actor', v_actor, 'reason', 'installed closed'));
+        v_gates := v_gates || v_gate;
+    END LOOP;
+    PERFORM tenure.tally_up(v_now);
+    RETURN json_build_object('is_new', v_is_new, 'queues', array_to_json(v_queues), 'gates', array_to_json(v_gates));
+END
+$$;
+
+-- list_profiles: every profile that is installed here, by name.
+CREATE OR REPLACE FUNCTION tenure.list_profiles(p_request json) RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT coalesce(json_agg(json_build_object(
+        'name', p.name, 'title', p.title, 'words', p.words, 'settings', p.settings, 'shows', p.shows, 'checksum', p.checksum,
+        'actor', p.actor, 'installed_at', tenure.to_us(p.installed_at), 'updated_at', tenure.to_us(p.updated_at),
+        'queues', (SELECT coalesce(json_agg(q.name ORDER BY q.name), '[]') FROM tenure.queue AS q WHERE q.profile = p.name)
+    ) ORDER BY p.name), '[]')
+    FROM tenure.profile AS p
+$$;
+
+-- new_id: a UUIDv7 of the database's making, for clients that send none.
+CREATE OR REPLACE FUNCTION tenure.new_id(p_now timestamptz) RETURNS uuid
+LANGUAGE sql VOLATILE PARALLEL SAFE
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT (lpad(to_hex(tenure.to_us(p_now) / 1000), 12, '0') || '7' || substr(r.hex, 14, 3) || substr(r.hex, 17))::uuid
+    FROM (SELECT replace(gen_random_uuid()::text, '-', '') AS hex) AS r
+$$;
+
+-- put_job: one job into a queue that must belong to the profile. Answers {"id", "duplicate"}.
+-- p_job: {"i", "p", "r", "k", "m", "a", "x"} as enqueue has it; the id may be left out.
+CREATE OR REPLACE FUNCTION tenure.put_job(p_profile text, p_queue text, p_kind text, p_job json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_id uuid := coalesce((p_job ->> 'i')::uuid, tenure.new_id(tenure.now()));
+    v_answer json;
+    v_holder uuid;
+BEGIN
+    IF coalesce(btrim(p_kind), '') = '' THEN
+        RAISE EXCEPTION 'A job needs a kind that says which handler it is for; it is empty. Nothing was enqueued.' USING ERRCODE = 'TN007';
+    END IF;
+    IF EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = p_queue AND q.profile <> p_profile) THEN
+        RAISE EXCEPTION 'Queue % does not belong to profile %. Nothing was enqueued.', quote_literal(p_queue), quote_literal(p_profile)
+            USING ERRCODE = 'TN010';
+    END IF;
+    v_answer := tenure.enqueue(json_build_object('groups', json_build_array(json_build_object(
+        'queue', p_queue, 'kind', p_kind, 'jobs', json_build_array((p_job::jsonb || jsonb_build_object('i', v_id)))))));
+    v_holder := (v_answer #>> '{duplicates,0,1}')::uuid;
+    RETURN json_build_object('id', coalesce(v_holder, v_id), 'duplicate', v_holder IS NOT NULL);
+END
+$$;
+
+-- queue_like: a queue with the policy of p_like, and so of its profile, unless there is one of that name.
+CREATE OR REPLACE FUNCTION tenure.queue_like(p_name text, p_like text, p_actor text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = p_name) THEN
+        RETURN;
+    END IF;
+    PERFORM tenure.set_queues(json_build_object('only_new', true, 'actor', p_actor, 'policies', json_build_object(p_name, (
+        SELECT to_jsonb(q) - '{name,paused_at,paused_by,created_at,updated_at}'::text[] FROM tenure.queue AS q WHERE q.name = p_like))));
+END
+$$;
+
+-- grant_of: the token of the grant under which p_owner holds the job, null if it holds none. Locks the job.
+-- With p_token that grant alone counts, whoever asks; without it the owner's name does, so owners must be unique per process.
+CREATE OR REPLACE FUNCTION tenure.grant_of(p_profile text, p_id uuid, p_owner text, p_token bigint) RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT j.token
+    FROM tenure.job AS j
+    WHERE j.id = p_id
+        AND j.profile = p_profile
+        AND j.state IN ('leased', 'running')
+        AND j.lease_until > tenure.expiry_cutoff(tenure.now())
+        AND j.lease_owner = p_owner
+        AND j.token = coalesce(p_token, j.token)
+    FOR UPDATE
+$$;
+
+-- settle_one: end a grant. p_outcome as settle_rest has it, without id and token. Answers the state the job is in now, null if lost.
+CREATE OR REPLACE FUNCTION tenure.settle_one(p_id uuid, p_token bigint, p_outcome jsonb) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    IF p_token IS NOT NULL THEN
+        PERFORM tenure.settle_outcomes(
+            json_build_object('rest', jsonb_build_array(p_outcome || jsonb_build_object('i', p_id, 't', p_token))), tenure.now());
+        RETURN (SELECT j.state FROM tenure.job AS j WHERE j.id = p_id AND j.token = p_token);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- closed_gate: the first of the profile's gates that is closed, or of the global ones of the same names; null if none is.
+CREATE OR REPLACE FUNCTION tenure.closed_gate(p_profile text, p_gates text[]) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT g.name
+    FROM tenure.gate AS g
+    WHERE NOT g.is_open AND (g.name = ANY (p_gates) OR g.name IN (SELECT p_profile || '.' || n.name FROM unnest(p_gates) AS n(name)))
+    ORDER BY g.name
+    LIMIT 1
+$$;
+
+-- hand_over: everything in a profile's schema goes to tenure_owner and away from PUBLIC; then the rights in p_rights are granted:
+-- {"EXECUTE ON FUNCTION x": "worker admin", "SELECT ON y": "reader"}. Where roles could not be created, nothing is granted.
+-- Runs with the rights of whoever installs, and so can do nothing that they could not.
+CREATE OR REPLACE FUNCTION tenure.hand_over(p_schema text, p_rights jsonb) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_object record;
+    v_right record;
+    v_role text;
+BEGIN
+    EXECUTE format('REVOKE ALL ON SCHEMA %I FROM PUBLIC', p_schema);
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM PUBLIC', p_schema);
+    EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA %I FROM PUBLIC', p_schema);
+    IF EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname = 'tenure_owner') THEN
+        FOR v_object IN
+            SELECT format('ALTER %s %s OWNER TO tenure_owner',
+                CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, c.oid::regclass) AS statement
+            FROM pg_class AS c
+            WHERE c.relnamespace = p_schema::regnamespace AND c.relkind IN ('r', 'v') AND c.relowner <> 'tenure_owner'::regrole
+            UNION ALL
+            SELECT format('ALTER ROUTINE %s OWNER TO tenure_owner', p.oid::regprocedure)
+            FROM pg_proc AS p
+            WHERE p.pronamespace = p_schema::regnamespace AND p.proowner <> 'tenure_owner'::regrole
+            UNION ALL
+            SELECT format('ALTER TYPE %s OWNER TO tenure_owner', t.oid::regtype)
+            FROM pg_type AS t
+            WHERE t.typnamespace = p_schema::regnamespace AND t.typtype = 'e' AND t.typowner <> 'tenure_owner'::regrole
+        LOOP
+            EXECUTE v_object.statement;
+        END LOOP;
+        EXECUTE format('ALTER SCHEMA %I OWNER TO tenure_owner', p_schema);
+    END IF;
+    FOREACH v_role IN ARRAY ARRAY['tenure_producer', 'tenure_worker', 'tenure_reader', 'tenure_operator', 'tenure_admin'] LOOP
+        CONTINUE WHEN NOT EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname = v_role);
+        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM %I', p_schema, v_role);
+        EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA %I FROM %I', p_schema, v_role);
+        FOR v_right IN
+            SELECT e.key AS what
+            FROM jsonb_each_text(p_rights) AS e
+            WHERE substr(v_role, 8) = ANY (string_to_array(e.value, ' '))
+        LOOP
+            EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', p_schema, v_role);
+            EXECUTE format('GRANT %s TO %I', regexp_replace(v_right.what, '( ON (?:FUNCTION )?)', '\1' || quote_ident(p_schema) || '.'), v_role);
+        END LOOP;
+    END LOOP;
+END
+$$;
+
 -- functions/prune.sql
 
 -- prune: retention, in bounded batches. {"limit", "older_than_seconds", "delete_after_seconds", "worker_seconds"} →
@@ -2355,6 +2712,9 @@ BEGIN
         v_deleted := tenure.delete_jobs(v_delete_after, v_limit, v_now);
     END IF;
     v_workers := cardinality(tenure.remove_silent_workers(v_worker_seconds, v_limit, v_now));
+    IF EXISTS (SELECT 1 FROM tenure.profile) THEN
+        PERFORM tenure.tally_up(v_now);
+    END IF;
     RETURN json_build_object(
         'cleaned', v_cleaned, 'deleted', v_deleted[1], 'events', v_deleted[2], 'workers', v_workers,
         'more', v_cleaned >= v_limit OR v_deleted[1] >= v_limit OR v_workers >= v_limit
@@ -2394,6 +2754,7 @@ BEGIN
         updated_at = p_now
     WHERE j.id = ANY (v_ids);
     UPDATE tenure.attempt AS a SET error = NULL WHERE a.job_id = ANY (v_ids) AND a.error IS NOT NULL;
+    PERFORM tenure.tally_cleaned(v_ids, false);
     RETURN cardinality(v_ids);
 END
 $$;
@@ -2417,6 +2778,7 @@ BEGIN
         LIMIT p_limit
         FOR UPDATE OF j SKIP LOCKED
     );
+    PERFORM tenure.tally_cleaned(v_ids, true);
     DELETE FROM tenure.job AS j WHERE j.id = ANY (v_ids);
     DELETE FROM tenure.attempt AS a WHERE a.job_id = ANY (v_ids);
     DELETE FROM tenure.event AS e WHERE e.job_id = ANY (v_ids);
@@ -3371,6 +3733,108 @@ AS $$
         'last_event', coalesce((SELECT max(e.seq) FROM tenure.event AS e), 0))
 $$;
 
+-- functions/tally.sql
+
+-- tally_up: count what ended since the last time, up to a minute ago. Bounded by what ended; repeated at will; skipped where somebody
+-- else is at it. Answers up to where everything is counted.
+--
+-- Invariant: every good end and every cleaned one up to counted_until is in the tally once. An end may be committed after others that
+-- carry a later time, so a moment is counted only when every transaction is over that had begun to write a minute after it.
+CREATE OR REPLACE FUNCTION tenure.tally_up(p_now timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_mark tenure.tally_mark;
+BEGIN
+    SELECT * INTO v_mark FROM tenure.tally_mark AS m FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF v_mark.next_until IS NOT NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= v_mark.next_xid THEN
+        INSERT INTO tenure.tally AS t (profile, kind, state, is_cleaned, day, jobs, attempts, attempts_max, oldest_at, newest_at)
+        SELECT
+            e.profile, e.kind, e.state, e.is_cleaned, (e.finished_at AT TIME ZONE 'UTC')::date,
+            count(*), sum(e.attempt), max(e.attempt), min(e.created_at), max(e.created_at)
+        FROM (
+            SELECT j.profile, j.kind, j.state, false AS is_cleaned, j.finished_at, j.attempt, j.created_at
+            FROM tenure.job AS j
+            WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.state = 'succeeded'
+                AND j.finished_at > v_mark.counted_until AND j.finished_at <= v_mark.next_until
+            UNION ALL
+            SELECT j.profile, j.kind, j.state, true, j.finished_at, j.attempt, j.created_at
+            FROM tenure.job AS j
+            WHERE j.cleaned_at IS NOT NULL
+                AND j.finished_at > v_mark.counted_until AND j.finished_at <= v_mark.next_until
+        ) AS e
+        GROUP BY 1, 2, 3, 4, 5
+        ON CONFLICT (profile, kind, state, is_cleaned, day) DO UPDATE
+        SET jobs = t.jobs + excluded.jobs,
+            attempts = t.attempts + excluded.attempts,
+            attempts_max = greatest(t.attempts_max, excluded.attempts_max),
+            oldest_at = least(t.oldest_at, excluded.oldest_at),
+            newest_at = greatest(t.newest_at, excluded.newest_at);
+        v_mark.counted_until := v_mark.next_until;
+        v_mark.next_until := NULL;
+        UPDATE tenure.tally_mark AS m SET counted_until = v_mark.counted_until, next_until = NULL, next_xid = NULL;
+    END IF;
+    IF v_mark.next_until IS NULL AND p_now - interval '1 minute' > v_mark.counted_until THEN
+        UPDATE tenure.tally_mark AS m
+        SET next_until = p_now - interval '1 minute',
+            next_xid = pg_snapshot_xmax(pg_current_snapshot());
+    END IF;
+    RETURN v_mark.counted_until;
+END
+$$;
+
+-- tally_cleaned: these jobs have just lost their payloads, or with p_gone are about to be deleted; what the tally has of them moves along.
+-- The mark is held until the commit, so that no tally_up sees them half moved.
+CREATE OR REPLACE FUNCTION tenure.tally_cleaned(p_ids uuid[], p_gone boolean) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_until timestamptz;
+    v_moved record;
+BEGIN
+    SELECT m.counted_until INTO v_until FROM tenure.tally_mark AS m FOR SHARE;
+    IF v_until = '-infinity' THEN
+        RETURN;
+    END IF;
+    FOR v_moved IN
+        SELECT
+            j.profile, j.kind, j.state, (j.finished_at AT TIME ZONE 'UTC')::date AS day,
+            count(*) AS jobs, sum(j.attempt) AS attempts, max(j.attempt) AS attempts_max,
+            min(j.created_at) AS oldest_at, max(j.created_at) AS newest_at
+        FROM tenure.job AS j
+        WHERE j.id = ANY (p_ids) AND j.finished_at <= v_until
+        GROUP BY 1, 2, 3, 4
+        ORDER BY 1, 2, 3, 4
+    LOOP
+        UPDATE tenure.tally AS t
+        SET jobs = t.jobs - v_moved.jobs,
+            attempts = t.attempts - v_moved.attempts
+        WHERE t.profile = v_moved.profile AND t.kind = v_moved.kind AND t.state = v_moved.state
+            AND t.is_cleaned = p_gone AND t.day = v_moved.day;
+        IF NOT p_gone THEN
+            INSERT INTO tenure.tally AS t (profile, kind, state, is_cleaned, day, jobs, attempts, attempts_max, oldest_at, newest_at)
+            VALUES (
+                v_moved.profile, v_moved.kind, v_moved.state, true, v_moved.day,
+                v_moved.jobs, v_moved.attempts, v_moved.attempts_max, v_moved.oldest_at, v_moved.newest_at
+            )
+            ON CONFLICT (profile, kind, state, is_cleaned, day) DO UPDATE
+            SET jobs = t.jobs + excluded.jobs,
+                attempts = t.attempts + excluded.attempts,
+                attempts_max = greatest(t.attempts_max, excluded.attempts_max),
+                oldest_at = least(t.oldest_at, excluded.oldest_at),
+                newest_at = greatest(t.newest_at, excluded.newest_at);
+        END IF;
+    END LOOP;
+    DELETE FROM tenure.tally AS t WHERE t.jobs <= 0;
+END
+$$;
+
 -- functions/triage_dead_letters.sql
 
 -- triage_dead_letters: {"ids", "triage", "actor", "note"} → the ids that were changed. Without a note the old one stays.
@@ -3533,6 +3997,7 @@ BEGIN
                     ('remove_workers',      'worker admin'),
                     ('reap',                'worker operator admin'),
                     ('wake',                'worker operator admin'),
+                    ('list_profiles',       'producer worker reader operator admin'),
                     ('list_queues',         'worker reader operator admin'),
                     ('list_effects',        'worker reader operator admin'),
                     ('list_attempts',       'worker reader operator admin'),

@@ -1,0 +1,49 @@
+-- agent_queue (specification 000) on SQLite: one view that reads as its table AgentJob, and enqueues what is inserted into it.
+-- Moments are text, as SQLite's own functions make and read it: datetime('now', '-5 minutes') compares with them.
+DROP VIEW IF EXISTS agent_queue_agent_jobs;
+CREATE VIEW agent_queue_agent_jobs AS
+SELECT
+    s.id,
+    s.kind AS type,
+    CASE s.stage
+        WHEN 'due' THEN 'queued'
+        WHEN 'later' THEN 'queued'
+        WHEN 'retry' THEN 'queued'
+        WHEN 'waiting' THEN 'queued'
+        WHEN 'leased' THEN 'running'
+        WHEN 'running' THEN 'running'
+        WHEN 'succeeded' THEN 'succeeded'
+        WHEN 'cancelled' THEN 'cancelled'
+        ELSE 'failed'
+    END AS status,
+    s.priority,
+    s.payload,
+    s.created_by_user_id,
+    s.requested_by_user_id,
+    s.affinity_key,
+    s.lease_owner AS claimed_by,
+    strftime('%Y-%m-%d %H:%M:%f', s.lease_until / 1000000.0, 'unixepoch') AS lease_expires_at,
+    CASE WHEN s.stage IN ('due', 'later', 'retry', 'waiting') THEN s.attempt + 1 ELSE max(s.attempt, 1) END AS attempt,
+    s.max_attempts,
+    s.result_summary,
+    s.last_error AS error_message,
+    s.artifacts_path,
+    strftime('%Y-%m-%d %H:%M:%f', s.created_at / 1000000.0, 'unixepoch') AS created_at,
+    strftime('%Y-%m-%d %H:%M:%f', s.updated_at / 1000000.0, 'unixepoch') AS updated_at,
+    strftime('%Y-%m-%d %H:%M:%f', s.started_at / 1000000.0, 'unixepoch') AS started_at,
+    s.finished_text AS finished_at
+FROM tenure_shown AS s
+WHERE s.of_profile = 'agent_queue';
+
+CREATE TRIGGER agent_queue_enqueue INSTEAD OF INSERT ON agent_queue_agent_jobs
+BEGIN
+    SELECT RAISE(ABORT, 'A job begins as queued, at attempt 1. Nothing was enqueued.')
+    WHERE coalesce(NEW.status, 'queued') <> 'queued' OR coalesce(NEW.attempt, 1) <> 1;
+    INSERT INTO tenure_inbox (
+        id, profile, queue, kind, payload, priority, max_attempts, created_by_user_id, requested_by_user_id, affinity_key, artifacts_path
+    )
+    VALUES (
+        NEW.id, 'agent_queue', 'agent_queue', NEW.type, coalesce(NEW.payload, '{}'), NEW.priority, NEW.max_attempts,
+        NEW.created_by_user_id, NEW.requested_by_user_id, NEW.affinity_key, NEW.artifacts_path
+    );
+END;

@@ -1,0 +1,64 @@
+-- orchestrator (specification 003) on SQLite: its two tables as views. INSERT INTO tasks enqueues; workers are read here, and
+-- register, beat and lead through their own calls.
+-- Moments are text, as SQLite's own functions make and read it: datetime('now', '-5 minutes') compares with them.
+DROP VIEW IF EXISTS orchestrator_tasks;
+CREATE VIEW orchestrator_tasks AS
+SELECT
+    s.id,
+    s.kind AS type,
+    s.payload,
+    CASE s.stage
+        WHEN 'due' THEN 'pending'
+        WHEN 'later' THEN 'pending'
+        WHEN 'retry' THEN 'pending'
+        WHEN 'waiting' THEN 'pending'
+        WHEN 'leased' THEN 'claimed'
+        WHEN 'running' THEN 'running'
+        WHEN 'succeeded' THEN 'completed'
+        WHEN 'dead' THEN 'dead_letter'
+        ELSE 'failed'
+    END AS status,
+    s.priority,
+    s.idempotency_key,
+    s.lease_owner AS worker_id,
+    strftime('%Y-%m-%d %H:%M:%f', s.created_at / 1000000.0, 'unixepoch') AS created_at,
+    strftime('%Y-%m-%d %H:%M:%f', s.claimed_at / 1000000.0, 'unixepoch') AS claimed_at,
+    strftime('%Y-%m-%d %H:%M:%f', s.started_at / 1000000.0, 'unixepoch') AS started_at,
+    s.finished_text AS completed_at,
+    strftime('%Y-%m-%d %H:%M:%f', s.updated_at / 1000000.0, 'unixepoch') AS updated_at,
+    s.attempt AS attempts,
+    s.max_attempts - 1 AS max_retries,
+    s.last_error,
+    CASE s.stage WHEN 'retry' THEN strftime('%Y-%m-%d %H:%M:%f', s.run_at / 1000000.0, 'unixepoch') END AS next_retry_at
+FROM tenure_shown AS s
+WHERE s.of_profile = 'orchestrator';
+
+CREATE TRIGGER orchestrator_enqueue INSTEAD OF INSERT ON orchestrator_tasks
+BEGIN
+    SELECT RAISE(ABORT, 'A task begins as pending, with no attempts made. Nothing was enqueued.')
+    WHERE coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0;
+    INSERT INTO tenure_inbox (id, profile, queue, kind, payload, priority, max_attempts, key)
+    VALUES (
+        NEW.id, 'orchestrator', 'orchestrator', NEW.type, NEW.payload, NEW.priority, NEW.max_retries + 1, NEW.idempotency_key
+    );
+END;
+
+DROP VIEW IF EXISTS orchestrator_workers;
+CREATE VIEW orchestrator_workers AS
+SELECT
+    w.id,
+    w.hostname,
+    strftime('%Y-%m-%d %H:%M:%f', w.started_at / 1000000.0, 'unixepoch') AS started_at,
+    strftime('%Y-%m-%d %H:%M:%f', w.last_seen_at / 1000000.0, 'unixepoch') AS last_heartbeat,
+    w.concurrency AS pool_size,
+    nullif(w.version, '') AS version,
+    l.until IS NOT NULL AS is_leader,
+    strftime('%Y-%m-%d %H:%M:%f', l.until / 1000000.0, 'unixepoch') AS leader_until
+FROM tenure_worker AS w
+LEFT JOIN tenure_lease AS l ON l.name = 'leader' AND l.owner = w.id
+    AND l.until > CAST(strftime('%s', 'now') AS INTEGER) * 1000000
+WHERE EXISTS (
+    SELECT 1
+    FROM json_each(w.queues) AS served
+    JOIN tenure_queue AS q ON q.name = served.value AND q.profile = 'orchestrator'
+);

@@ -1,0 +1,57 @@
+-- outbox (specification 004) on PostgreSQL: the jobs table as a view, and enqueues what is inserted into it.
+CREATE SCHEMA IF NOT EXISTS outbox;
+
+-- `locked_at` moves with every renewal: it is older than the timeout exactly if the lock is stale.
+CREATE OR REPLACE VIEW outbox.jobs AS
+SELECT
+    s.id,
+    s.kind AS type,
+    s.payload::text AS payload,
+    CASE s.stage
+        WHEN 'due' THEN 'pending'
+        WHEN 'later' THEN 'pending'
+        WHEN 'retry' THEN 'pending'
+        WHEN 'waiting' THEN 'pending'
+        WHEN 'leased' THEN 'claimed'
+        WHEN 'running' THEN 'claimed'
+        WHEN 'succeeded' THEN 'completed'
+        ELSE 'failed'
+    END AS status,
+    s.priority,
+    s.attempt AS attempts,
+    s.max_attempts,
+    s.last_error,
+    s.lease_owner AS locked_by,
+    CASE WHEN s.lease_until IS NOT NULL THEN greatest(s.claimed_at, s.lease_until - interval '1 second' * (
+        SELECT q.lease_seconds FROM tenure.queue AS q WHERE q.name = s.queue)) END AS locked_at,
+    s.created_at,
+    s.claimed_at,
+    s.finished_at AS completed_at,
+    s.idempotency_key
+FROM tenure.shown AS s
+WHERE s.of_profile = 'outbox';
+
+CREATE OR REPLACE FUNCTION outbox.enqueue_job() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_put json;
+BEGIN
+    IF coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0 THEN
+        RAISE EXCEPTION 'A job begins as pending, with no attempts made. Nothing was enqueued.' USING ERRCODE = 'TN008';
+    END IF;
+    v_put := tenure.put_job('outbox', 'outbox', NEW.type, json_build_object(
+        'i', NEW.id, 'p', coalesce(NEW.payload, '{}')::json, 'r', NEW.priority, 'm', NEW.max_attempts, 'k', NEW.idempotency_key));
+    SELECT * INTO NEW FROM outbox.jobs AS j WHERE j.id = (v_put ->> 'id')::uuid;
+    RETURN NEW;
+END
+$$;
+CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON outbox.jobs
+FOR EACH ROW EXECUTE FUNCTION outbox.enqueue_job();
+
+SELECT tenure.hand_over('outbox', '{
+    "SELECT ON jobs": "worker reader operator admin",
+    "SELECT (id) ON jobs": "producer",
+    "INSERT ON jobs": "producer worker operator admin"
+}');

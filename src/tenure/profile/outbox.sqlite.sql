@@ -1,0 +1,42 @@
+-- outbox (specification 004) on SQLite: the jobs table as a view, and enqueues what is inserted into it.
+-- Moments are text, as SQLite's own functions make and read it: datetime('now', '-5 minutes') compares with them.
+-- `locked_at` moves with every renewal: it is older than the timeout exactly if the lock is stale.
+DROP VIEW IF EXISTS outbox_jobs;
+CREATE VIEW outbox_jobs AS
+SELECT
+    s.id,
+    s.kind AS type,
+    s.payload,
+    CASE s.stage
+        WHEN 'due' THEN 'pending'
+        WHEN 'later' THEN 'pending'
+        WHEN 'retry' THEN 'pending'
+        WHEN 'waiting' THEN 'pending'
+        WHEN 'leased' THEN 'claimed'
+        WHEN 'running' THEN 'claimed'
+        WHEN 'succeeded' THEN 'completed'
+        ELSE 'failed'
+    END AS status,
+    s.priority,
+    s.attempt AS attempts,
+    s.max_attempts,
+    s.last_error,
+    s.lease_owner AS locked_by,
+    strftime('%Y-%m-%d %H:%M:%f', CASE WHEN s.lease_until IS NOT NULL THEN max(s.claimed_at, s.lease_until - 1000000 * (
+        SELECT q.lease_seconds FROM tenure_queue AS q WHERE q.name = s.queue)) END / 1000000.0, 'unixepoch') AS locked_at,
+    strftime('%Y-%m-%d %H:%M:%f', s.created_at / 1000000.0, 'unixepoch') AS created_at,
+    strftime('%Y-%m-%d %H:%M:%f', s.claimed_at / 1000000.0, 'unixepoch') AS claimed_at,
+    s.finished_text AS completed_at,
+    s.idempotency_key
+FROM tenure_shown AS s
+WHERE s.of_profile = 'outbox';
+
+CREATE TRIGGER outbox_enqueue INSTEAD OF INSERT ON outbox_jobs
+BEGIN
+    SELECT RAISE(ABORT, 'A job begins as pending, with no attempts made. Nothing was enqueued.')
+    WHERE coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0;
+    INSERT INTO tenure_inbox (id, profile, queue, kind, payload, priority, max_attempts, key)
+    VALUES (
+        NEW.id, 'outbox', 'outbox', NEW.type, coalesce(NEW.payload, '{}'), NEW.priority, NEW.max_attempts, NEW.idempotency_key
+    );
+END;
