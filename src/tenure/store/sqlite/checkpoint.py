@@ -22,7 +22,7 @@ from typing import Final
 from tenure.store.sqlite.place import side_folder
 from tenure.store.sqlite.queries import load
 
-PAGES: Final = 1000
+PAGES: Final = 1500
 """Pages in the WAL, as estimated, that make a checkpoint due: some 4 MB. A WAL that was checkpointed is overwritten
 from its start, and overwriting syncs faster than growing, so waiting longer does not pay."""
 ALARM_PAGES: Final = 65_536

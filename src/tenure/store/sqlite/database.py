@@ -48,6 +48,18 @@ class Database:
         if os.getpid() != self._pid:
             self.abandon()
 
+    def pause(self, seconds: float) -> tuple[bool, int, threading.Lock | None]:
+        """Bring everything to rest; what `go_on` needs to end it."""
+        return self.writer.pause(seconds), self.readers.pause(seconds), self.hub.pause(seconds)
+
+    def go_on(self, has_paused: bool, slots: int, looking: threading.Lock | None) -> None:
+        """The end of `pause`."""
+        if has_paused:
+            self.writer.go_on()
+        self.readers.go_on(slots)
+        if looking is not None:
+            looking.release()
+
     def abandon(self) -> None:
         """In a forked child: start afresh, and keep the parent's connections from ever being closed here."""
         self._pid = os.getpid()
@@ -87,24 +99,12 @@ def release(database: Database) -> None:
 
 def _before_fork() -> None:
     _mutex.acquire(timeout=FORK_WAIT_SECONDS)
-    for database in list(_all):
-        _paused.append(
-            (
-                database,
-                database.writer.pause(FORK_WAIT_SECONDS),
-                database.readers.pause(FORK_WAIT_SECONDS),
-                database.hub.pause(FORK_WAIT_SECONDS),
-            )
-        )
+    _paused.extend((each, *each.pause(FORK_WAIT_SECONDS)) for each in list(_all))
 
 
 def _after_in_parent() -> None:
-    for database, paused, slots, looking in _paused:
-        if paused:
-            database.writer.go_on()
-        database.readers.go_on(slots)
-        if looking is not None:
-            looking.release()
+    for database, has_paused, slots, looking in _paused:
+        database.go_on(has_paused, slots, looking)
     _paused.clear()
     with contextlib.suppress(RuntimeError):
         _mutex.release()

@@ -104,20 +104,22 @@ class Writer:
 
     def call(self, act: Act, request: Any, clock: Clock) -> Any:
         """Carry out an act and wait until it is committed."""
-        item = _Request(act, request, clock)
         with self._mutex:
-            self._pending.append(item)
             if self._is_led:
-                item.gate = threading.Lock()
-                item.gate.acquire()
-            else:
+                item = _Request(act, request, clock)
+                item.gate = gate = threading.Lock()
+                gate.acquire()
+                self._pending.append(item)
+            else:  # and so nobody is pending
                 self._is_led = True
-        if item.gate is not None:
-            try:
-                item.gate.acquire()  # released when the answer is there, or when it is our turn to lead
-            except BaseException:
-                self._withdraw(item)
-                raise
+                item = None
+        if item is None:
+            return self._lead_alone(act, request, clock)
+        try:
+            gate.acquire()  # released when the answer is there, or when it is our turn to lead
+        except BaseException:
+            self._withdraw(item)
+            raise
         if not item.is_done:
             self._lead()
         if item.error is not None:
@@ -201,6 +203,32 @@ class Writer:
             self._release(batch)
             self._pass_on()
 
+    def _lead_alone(self, act: Act, request: Any, clock: Clock) -> Any:
+        """One request, one transaction, without what a batch needs: for a caller that has the store to itself."""
+        try:
+            connection = self._ready()
+            self._begin(connection)
+            transaction = Transaction(connection, clock.now_us(), self._known)
+            answer = act(transaction, request)
+            if transaction.woken:
+                transaction.quieten()
+            connection.execute(_COMMIT)
+            self._committed(transaction)
+            if self._checkpointer.is_time(connection):
+                self._checkpointer.run(connection)
+            return answer
+        except Exception as exc:
+            self._undo(exc)
+            made = translate(exc, self._path)
+            if made is exc:
+                raise
+            raise made from exc
+        except BaseException as exc:
+            self._undo(exc)
+            raise
+        finally:
+            self._pass_on()
+
     def _carry_out(self, batch: Sequence[_Request]) -> None:
         connection = self._ready()
         self._begin(connection)
@@ -215,15 +243,18 @@ class Writer:
             transaction.quieten()
         if connection.in_transaction:
             connection.execute(_COMMIT)
-        self.transactions += 1
-        self.statements += transaction.statements
         for item in batch:
             item.is_done = True
-        if transaction.woken or transaction.stops:
-            self._after_commit(transaction)
+        self._committed(transaction)
         if self._checkpointer.is_time(connection):
             self._release(batch)
             self._checkpointer.run(connection)
+
+    def _committed(self, transaction: Transaction) -> None:
+        self.transactions += 1
+        self.statements += transaction.statements
+        if transaction.woken or transaction.stops:
+            self._after_commit(transaction)
 
     def _run_plain(self, transaction: Transaction, batch: Sequence[_Request]) -> bool:
         """Without savepoints. False if a request failed after it had changed something, so that all must be undone."""
@@ -260,17 +291,7 @@ class Writer:
 
     def _give_up(self, batch: Sequence[_Request], exc: BaseException) -> None:
         """Nothing of the batch is known to be committed: each gets an error of its own."""
-        self._known.forget()
-        connection = self._connection
-        if connection is not None:
-            try:
-                if connection.in_transaction:
-                    connection.execute(_ROLLBACK)
-            except sqlite3.Error:
-                self._must_check = True
-            if is_broken(exc) or self._must_check or not isinstance(exc, Exception):
-                self._must_check = self._must_check or is_broken(exc)
-                self._drop_connection()
+        self._undo(exc)
         for item in batch:
             if item.is_done:
                 continue
@@ -284,10 +305,22 @@ class Writer:
                 )
             item.is_done = True
 
+    def _undo(self, exc: BaseException) -> None:
+        """Roll back what is open, and throw away a connection that is not to be trusted any more."""
+        self._known.forget()
+        connection = self._connection
+        if connection is not None:
+            try:
+                if connection.in_transaction:
+                    connection.execute(_ROLLBACK)
+            except sqlite3.Error:
+                self._must_check = True
+            if is_broken(exc) or self._must_check or not isinstance(exc, Exception):
+                self._must_check = self._must_check or is_broken(exc)
+                self._drop_connection()
+
     def _release(self, batch: Sequence[_Request]) -> None:
         """Hand out answers; each event loop is woken once."""
-        if len(batch) == 1 and batch[0].gate is None and batch[0].loop is None:  # the leader's own
-            return
         loops: dict[asyncio.AbstractEventLoop, list[_Request]] = {}
         for item in batch:
             if item.loop is not None:
