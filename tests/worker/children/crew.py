@@ -75,6 +75,16 @@ async def quick(payload: dict[str, Any]) -> None:
     note(payload, "quick")
 
 
+@job("async")
+async def write_under_token(payload: dict[str, Any], ctx: Context) -> int:
+    """Do a little work, written down with the token, and fail as often as the script says."""
+    note(payload, "run", ctx.id, ctx.token, ctx.attempt)
+    await asyncio.sleep(payload["seconds"])
+    if payload["always_fails"]:
+        raise ValueError("as the script says")
+    return int(ctx.token)
+
+
 @job("process")
 def echo(payload: dict[str, Any]) -> dict[str, Any]:
     return {"said": payload["say"], "pid": os.getpid(), "session": os.getsid(0)}
