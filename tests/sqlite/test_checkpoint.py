@@ -39,7 +39,7 @@ def test_the_wal_is_reused_instead_of_growing(store: SqliteStore, path: Path) ->
     for _ in range(12):
         store.do(Enqueue([NewJob(job_id, "work", '"' + "x" * 500 + '"') for job_id in new_job_ids(3000)]))
 
-    assert store._database.writer._checkpointer.runs > 10
+    assert store._database.writer._checkpointer.runs > 5
     assert wal.stat().st_size <= largest * 1.5
 
 
