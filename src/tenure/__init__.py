@@ -78,12 +78,14 @@ if TYPE_CHECKING:
     from tenure.model.policy import Backoff as Backoff
     from tenure.model.policy import Limits as Limits
     from tenure.model.policy import QueuePolicy as QueuePolicy
+    from tenure.model.profile import Profile as Profile
     from tenure.model.state import Move as Move
     from tenure.model.state import State as State
     from tenure.store.base import Cancelled as Cancelled
     from tenure.store.base import Pruned as Pruned
     from tenure.store.base import StoreStats as StoreStats
     from tenure.store.base import WorkerRow as WorkerRow
+    from tenure.store.operating import InstalledProfile as InstalledProfile
     from tenure.store.operating import NamedLease as NamedLease
     from tenure.store.reading import Audit as Audit
     from tenure.store.reading import Count as Count
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
     from tenure.store.reading import Effect as Effect
     from tenure.store.reading import Gate as Gate
     from tenure.store.reading import Page as Page
+    from tenure.store.reading import ProfileRow as ProfileRow
     from tenure.store.reading import QueueRow as QueueRow
     from tenure.store.reading import WorkerSeen as WorkerSeen
 
@@ -128,6 +131,7 @@ __all__ = [
     "HandlerError",
     "Held",
     "IllegalMove",
+    "InstalledProfile",
     "InternalError",
     "InvalidArgument",
     "InvalidPayload",
@@ -150,6 +154,8 @@ __all__ = [
     "Outcome",
     "Page",
     "Permanent",
+    "Profile",
+    "ProfileRow",
     "Pruned",
     "QueuePolicy",
     "QueueRow",
@@ -272,6 +278,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Limits",
         "QueuePolicy",
     ),
+    "tenure.model.profile": ("Profile",),
     "tenure.model.state": (
         "Move",
         "State",
@@ -282,7 +289,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "StoreStats",
         "WorkerRow",
     ),
-    "tenure.store.operating": ("NamedLease",),
+    "tenure.store.operating": ("InstalledProfile", "NamedLease"),
     "tenure.store.reading": (
         "Audit",
         "Count",
@@ -290,6 +297,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Effect",
         "Gate",
         "Page",
+        "ProfileRow",
         "QueueRow",
         "WorkerSeen",
     ),

@@ -20,6 +20,7 @@ from tenure.door.effecting import Effecting
 from tenure.door.function import JobDecorator, JobFunction
 from tenure.door.opening import Migrate, open_store, scheme_of, shown_url
 from tenure.door.operating import Operating
+from tenure.door.profiling import Profiling
 from tenure.door.reading import Reading
 from tenure.door.scheduling import Scheduling
 from tenure.door.settings import QueueSettings, check_policy, with_settings
@@ -55,7 +56,7 @@ R = TypeVar("R")
 PayloadT = TypeVar("PayloadT")
 
 
-class App(Working, Operating, Reading, Scheduling, Effecting):
+class App(Working, Operating, Reading, Scheduling, Effecting, Profiling):
     """A queue of jobs in one database, with the handlers that this code knows.
 
     Args:
@@ -88,6 +89,7 @@ class App(Working, Operating, Reading, Scheduling, Effecting):
         self.checkers: list[Checker] = []
         self.verifiers: dict[str, Verify] = {}
         self._made: set[str] = set()
+        self._agents: set[str] = set()
         self._url = url
         self._migrate: Migrate = migrate
         self._clock = clock
@@ -412,6 +414,7 @@ class App(Working, Operating, Reading, Scheduling, Effecting):
         with self._lock:
             store, self._store = self._store, None
             self._made.clear()
+            self._agents.clear()
         if store is not None:
             store.close()
 
@@ -420,6 +423,7 @@ class App(Working, Operating, Reading, Scheduling, Effecting):
         with self._lock:
             store, self._store = self._store, None
             self._made.clear()
+            self._agents.clear()
         if store is not None:
             await store.aclose()
 

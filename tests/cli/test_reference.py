@@ -80,6 +80,9 @@ LOOKS = [
     "workers ls",
     "schedules ls",
     "schedules run nightly",
+    "profile ls",
+    "profile show outbox",
+    "profile install outbox",
     "stats",
     "top",
     "doctor --no-sandbox",
@@ -89,6 +92,14 @@ LOOKS = [
     "enqueue k",
     "heartbeat {held} {token}",
     "complete {held} {token}",
+    "fail {held} {token} --error x",
+    "release {held} {token}",
+    "dlq escalate {dead}",
+    "dlq close {dead}",
+    "queues resume mail",
+    "gates open notify",
+    "schedules pause nightly",
+    "schedules resume nightly",
     "jobs cancel {held}",
     "jobs revive {dead}",
 ]
@@ -103,6 +114,13 @@ def test_json_has_exactly_the_shape_that_is_written_down(cli: Cli, busy: dict[st
 
     assert found.out, found.err
     assert list(mismatches(found.json, SHAPES[path], path)) == []
+
+
+def test_every_shape_is_looked_at() -> None:
+    looked = {path for path in SHAPES for look in LOOKS if f"{look} ".startswith(f"{path} ")}
+    elsewhere = {"claim", "tail", "jobs logs", "worker", "demo", "reconcile"}
+
+    assert set(SHAPES) - looked <= elsewhere
 
 
 def test_claims_and_events_have_their_shapes_too(cli: Cli, app: App, busy: dict[str, str]) -> None:

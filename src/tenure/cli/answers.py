@@ -21,6 +21,7 @@ from tenure import (
     Gate,
     Job,
     Pruned,
+    QueuePolicy,
     QueueRow,
     Settled,
     WorkerSeen,
@@ -158,3 +159,50 @@ class Schedule:
 @dataclass(frozen=True, slots=True)
 class Schedules:
     schedules: list[Schedule]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSeen:
+    name: str
+    title: str
+    specification: str | None
+    queues: list[str]
+    shows: list[str]
+    installed_at: datetime | None
+    installed_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    profiles: list[ProfileSeen]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileTold:
+    name: str
+    title: str
+    specification: str | None
+    queues: list[str]
+    closed_gates: list[str]
+    words: dict[str, str]
+    settings: dict[str, Any]
+    shows: list[str]
+    policy: QueuePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileShown:
+    profile: ProfileTold
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileInstall:
+    name: str
+    is_new: bool
+    queues: list[str]
+    gates: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileInstalled:
+    installed: ProfileInstall

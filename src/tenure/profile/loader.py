@@ -64,7 +64,7 @@ def load(name: str) -> ProfileFile:
 def _shipped(name: str) -> ProfileFile:
     if name not in shipped():
         raise UnknownProfile(
-            f"There is no profile {name!r}.{nearest(name, shipped())} One of your own is named by its file: ./{name}.toml."
+            f"There is no profile {name!r}.{nearest(name, shipped())} Name one of your own by its file: ./{name}.toml."
         )
     return read(_room() / f"{name}.toml")
 

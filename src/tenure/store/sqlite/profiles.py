@@ -76,8 +76,8 @@ def _make_queue(transaction: Transaction, name: str, asked: InstallProfile) -> b
         return True
     if found[0] != asked.profile.name:
         raise IllegalMove(
-            f"Queue {name!r} is there already and belongs to profile {found[0]!r}, so profile {asked.profile.name!r} was "
-            f"not installed. Give that queue to the profile with `tenure queues set`, or name another in the profile file."
+            f"Queue {name!r} is there already and belongs to profile {found[0]!r}, so {asked.profile.name!r} was not "
+            f"installed. Give that queue to it with `tenure queues set`, or name another in the profile file."
         )
     return False
 

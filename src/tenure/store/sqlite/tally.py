@@ -1,4 +1,4 @@
-"""The tally: how many jobs ended well, so that nobody needs to count history. Kept by prune, read by views of profiles."""
+"""The tally: how many jobs ended well, so that nobody counts history. Kept by prune, read by views of profiles."""
 
 from __future__ import annotations
 
