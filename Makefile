@@ -8,7 +8,7 @@ URL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-postgres check test test-quick bench chaos
+.PHONY: help setup demo demo-postgres check test test-quick bench chaos screens
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -46,3 +46,6 @@ bench: $(STAMP) ## Measure Tenure beside its peers and the bare engines, on this
 
 chaos: $(STAMP) ## Kill, cut and fill things for as long as you like
 	$(BIN)/pytest tests/fault -m 'slow or not slow' $(ARGS)
+
+screens: $(STAMP) ## Record the screens of the docs anew (needs tmux)
+	$(BIN)/python docs/screens/record.py $(ARGS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -255,6 +257,56 @@ def test_colours_are_for_terminals_that_want_them(folder: Path, app: App) -> Non
     assert "\x1b[3" not in plain.stdout
     assert "queued" in plain.stdout
     assert "\x1b" not in tenure("jobs", "ls", cwd=folder).stdout
+
+
+@pytest.mark.parametrize(("answer", "state", "code"), [("y", "cancelled", 0), ("n", "queued", 1), ("", "queued", 1)])
+def test_a_person_is_asked_before_many_jobs_are_touched(
+    folder: Path, app: App, answer: str, state: str, code: int
+) -> None:
+    made = [app.enqueue("k").id for _ in range(2)]
+    primary, secondary = pty.openpty()
+    with subprocess.Popen(
+        [*TENURE, "jobs", "cancel", "--kind", "k"], cwd=folder, stdin=secondary, stdout=secondary, stderr=secondary
+    ) as process:
+        os.close(secondary)
+        shown = ""
+        while "[y/N]" not in shown:
+            shown += os.read(primary, 4096).decode()
+        os.write(primary, f"{answer}\n".encode())
+        process.wait(30)
+    os.close(primary)
+
+    assert "cancel 2 jobs with kind k" in shown
+    assert process.returncode == code
+    assert {app.get(one).state for one in made} == {state}
+
+
+def test_top_is_live_and_leaves_on_q(folder: Path, app: App) -> None:
+    app.set_queue("video")
+    primary, secondary = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    with subprocess.Popen(
+        [*TENURE, "top", "--interval", "100ms"],
+        cwd=folder,
+        stdin=secondary,
+        stdout=secondary,
+        stderr=secondary,
+        env=env,
+    ) as process:
+        os.close(secondary)
+        shown = ""
+        while "video" not in shown:
+            shown += os.read(primary, 65_536).decode(errors="replace")
+        app.set_queue("audio")
+        while "audio" not in shown:
+            shown += os.read(primary, 65_536).decode(errors="replace")
+        os.write(primary, b"q")
+        while process.poll() is None:
+            with contextlib.suppress(OSError):
+                os.read(primary, 65_536)
+    os.close(primary)
+
+    assert process.returncode == 0
 
 
 def test_help_is_there_at_once(folder: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 from tenure.cli import text
 from tenure.cli.group import noun
 from tenure.cli.options import Actor, After, Json, Kinds, Limit, Queues, Url, Yes, opened
-from tenure.cli.screen import Cell, Facts, Grid, Passage, Screen, batches, confirm, progress, state
+from tenure.cli.screen import Cell, Facts, Grid, Passage, Screen, batches, confirm, each_or_counts, progress, state
 from tenure.errors import NotFound, UsageError
 from tenure.model.outcome import Triage
 
@@ -203,7 +203,7 @@ def replay(
                     advance(len(batch))
     rows = [(one.job_id, state(one.state or "refused")) for one in done]
     screen = Screen(as_json)
-    screen.show({"jobs": done}, Grid(("job", "state"), rows))
+    screen.show({"jobs": done}, each_or_counts(("job", "state"), rows, screen.is_terminal))
     refused = sum(one.lost for one in done)
     if refused:
         screen.note(f"{refused} of {len(done)} could not be revived: `tenure jobs show ID` says how they stand.")
@@ -227,7 +227,8 @@ def _triage(
         for batch in batches([one.id for one in letters], BATCH):
             changed += tenure.triage(batch, triage, note=note)
     rows = [(one, state(triage.value)) for one in changed]
-    Screen(as_json).show({"changed": changed}, Grid(("id", "triage"), rows))
+    screen = Screen(as_json)
+    screen.show({"changed": changed}, each_or_counts(("id", "triage"), rows, screen.is_terminal))
 
 
 def _choose(tenure: App, ids: list[str] | None, fingerprint: str | None, act: str, yes: bool) -> list[DeadLetter]:

@@ -24,7 +24,7 @@ from tenure.cli.options import (
     duration,
     opened,
 )
-from tenure.cli.screen import Cell, Facts, Grid, Part, Passage, Screen, confirm, progress, state
+from tenure.cli.screen import Cell, Facts, Grid, Part, Passage, Screen, confirm, each_or_counts, progress, state
 from tenure.errors import UsageError
 from tenure.model.state import ACTIVE, TERMINAL, State
 
@@ -229,7 +229,8 @@ def cancel(
                     done += tenure.cancel(batch, reason=reason)
                     advance(len(batch))
     rows = [(one.job_id, state(one.answer), one.state) for one in done]
-    Screen(as_json).show({"jobs": done}, Grid(("id", "answer", "state"), rows))
+    screen = Screen(as_json)
+    screen.show({"jobs": done}, each_or_counts(("id", "answer", "state"), rows, screen.is_terminal))
     if any(one.answer == "refused" and one.state != State.CANCELLED for one in done):
         raise typer.Exit(4)
 
@@ -260,7 +261,8 @@ def revive(
                     done += tenure.revive(batch, reason=reason)
                     advance(len(batch))
     rows = [(one.job_id, state(one.state or "refused")) for one in done]
-    Screen(as_json).show({"jobs": done}, Grid(("id", "state"), rows))
+    screen = Screen(as_json)
+    screen.show({"jobs": done}, each_or_counts(("id", "state"), rows, screen.is_terminal))
     if any(one.lost for one in done):
         raise typer.Exit(4)
 

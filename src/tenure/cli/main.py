@@ -85,6 +85,8 @@ def run(args: Sequence[str]) -> int:
         sys.stdout.flush()
     except TenureError as exc:
         return tell(exc.code, str(exc), exc.exit_code, as_json=as_json)
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

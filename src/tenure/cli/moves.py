@@ -24,7 +24,7 @@ from tenure.cli.options import (
     moment,
     opened,
 )
-from tenure.cli.screen import Grid, Screen, batches, progress, state
+from tenure.cli.screen import Grid, Screen, batches, each_or_counts, progress, state
 from tenure.errors import InvalidPayload, LeaseLost, UsageError
 
 if TYPE_CHECKING:
@@ -44,49 +44,54 @@ Lease = Annotated[
 ]
 
 
+Kind = Annotated[str, typer.Argument(help="Which handler is to do it.", show_default=False)]
+Payload = Annotated[str, typer.Argument(help="JSON, @FILE, or - for stdin. The next line of each with --lines.")]
+Queue = Annotated[
+    str | None, typer.Option("--queue", "-q", metavar="NAME", help="Where it waits; `default` if left out.")
+]
+Key = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="While a job holds this key, no second one is made.")
+]
+Priority = Annotated[int | None, typer.Option("--priority", "-p", metavar="N", help="As the queue's policy reads it.")]
+Due = Annotated[
+    float | None, typer.Option("--delay", parser=duration, metavar="DURATION", help="Due in 30s, 5m, 1h30m, …")
+]
+RunAt = Annotated[Any, typer.Option("--run-at", parser=moment, metavar="MOMENT", help="Due at 2026-01-31T12:00:00Z.")]
+MaxAttempts = Annotated[int | None, typer.Option("--max-attempts", metavar="N", min=1, help="Tries before it is dead.")]
+Affinity = Annotated[str | None, typer.Option("--affinity", metavar="KEY", help="Only workers that ask for this key.")]
+ConcurrencyKey = Annotated[
+    str | None, typer.Option("--concurrency-key", metavar="KEY", help="Jobs that share it are limited together.")
+]
+OwnId = Annotated[
+    str | None, typer.Option("--id", metavar="UUID", help="A UUID of your own, so that a repeat is harmless.")
+]
+Lines = Annotated[bool, typer.Option("--lines", help="Read payloads from stdin, one JSON value a line.")]
+AppName = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        envvar="TENURE_APP",
+        help="module:app, whose handlers check payload and queue.",
+    ),
+]
+
+
 @app.command()
 def enqueue(
-    kind: Annotated[str, typer.Argument(help="Which handler is to do it.", show_default=False)],
-    payload: Annotated[
-        str, typer.Argument(help="JSON, @FILE, or - for stdin. The next line of each with --lines.")
-    ] = "{}",
-    queue: Annotated[
-        str | None, typer.Option("--queue", "-q", metavar="NAME", help="Where it waits; `default` if left out.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="While a job holds this key, no second one is made.")
-    ] = None,
-    priority: Annotated[
-        int | None, typer.Option("--priority", "-p", metavar="N", help="As the queue's policy reads it.")
-    ] = None,
-    delay: Annotated[
-        float | None, typer.Option("--delay", parser=duration, metavar="DURATION", help="Due in 30s, 5m, 1h30m, …")
-    ] = None,
-    run_at: Annotated[
-        Any, typer.Option("--run-at", parser=moment, metavar="MOMENT", help="Due at 2026-01-31T12:00:00Z.")
-    ] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", min=1, help="Tries before it is dead.")
-    ] = None,
-    affinity: Annotated[
-        str | None, typer.Option("--affinity", metavar="KEY", help="Only workers that ask for this key.")
-    ] = None,
-    concurrency_key: Annotated[
-        str | None, typer.Option("--concurrency-key", metavar="KEY", help="Jobs that share it are limited together.")
-    ] = None,
-    job_id: Annotated[
-        str | None, typer.Option("--id", metavar="UUID", help="A UUID of your own, so that a repeat is harmless.")
-    ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Read payloads from stdin, one JSON value a line.")] = False,
-    app_name: Annotated[
-        str | None,
-        typer.Option(
-            "--app",
-            metavar="MODULE:APP",
-            envvar="TENURE_APP",
-            help="module:app, whose handlers check payload and queue.",
-        ),
-    ] = None,
+    kind: Kind,
+    payload: Payload = "{}",
+    queue: Queue = None,
+    key: Key = None,
+    priority: Priority = None,
+    delay: Due = None,
+    run_at: RunAt = None,
+    max_attempts: MaxAttempts = None,
+    affinity: Affinity = None,
+    concurrency_key: ConcurrencyKey = None,
+    job_id: OwnId = None,
+    lines: Lines = False,
+    app_name: AppName = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -112,7 +117,7 @@ def enqueue(
     screen = Screen(as_json)
     rows = [(one.id, "duplicate" if one.duplicate else "queued") for one in made]
     if screen.as_json or screen.is_terminal:
-        screen.show({"jobs": made}, Grid(("id", "answer"), rows))
+        screen.show({"jobs": made}, each_or_counts(("id", "answer"), rows, screen.is_terminal))
     else:
         for one in made:
             screen.line(one.id)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+MANY = 30
 GAP = 2
 FOLDED = 24
 WIDEST = 60
@@ -85,6 +86,16 @@ Part = Grid | Facts | Passage
 def state(value: str) -> Cell:
     """A state, gate or triage in its colour."""
     return Cell(value, STATE_STYLES.get(value, ""))
+
+
+def each_or_counts(columns: Sequence[str], rows: Sequence[Sequence[Any]], is_terminal: bool) -> Part:
+    """What became of each; of many, on a terminal, how many came to which end, by the second column."""
+    if not is_terminal or len(rows) <= MANY:
+        return Grid(columns, rows)
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[str(_bare(row[1]))] = counts.get(str(_bare(row[1])), 0) + 1
+    return Facts([(name, count) for name, count in sorted(counts.items())])
 
 
 class Screen:
@@ -270,7 +281,7 @@ def console(*, stderr: bool = False) -> Console:
 def confirm(act: str, *, yes: bool) -> None:
     """Ask before an act on many things, or insist on --yes where nobody can answer.
 
-    Raises: UsageError, if there is nobody to ask, or the answer is no.
+    Raises: UsageError, if there is nobody to ask; SystemExit, if the answer is no.
     """
     if yes:
         return
@@ -282,7 +293,8 @@ def confirm(act: str, *, yes: bool) -> None:
     sys.stderr.write(f"This will {text.safe(act)}. Go on? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        raise UsageError("Nothing was changed, as you wished.")
+        sys.stderr.write("Nothing was changed.\n")
+        raise SystemExit(1)
 
 
 @contextmanager

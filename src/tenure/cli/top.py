@@ -63,14 +63,15 @@ def drawing(found: Glance) -> RenderableType:
     from rich.text import Text
 
     screen = Screen(now=found.summary.at)
+    backlog = found.summary.backlog
     head = Text.assemble(
-        ("tenure top ", "bold"),
-        (f" {found.summary.at:%Y-%m-%d %H:%M:%S} UTC", "dim"),
-        (f"   {len(found.workers)} workers", ""),
-        (f"   {sum(one.held for one in found.summary.backlog)} held", "blue"),
-        (f"   {sum(one.due for one in found.summary.backlog)} due", "cyan"),
-        (f"   {sum(one.pending for one in found.failures)} dead letters", "red" if found.failures else "dim"),
-        ("   q leaves", "dim"),
+        ("tenure top", "bold"),
+        (f"  {found.summary.at:%H:%M:%S} UTC", "dim"),
+        f"  {len(found.workers)} workers",
+        (f"  {sum(one.held for one in backlog):,} held", "blue"),
+        (f"  {sum(one.due for one in backlog):,} due", "cyan"),
+        (f"  {sum(one.pending for one in found.failures):,} dead letters", "red" if found.failures else "dim"),
+        ("  q leaves", "dim"),
     )
     closed = [gate.name for gate in found.gates if not gate.is_open]
     shut = [Text(f"Closed gates: {', '.join(map(text.safe, closed))}", style="bold red")] if closed else []

@@ -30,40 +30,46 @@ LogFormat = Annotated[str, typer.Option("--log", metavar="FORMAT", help="human o
 LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
 
 
+WeightedQueues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue", "-q", metavar="NAME", help="NAME, or NAME=WEIGHT; may be repeated. The app's own if left out."
+    ),
+]
+Concurrency = Annotated[int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Handlers at once.")]
+Processes = Annotated[int, typer.Option("--processes", "-P", metavar="N", min=1, help="So many such workers.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Serve queues in the order given.")]
+Drain = Annotated[bool, typer.Option("--drain", help="End when no job is due.")]
+Once = Annotated[bool, typer.Option("--once", help="Run one job, if one is due, and end.")]
+OwnLease = Annotated[
+    float | None, typer.Option("--lease", parser=duration, metavar="DURATION", help="Instead of the queues' own.")
+]
+Heartbeat = Annotated[
+    float | None,
+    typer.Option("--heartbeat", parser=duration, metavar="DURATION", help="A third of the lease if left out."),
+]
+Poll = Annotated[float, typer.Option("--poll", parser=duration, metavar="DURATION", help="Behind the wake-ups.")]
+Grace = Annotated[float, typer.Option("--grace", parser=duration, metavar="DURATION", help="For handlers at a stop.")]
+Prefetch = Annotated[int, typer.Option("--prefetch", metavar="N", min=0, help="How many jobs may wait in it at most.")]
+Artifacts = Annotated[Path | None, typer.Option("--artifacts", metavar="FOLDER", help="Folder for handlers' files.")]
+
+
 @app.command()
 def worker(
     target: Target = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--queue", "-q", metavar="NAME", help="NAME, or NAME=WEIGHT; may be repeated. The app's own if left out."
-        ),
-    ] = None,
+    queue: WeightedQueues = None,
     kind: Kinds = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Handlers at once.")] = 10,
-    processes: Annotated[int, typer.Option("--processes", "-P", metavar="N", min=1, help="So many such workers.")] = 1,
-    strict: Annotated[bool, typer.Option("--strict", help="Serve queues in the order given.")] = False,
-    drain: Annotated[bool, typer.Option("--drain", help="End when no job is due.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Run one job, if one is due, and end.")] = False,
-    lease: Annotated[
-        float | None, typer.Option("--lease", parser=duration, metavar="DURATION", help="Instead of the queues' own.")
-    ] = None,
-    heartbeat: Annotated[
-        float | None,
-        typer.Option("--heartbeat", parser=duration, metavar="DURATION", help="A third of the lease if left out."),
-    ] = None,
-    poll: Annotated[
-        float, typer.Option("--poll", parser=duration, metavar="DURATION", help="Behind the wake-ups.")
-    ] = 1.0,
-    grace: Annotated[
-        float, typer.Option("--grace", parser=duration, metavar="DURATION", help="For handlers at a stop.")
-    ] = 20.0,
-    prefetch: Annotated[
-        int, typer.Option("--prefetch", metavar="N", min=0, help="How many jobs may wait in it at most.")
-    ] = 500,
-    artifacts: Annotated[
-        Path | None, typer.Option("--artifacts", metavar="FOLDER", help="Folder for handlers' files.")
-    ] = None,
+    concurrency: Concurrency = 10,
+    processes: Processes = 1,
+    strict: Strict = False,
+    drain: Drain = False,
+    once: Once = False,
+    lease: OwnLease = None,
+    heartbeat: Heartbeat = None,
+    poll: Poll = 1.0,
+    grace: Grace = 20.0,
+    prefetch: Prefetch = 500,
+    artifacts: Artifacts = None,
     reconcile: Reconcile = False,
     log: LogFormat = "human",
     log_level: LogLevel = "info",
