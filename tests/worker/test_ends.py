@@ -15,6 +15,7 @@ import pytest
 import tenure
 from tenure.errors import StoreBusy
 from tenure.handler.context import Context
+from tenure.handler.ends import RateLimited
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
@@ -85,6 +86,17 @@ async def test_snooze_spends_no_attempt(bed: Bed) -> None:
     assert job.run_at > datetime.now(UTC) + timedelta(seconds=500)
     (attempt,) = bed.attempts(job_id)
     assert (attempt.outcome, attempt.failure_class, attempt.error) == ("released", "snoozed", "not ready")
+
+
+async def test_rate_limited_spends_no_attempt_and_is_counted_apart(bed: Bed) -> None:
+    async def busy() -> None:
+        raise RateLimited(600, "429")
+
+    job_id = bed.enqueue(bed.handle(busy))
+    await bed.drain()
+
+    assert (bed.job(job_id).state, bed.job(job_id).attempt) == ("queued", 0)
+    assert bed.attempts(job_id)[0].failure_class == "rate_limited"
 
 
 async def test_suspend_waits_without_a_slot(bed: Bed) -> None:

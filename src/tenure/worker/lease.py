@@ -168,7 +168,15 @@ class Leases:
         sent = steady_now()
         try:
             beat = self._store.do(Heartbeat(holds, lease, row))
+        except StoreUnavailable:
+            raise
         except GateClosed:  # the gate keeps the worker's row from being written, and there was nothing else
+            return
+        except TenureError as exc:
+            if row is None:
+                raise
+            self._report.say("row_refused", ERROR, str(exc), code=exc.code)
+            self._send(tickets, lease, None)  # whatever is wrong with the row, the leases must not pay for it
             return
         for ticket in tickets:
             if ticket.grant.id not in beat.lost:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from tenure.handler.context import Bench, Flag
 from tenure.handler.ends import Interrupt, Interrupted
@@ -241,7 +241,10 @@ class Shift:
         )
 
 
+@functools.cache
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("tenure")
     except PackageNotFoundError:  # run from a source tree that was never installed
