@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -62,6 +63,7 @@ def demo(
     if url and postgres:
         raise UsageError("--url names a database, and --postgres starts one: give one of them.")
     started = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the stage is cleared then too
     with ExitStack() as stack:
         folder = stack.enter_context(_folder(keep))
         found = _database(stack, url, postgres, folder)

@@ -93,6 +93,7 @@ class Stage:
             FOLDER_VARIABLE: str(folder),
             QUEUE_VARIABLE: queue,
             "PYTHONWARNINGS": "ignore",
+            "TENURE_SUPERVISOR": str(os.getpid()),  # if we are killed, they are told to stop
         }
         self.queue = queue
         self.actors: dict[str, Actor] = {}
