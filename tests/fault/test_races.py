@@ -16,7 +16,19 @@ from tenure.model.job import Grant, Job, NewJob
 from tenure.model.outcome import Completed, Settled
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import State
-from tenure.store.base import Cancel, Cancelled, Claim, Enqueue, Prune, Reap, Revive, Settle, Store
+from tenure.store.base import (
+    Cancel,
+    Cancelled,
+    Claim,
+    Enqueue,
+    Heartbeat,
+    Hold,
+    Prune,
+    Reap,
+    Revive,
+    Settle,
+    Store,
+)
 from tenure.store.operating import AcquireLease, ReleaseLease, SetQueues
 from tenure.store.reading import GetJobs, ListAttempts
 from tests.conformance.engines import open_store
@@ -262,3 +274,49 @@ def test_of_many_who_want_to_lead_one_does_and_every_change_is_a_new_term(place:
     for term in {term for term, _ in leaders}:
         assert len({owner for at, owner in leaders if at == term}) == 1
     assert len({term for term, _ in leaders}) >= 6
+
+
+def test_heartbeat_against_complete(place: Place, rival: Store) -> None:
+    """A worker's own heartbeat, on another connection, never costs it the job that it completes at that moment."""
+    ids = fill(place.store, scaled(150, 3000))
+    grants: list[Grant] = []
+    while len(grants) < len(ids):
+        grants += place.store.do(Claim(WorkerId("w1"), ["quick"], limit=1000, lease_seconds=600))
+    ended = threading.Event()
+
+    def beat() -> int:
+        turns = 0
+        while not ended.is_set():
+            rival.do(Heartbeat([Hold(grant.id, grant.token) for grant in grants[-100:]], lease_seconds=600))
+            turns += 1
+        return turns
+
+    def finish() -> list[Settled]:
+        try:
+            return complete_singly(place.store, grants)
+        finally:
+            ended.set()
+
+    settled, turns = both(finish, beat)
+
+    assert {one.state for one in settled} == {"succeeded"}
+    assert turns > 0
+
+
+def test_two_heartbeats_and_a_request_to_stop_lose_no_lease(place: Place, rival: Store) -> None:
+    """Writes to the same rows at once wait for each other; none of them is told that the lease is lost."""
+    ids = fill(place.store, 50)
+    grants = place.store.do(Claim(WorkerId("w1"), ["quick"], limit=50, lease_seconds=600))
+    holds = [Hold(grant.id, grant.token) for grant in grants]
+    rounds = scaled(20, 300)
+
+    one, two = both(
+        lambda: [place.store.do(Heartbeat(holds, lease_seconds=600)) for _ in range(rounds)],
+        lambda: [
+            (rival.do(Heartbeat(holds[::-1], lease_seconds=600)), rival.do(Cancel([ids[n % 50]], "ops", "race")))
+            for n in range(rounds)
+        ],
+    )
+
+    assert all(beat.lost == frozenset() for beat in one)
+    assert all(beat.lost == frozenset() and answer.answer == "requested" for beat, [answer] in two)

@@ -7,59 +7,63 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_bitmapscan = off
-SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
     v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
     v_holds json := coalesce(p_request -> 'holds', '[]');
     v_lease double precision := (p_request ->> 'lease')::double precision;
-    v_kept uuid[];
-    v_cancel uuid[];
+    v_kept uuid[] := '{}';
+    v_cancel uuid[] := '{}';
 BEGIN
     IF v_lease <= 0 THEN
         RAISE EXCEPTION 'lease_seconds is %; it must be positive.', v_lease USING ERRCODE = 'TN007';
     END IF;
-    WITH given AS MATERIALIZED (
-        SELECT g.i, g.t, g.p, coalesce(g.s, true) AS s FROM json_to_recordset(v_holds) AS g(i uuid, t bigint, p json, s boolean) ORDER BY g.i
-    ), held AS MATERIALIZED (
-        SELECT k.at, k.until, g.p, g.s
-        FROM given AS g
-        CROSS JOIN LATERAL (
-            SELECT j.ctid AS at, v_now + least(coalesce(v_lease, q.lease_seconds), q.lease_max_seconds) * interval '1 second' AS until
-            FROM tenure.job AS j
-            JOIN tenure.queue AS q ON q.name = j.queue
-            WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
-            FOR UPDATE OF j
-        ) AS k
-    ), kept AS (
-        UPDATE tenure.job AS j
-        SET lease_until = greatest(j.lease_until, h.until),
-            state = CASE WHEN h.s THEN 'running' ELSE j.state END,
-            started_at = CASE WHEN h.s THEN coalesce(j.started_at, v_now) ELSE j.started_at END,
-            progress = coalesce(h.p, j.progress),
-            updated_at = v_now
-        FROM held AS h
-        WHERE j.ctid = h.at
-        RETURNING j.id, j.cancel_requested_at
-    )
-    SELECT array_agg(k.id), array_agg(k.id) FILTER (WHERE k.cancel_requested_at IS NOT NULL) INTO v_kept, v_cancel FROM kept AS k;
+    -- A row that somebody wrote to while we waited for its lock lies in a new place, which the waiting statement cannot see: a second
+    -- look finds it, with the lock already ours.
+    FOR v_look IN 1..2 LOOP
+        WITH given AS MATERIALIZED (
+            SELECT g.i, g.t, g.p, coalesce(g.s, true) AS s FROM json_to_recordset(v_holds) AS g(i uuid, t bigint, p json, s boolean)
+            WHERE NOT g.i = ANY (v_kept)
+            ORDER BY g.i
+        ), held AS MATERIALIZED (
+            SELECT k.at, k.until, g.p, g.s
+            FROM given AS g
+            CROSS JOIN LATERAL (
+                SELECT j.ctid AS at, v_now + least(coalesce(v_lease, q.lease_seconds), q.lease_max_seconds) * interval '1 second' AS until
+                FROM tenure.job AS j
+                JOIN tenure.queue AS q ON q.name = j.queue
+                WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
+                FOR UPDATE OF j
+            ) AS k
+        ), kept AS (
+            UPDATE tenure.job AS j
+            SET lease_until = greatest(j.lease_until, h.until),
+                state = CASE WHEN h.s THEN 'running' ELSE j.state END,
+                started_at = CASE WHEN h.s THEN coalesce(j.started_at, v_now) ELSE j.started_at END,
+                progress = coalesce(h.p, j.progress),
+                updated_at = v_now
+            FROM held AS h
+            WHERE j.ctid = h.at
+            RETURNING j.id, j.cancel_requested_at
+        )
+        SELECT v_kept || array_agg(k.id), v_cancel || array_agg(k.id) FILTER (WHERE k.cancel_requested_at IS NOT NULL)
+        INTO v_kept, v_cancel
+        FROM kept AS k;
+        EXIT WHEN cardinality(v_kept) >= json_array_length(v_holds);
+    END LOOP;
     IF p_request -> 'worker' IS NOT NULL THEN
         PERFORM tenure.beat_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
     END IF;
     RETURN json_build_object(
-        'lost', (SELECT coalesce(json_agg(g.i), '[]') FROM json_to_recordset(v_holds) AS g(i uuid) WHERE NOT g.i = ANY (coalesce(v_kept, '{}'))),
-        'cancel', array_to_json(coalesce(v_cancel, '{}')));
+        'lost', (SELECT coalesce(json_agg(g.i), '[]') FROM json_to_recordset(v_holds) AS g(i uuid) WHERE NOT g.i = ANY (v_kept)),
+        'cancel', array_to_json(v_cancel));
 END
 $$;
 
 -- beat_worker: the worker's own row. A closed heartbeat gate keeps it from being written, and is an error if that was all there was to do.
 CREATE OR REPLACE FUNCTION tenure.beat_worker(p_worker json, p_alone boolean, p_now timestamptz) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM tenure.gate AS g WHERE g.name = 'heartbeat' AND NOT g.is_open) THEN

@@ -8,17 +8,19 @@
 -- Rows are found by id and locked in its order, then written where they lie (ctid): the plan cannot turn around, whatever the
 -- planner believes about the size of the table.
 CREATE OR REPLACE FUNCTION tenure.settle_outcomes(p_outcomes json, p_now timestamptz) RETURNS json
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_done json := p_outcomes -> 'done';
     v_rest json := p_outcomes -> 'rest';
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
     v_answers json[] := '{}';
-    v_settled integer;
+    v_settled integer := 0;
     v_odd uuid[];
     v_told uuid[];
+    v_ended integer;
+    v_ended_odd uuid[];
+    v_ended_told uuid[];
     v_events boolean := EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events);
 BEGIN
     IF v_rest IS NOT NULL THEN
@@ -30,36 +32,44 @@ BEGIN
         ORDER BY j.id FOR UPDATE;
     END IF;
     IF v_done IS NOT NULL THEN
-        WITH given AS MATERIALIZED (
-            SELECT g.i, g.t, g.r, g.s, g.a FROM json_to_recordset(v_done) AS g(i uuid, t bigint, r json, s text, a text) ORDER BY g.i
-        ), held AS MATERIALIZED (
-            SELECT k.at, g.r, g.s, g.a
-            FROM given AS g
-            CROSS JOIN LATERAL (
-                SELECT j.ctid AS at
-                FROM tenure.job AS j
-                WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
-                FOR UPDATE
-            ) AS k
-        ), ended AS (
-            UPDATE tenure.job AS j
-            SET state = CASE WHEN j.cancel_requested_at IS NULL THEN 'succeeded' ELSE 'cancelled' END,
-                result = CASE WHEN j.cancel_requested_at IS NULL THEN h.r END,
-                result_summary = CASE WHEN j.cancel_requested_at IS NULL THEN h.s END,
-                artifacts_path = coalesce(h.a, j.artifacts_path),
-                lease_owner = NULL,
-                lease_until = NULL,
-                started_at = coalesce(j.started_at, j.claimed_at),
-                finished_at = p_now,
-                dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
-                updated_at = p_now
-            FROM held AS h
-            WHERE j.ctid = h.at
-            RETURNING j.id, j.cancel_requested_at
-        )
-        SELECT count(*), array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events)
-        INTO v_settled, v_odd, v_told
-        FROM ended AS e;
+        -- Somebody may write to a row while we wait for its lock: then it lies in a new place, which the waiting statement cannot see.
+        -- The lock is ours by now, so a second look finds it; without it a completion that met a heartbeat would count as lost.
+        FOR v_look IN 1..2 LOOP
+            WITH given AS MATERIALIZED (
+                SELECT g.i, g.t, g.r, g.s, g.a FROM json_to_recordset(v_done) AS g(i uuid, t bigint, r json, s text, a text) ORDER BY g.i
+            ), held AS MATERIALIZED (
+                SELECT k.at, g.r, g.s, g.a
+                FROM given AS g
+                CROSS JOIN LATERAL (
+                    SELECT j.ctid AS at
+                    FROM tenure.job AS j
+                    WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
+                    FOR UPDATE
+                ) AS k
+            ), ended AS (
+                UPDATE tenure.job AS j
+                SET state = CASE WHEN j.cancel_requested_at IS NULL THEN 'succeeded' ELSE 'cancelled' END,
+                    result = CASE WHEN j.cancel_requested_at IS NULL THEN h.r END,
+                    result_summary = CASE WHEN j.cancel_requested_at IS NULL THEN h.s END,
+                    artifacts_path = coalesce(h.a, j.artifacts_path),
+                    lease_owner = NULL,
+                    lease_until = NULL,
+                    started_at = coalesce(j.started_at, j.claimed_at),
+                    finished_at = p_now,
+                    dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
+                    updated_at = p_now
+                FROM held AS h
+                WHERE j.ctid = h.at
+                RETURNING j.id, j.cancel_requested_at
+            )
+            SELECT count(*), array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events)
+            INTO v_ended, v_ended_odd, v_ended_told
+            FROM ended AS e;
+            v_settled := v_settled + v_ended;
+            v_odd := v_odd || v_ended_odd;
+            v_told := v_told || v_ended_told;
+            EXIT WHEN v_settled >= json_array_length(v_done);
+        END LOOP;
         IF v_told IS NOT NULL THEN
             INSERT INTO tenure.event (at, kind, job_id, queue)
             SELECT p_now, CASE j.state WHEN 'succeeded' THEN 'completed' ELSE j.state END, j.id, j.queue
@@ -86,8 +96,7 @@ $$;
 
 -- cancelled_instead: completions of jobs that were asked to stop end as cancelled; their attempt is written down.
 CREATE OR REPLACE FUNCTION tenure.cancelled_instead(p_ids uuid[], p_now timestamptz) RETURNS json[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     INSERT INTO tenure.attempt (job_id, token, attempt, claimed_at, ended_at, outcome, failure_class, error)
@@ -102,8 +111,7 @@ $$;
 -- refused_completions: of these completions, those that did not count: lost. One that was taken in by an earlier try of the same
 -- request (succeeded under that very token) is no refusal.
 CREATE OR REPLACE FUNCTION tenure.refused_completions(p_done json) RETURNS json[]
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(array_agg(json_build_array(g.i, CASE WHEN j.state = 'cancelled' AND a.outcome = 'cancelled' THEN 'cancelled' END, NULL)), '{}')
     FROM json_to_recordset(p_done) AS g(i uuid, t bigint)

@@ -37,14 +37,17 @@ AS $$
 $$;
 
 -- has_key: whether a JSON value carries one of the keys, at any depth. For the payload guard.
+-- In plpgsql, so that the planner cannot inline it: the CHECK that calls it is prepared anew by every insert and update.
 CREATE OR REPLACE FUNCTION tenure.has_key(p_value jsonb, p_keys text[]) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT EXISTS (
+BEGIN
+    RETURN EXISTS (
         SELECT 1
         FROM pg_catalog.jsonb_path_query(p_value, 'strict $.**?(@.type() == "object").keyvalue().key') AS found(name)
         WHERE (found.name #>> '{}') = ANY (p_keys)
-    )
+    );
+END
 $$;
 
 CREATE TABLE tenure.migration (
@@ -101,6 +104,9 @@ CREATE TABLE tenure.queue (
         AND coalesce(retain_seconds, 0) >= 0 AND coalesce(aging_seconds, 1) > 0
     )
 );
+
+-- Empty unless somebody asked for lifecycle events: one look at it tells every move that there is nothing to write.
+CREATE INDEX queue_events_idx ON tenure.queue (name) WHERE events;
 
 -- A gate without a row is open.
 CREATE TABLE tenure.gate (
@@ -735,8 +741,7 @@ $$;
 
 -- open_queue: the queue's row, once its gates let `p_act` pass. Refuses an unknown queue with what is known.
 CREATE OR REPLACE FUNCTION tenure.open_queue(p_name text, p_act text) RETURNS tenure.queue
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_queue tenure.queue;
@@ -760,7 +765,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_unknown_queue(p_name text) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION 'Queue % does not exist.', quote_literal(p_name) USING
@@ -772,7 +776,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_gate(p_gate text, p_act text) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION 'Gate % is closed, so % is refused and nothing was changed.', quote_literal(p_gate), p_act USING
@@ -782,7 +785,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_forbidden_keys(p_jobs json, p_queue tenure.queue) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_job uuid;
@@ -800,7 +802,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_missing_keys(p_jobs json, p_queue tenure.queue) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_job uuid;
@@ -815,8 +816,7 @@ $$;
 
 -- notify: wake whoever waits for the queue. A hint: coalesced per transaction, sent only if somebody wants it.
 CREATE OR REPLACE FUNCTION tenure.notify(p_queue tenure.queue, p_when text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF (p_when = 'always' OR EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue.name))
@@ -1007,8 +1007,7 @@ $$;
 -- open_queues: the rows of the queues that may be claimed from now, in the order asked for. Paused ones are left out, and so are
 -- those whose own gate is closed, unless that leaves none. Refuses unknown queues, closed gates, and a lease out of bounds.
 CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision, p_is_loop boolean) RETURNS tenure.queue[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_queues tenure.queue[] := '{}';
@@ -1056,8 +1055,7 @@ $$;
 -- share_out: how many jobs each of several queues should give, if the next p_limit were taken by rank over all of them.
 -- Looks without locking; the claim then takes that many from each, skipping what others hold.
 CREATE OR REPLACE FUNCTION tenure.share_out(p_queues tenure.queue[], p_limit integer, p_kinds text[], p_affinity text[]) RETURNS integer[]
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql STABLE
 AS $$
     WITH best AS (
         SELECT q.nth
@@ -1086,8 +1084,7 @@ $$;
 -- promote_due: make jobs claimable whose time has come; suspended ones with a time to wake among them. Bounded.
 -- p_after: everything before it was looked at already. Answers up to where everything has been looked at now.
 CREATE OR REPLACE FUNCTION tenure.promote_due(p_now timestamptz, p_after timestamptz, p_limit integer) RETURNS timestamptz
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_at tid[];
@@ -1116,8 +1113,7 @@ $$;
 
 -- set_waiter: whether the worker wants to be woken when jobs arrive in these queues.
 CREATE OR REPLACE FUNCTION tenure.set_waiter(p_worker text, p_queues json, p_wants boolean) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF p_wants THEN
@@ -1133,8 +1129,7 @@ $$;
 
 -- regrant: jobs leased to this worker that it does not know of, because the reply to its claim was lost. Same token, lease as it is.
 CREATE OR REPLACE FUNCTION tenure.regrant(p_worker text, p_held json, p_limit integer, p_now timestamptz) RETURNS json[]
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(array_agg(json_build_array(h.queue, tenure.to_us(h.lease_until), h.state = 'running', json_build_array(
         json_build_array(h.id, h.kind, h.token, h.attempt, h.max_attempts, h.payload::text, h.priority, h.crashes, h.rank, tenure.to_us(h.run_at), NULL)))), '{}')
@@ -1163,8 +1158,7 @@ CREATE OR REPLACE FUNCTION tenure.claim_queue(
     p_now timestamptz, p_mark_rank bigint, p_mark_run_at timestamptz, p_mark_id uuid,
     OUT grants json, OUT granted integer, OUT marks json
 )
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_until timestamptz := p_now + coalesce(p_lease, p_queue.lease_seconds) * interval '1 second';
@@ -1351,9 +1345,6 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
 AS $$
 DECLARE
     v_group json;
@@ -1386,9 +1377,6 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
@@ -1466,10 +1454,6 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_bitmapscan = off
-SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
@@ -1509,8 +1493,7 @@ AS $$ SELECT tenure.exchange(json_build_object('outcomes', p_outcomes)) -> 'sett
 -- The attempt was counted at the claim and is not counted again. Rows that somebody works on are skipped: one guarded look,
 -- one write, under a lock. p_after: everything up to there was looked at before. Answers [id, token, state] for each.
 CREATE OR REPLACE FUNCTION tenure.expire_leases(p_now timestamptz, p_after timestamptz, p_limit integer, p_worker text) RETURNS json[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
@@ -1555,8 +1538,7 @@ AS $$ SELECT array_to_json(tenure.expire_leases(tenure.now(), NULL, coalesce((p_
 CREATE OR REPLACE FUNCTION tenure.find_duplicates(
     p_jobs json, p_inserted uuid[], p_queue tenure.queue, p_kind text, p_now timestamptz, p_notify text
 ) RETURNS json
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_found json[] := '{}';
@@ -1626,8 +1608,7 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.finish(
     p_job tenure.job, p_move text, p_class text, p_error text, p_delay double precision, p_waiting_for text, p_now timestamptz
 ) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_queue tenure.queue;
@@ -1709,8 +1690,7 @@ $$;
 
 -- bury: the dead letter of a job that has just died, in the same transaction.
 CREATE OR REPLACE FUNCTION tenure.bury(p_job tenure.job, p_state text, p_class text, p_error text, p_now timestamptz) RETURNS void
-LANGUAGE sql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql
 AS $$
     INSERT INTO tenure.dead_letter (
         job_id, token, queue, profile, kind, state, payload, forbidden_keys, source_ref, target_ref, payload_ref, idempotency_key,
@@ -1729,7 +1709,6 @@ $$;
 -- backoff_seconds: min(cap, base × f(n)), then jitter, which only lengthens. A job's own backoff wins over its queue's.
 CREATE OR REPLACE FUNCTION tenure.backoff_seconds(p_queue tenure.queue, p_own json, p_attempt integer) RETURNS double precision
 LANGUAGE sql VOLATILE PARALLEL SAFE
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT least(p.cap, p.base * CASE p.shape
             WHEN 'none' THEN 0
@@ -1770,8 +1749,7 @@ $$;
 -- answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
 -- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
 CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_worker text := p_claim ->> 'worker';
@@ -1830,8 +1808,7 @@ CREATE OR REPLACE FUNCTION tenure.claim_marked(
     p_queue tenure.queue, p_worker text, p_limit integer, p_kinds text[], p_affinity text[], p_lease double precision,
     p_now timestamptz, p_marks json, OUT grants json[], OUT granted integer, OUT marks json
 )
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_mark json;
@@ -1912,59 +1889,63 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_bitmapscan = off
-SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
     v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
     v_holds json := coalesce(p_request -> 'holds', '[]');
     v_lease double precision := (p_request ->> 'lease')::double precision;
-    v_kept uuid[];
-    v_cancel uuid[];
+    v_kept uuid[] := '{}';
+    v_cancel uuid[] := '{}';
 BEGIN
     IF v_lease <= 0 THEN
         RAISE EXCEPTION 'lease_seconds is %; it must be positive.', v_lease USING ERRCODE = 'TN007';
     END IF;
-    WITH given AS MATERIALIZED (
-        SELECT g.i, g.t, g.p, coalesce(g.s, true) AS s FROM json_to_recordset(v_holds) AS g(i uuid, t bigint, p json, s boolean) ORDER BY g.i
-    ), held AS MATERIALIZED (
-        SELECT k.at, k.until, g.p, g.s
-        FROM given AS g
-        CROSS JOIN LATERAL (
-            SELECT j.ctid AS at, v_now + least(coalesce(v_lease, q.lease_seconds), q.lease_max_seconds) * interval '1 second' AS until
-            FROM tenure.job AS j
-            JOIN tenure.queue AS q ON q.name = j.queue
-            WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
-            FOR UPDATE OF j
-        ) AS k
-    ), kept AS (
-        UPDATE tenure.job AS j
-        SET lease_until = greatest(j.lease_until, h.until),
-            state = CASE WHEN h.s THEN 'running' ELSE j.state END,
-            started_at = CASE WHEN h.s THEN coalesce(j.started_at, v_now) ELSE j.started_at END,
-            progress = coalesce(h.p, j.progress),
-            updated_at = v_now
-        FROM held AS h
-        WHERE j.ctid = h.at
-        RETURNING j.id, j.cancel_requested_at
-    )
-    SELECT array_agg(k.id), array_agg(k.id) FILTER (WHERE k.cancel_requested_at IS NOT NULL) INTO v_kept, v_cancel FROM kept AS k;
+    -- A row that somebody wrote to while we waited for its lock lies in a new place, which the waiting statement cannot see: a second
+    -- look finds it, with the lock already ours.
+    FOR v_look IN 1..2 LOOP
+        WITH given AS MATERIALIZED (
+            SELECT g.i, g.t, g.p, coalesce(g.s, true) AS s FROM json_to_recordset(v_holds) AS g(i uuid, t bigint, p json, s boolean)
+            WHERE NOT g.i = ANY (v_kept)
+            ORDER BY g.i
+        ), held AS MATERIALIZED (
+            SELECT k.at, k.until, g.p, g.s
+            FROM given AS g
+            CROSS JOIN LATERAL (
+                SELECT j.ctid AS at, v_now + least(coalesce(v_lease, q.lease_seconds), q.lease_max_seconds) * interval '1 second' AS until
+                FROM tenure.job AS j
+                JOIN tenure.queue AS q ON q.name = j.queue
+                WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
+                FOR UPDATE OF j
+            ) AS k
+        ), kept AS (
+            UPDATE tenure.job AS j
+            SET lease_until = greatest(j.lease_until, h.until),
+                state = CASE WHEN h.s THEN 'running' ELSE j.state END,
+                started_at = CASE WHEN h.s THEN coalesce(j.started_at, v_now) ELSE j.started_at END,
+                progress = coalesce(h.p, j.progress),
+                updated_at = v_now
+            FROM held AS h
+            WHERE j.ctid = h.at
+            RETURNING j.id, j.cancel_requested_at
+        )
+        SELECT v_kept || array_agg(k.id), v_cancel || array_agg(k.id) FILTER (WHERE k.cancel_requested_at IS NOT NULL)
+        INTO v_kept, v_cancel
+        FROM kept AS k;
+        EXIT WHEN cardinality(v_kept) >= json_array_length(v_holds);
+    END LOOP;
     IF p_request -> 'worker' IS NOT NULL THEN
         PERFORM tenure.beat_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
     END IF;
     RETURN json_build_object(
-        'lost', (SELECT coalesce(json_agg(g.i), '[]') FROM json_to_recordset(v_holds) AS g(i uuid) WHERE NOT g.i = ANY (coalesce(v_kept, '{}'))),
-        'cancel', array_to_json(coalesce(v_cancel, '{}')));
+        'lost', (SELECT coalesce(json_agg(g.i), '[]') FROM json_to_recordset(v_holds) AS g(i uuid) WHERE NOT g.i = ANY (v_kept)),
+        'cancel', array_to_json(v_cancel));
 END
 $$;
 
 -- beat_worker: the worker's own row. A closed heartbeat gate keeps it from being written, and is an error if that was all there was to do.
 CREATE OR REPLACE FUNCTION tenure.beat_worker(p_worker json, p_alone boolean, p_now timestamptz) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM tenure.gate AS g WHERE g.name = 'heartbeat' AND NOT g.is_open) THEN
@@ -2383,8 +2364,7 @@ CREATE OR REPLACE FUNCTION tenure.pick(
     p_queue tenure.queue, p_limit integer, p_kinds text[], p_affinity text[],
     p_mark_rank bigint, p_mark_run_at timestamptz, p_mark_id uuid
 ) RETURNS tid[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF p_queue.concurrency IS NOT NULL OR p_queue.concurrency_per_key IS NOT NULL THEN
@@ -2427,8 +2407,7 @@ $$;
 -- Exact across machines: whoever picks from such a queue holds its advisory lock until the commit, so counts cannot cross.
 -- Looks at the first 5,000 claimable rows; a key whose jobs fill them all lets the rest wait until it has room.
 CREATE OR REPLACE FUNCTION tenure.pick_limited(p_queue tenure.queue, p_limit integer, p_kinds text[], p_affinity text[]) RETURNS tid[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_room bigint := p_limit;
@@ -3339,17 +3318,19 @@ $$;
 -- Rows are found by id and locked in its order, then written where they lie (ctid): the plan cannot turn around, whatever the
 -- planner believes about the size of the table.
 CREATE OR REPLACE FUNCTION tenure.settle_outcomes(p_outcomes json, p_now timestamptz) RETURNS json
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_done json := p_outcomes -> 'done';
     v_rest json := p_outcomes -> 'rest';
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
     v_answers json[] := '{}';
-    v_settled integer;
+    v_settled integer := 0;
     v_odd uuid[];
     v_told uuid[];
+    v_ended integer;
+    v_ended_odd uuid[];
+    v_ended_told uuid[];
     v_events boolean := EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events);
 BEGIN
     IF v_rest IS NOT NULL THEN
@@ -3361,36 +3342,44 @@ BEGIN
         ORDER BY j.id FOR UPDATE;
     END IF;
     IF v_done IS NOT NULL THEN
-        WITH given AS MATERIALIZED (
-            SELECT g.i, g.t, g.r, g.s, g.a FROM json_to_recordset(v_done) AS g(i uuid, t bigint, r json, s text, a text) ORDER BY g.i
-        ), held AS MATERIALIZED (
-            SELECT k.at, g.r, g.s, g.a
-            FROM given AS g
-            CROSS JOIN LATERAL (
-                SELECT j.ctid AS at
-                FROM tenure.job AS j
-                WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
-                FOR UPDATE
-            ) AS k
-        ), ended AS (
-            UPDATE tenure.job AS j
-            SET state = CASE WHEN j.cancel_requested_at IS NULL THEN 'succeeded' ELSE 'cancelled' END,
-                result = CASE WHEN j.cancel_requested_at IS NULL THEN h.r END,
-                result_summary = CASE WHEN j.cancel_requested_at IS NULL THEN h.s END,
-                artifacts_path = coalesce(h.a, j.artifacts_path),
-                lease_owner = NULL,
-                lease_until = NULL,
-                started_at = coalesce(j.started_at, j.claimed_at),
-                finished_at = p_now,
-                dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
-                updated_at = p_now
-            FROM held AS h
-            WHERE j.ctid = h.at
-            RETURNING j.id, j.cancel_requested_at
-        )
-        SELECT count(*), array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events)
-        INTO v_settled, v_odd, v_told
-        FROM ended AS e;
+        -- Somebody may write to a row while we wait for its lock: then it lies in a new place, which the waiting statement cannot see.
+        -- The lock is ours by now, so a second look finds it; without it a completion that met a heartbeat would count as lost.
+        FOR v_look IN 1..2 LOOP
+            WITH given AS MATERIALIZED (
+                SELECT g.i, g.t, g.r, g.s, g.a FROM json_to_recordset(v_done) AS g(i uuid, t bigint, r json, s text, a text) ORDER BY g.i
+            ), held AS MATERIALIZED (
+                SELECT k.at, g.r, g.s, g.a
+                FROM given AS g
+                CROSS JOIN LATERAL (
+                    SELECT j.ctid AS at
+                    FROM tenure.job AS j
+                    WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
+                    FOR UPDATE
+                ) AS k
+            ), ended AS (
+                UPDATE tenure.job AS j
+                SET state = CASE WHEN j.cancel_requested_at IS NULL THEN 'succeeded' ELSE 'cancelled' END,
+                    result = CASE WHEN j.cancel_requested_at IS NULL THEN h.r END,
+                    result_summary = CASE WHEN j.cancel_requested_at IS NULL THEN h.s END,
+                    artifacts_path = coalesce(h.a, j.artifacts_path),
+                    lease_owner = NULL,
+                    lease_until = NULL,
+                    started_at = coalesce(j.started_at, j.claimed_at),
+                    finished_at = p_now,
+                    dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
+                    updated_at = p_now
+                FROM held AS h
+                WHERE j.ctid = h.at
+                RETURNING j.id, j.cancel_requested_at
+            )
+            SELECT count(*), array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events)
+            INTO v_ended, v_ended_odd, v_ended_told
+            FROM ended AS e;
+            v_settled := v_settled + v_ended;
+            v_odd := v_odd || v_ended_odd;
+            v_told := v_told || v_ended_told;
+            EXIT WHEN v_settled >= json_array_length(v_done);
+        END LOOP;
         IF v_told IS NOT NULL THEN
             INSERT INTO tenure.event (at, kind, job_id, queue)
             SELECT p_now, CASE j.state WHEN 'succeeded' THEN 'completed' ELSE j.state END, j.id, j.queue
@@ -3417,8 +3406,7 @@ $$;
 
 -- cancelled_instead: completions of jobs that were asked to stop end as cancelled; their attempt is written down.
 CREATE OR REPLACE FUNCTION tenure.cancelled_instead(p_ids uuid[], p_now timestamptz) RETURNS json[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     INSERT INTO tenure.attempt (job_id, token, attempt, claimed_at, ended_at, outcome, failure_class, error)
@@ -3433,8 +3421,7 @@ $$;
 -- refused_completions: of these completions, those that did not count: lost. One that was taken in by an earlier try of the same
 -- request (succeeded under that very token) is no refusal.
 CREATE OR REPLACE FUNCTION tenure.refused_completions(p_done json) RETURNS json[]
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(array_agg(json_build_array(g.i, CASE WHEN j.state = 'cancelled' AND a.outcome = 'cancelled' THEN 'cancelled' END, NULL)), '{}')
     FROM json_to_recordset(p_done) AS g(i uuid, t bigint)
@@ -3450,8 +3437,7 @@ $$;
 --        "r", "s", "a": as for a completion, "jobs": an enqueue request, "events": [[kind, data]], "effects": [effect]}.
 -- Answers [id, state, run_at_us] for each but plain successes.
 CREATE OR REPLACE FUNCTION tenure.settle_rest(p_rest json, p_now timestamptz, p_cutoff timestamptz) RETURNS json[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_answers json[] := '{}';
@@ -3487,8 +3473,7 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.complete_with(
     p_job tenure.job, p_result json, p_summary text, p_artifacts text, p_jobs json, p_events json, p_effects json, p_now timestamptz
 ) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_effect json;
@@ -3525,8 +3510,7 @@ $$;
 -- settled_before: an outcome found no lease. If this very grant was already ended by its worker, a repeated request is answered as the
 -- first one was; otherwise the lease was lost.
 CREATE OR REPLACE FUNCTION tenure.settled_before(p_id uuid, p_token bigint, p_move text) RETURNS json[]
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     v_outcome text;

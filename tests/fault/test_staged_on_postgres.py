@@ -1,0 +1,141 @@
+"""Races on one row, staged with the winner holding it: the loser waits, and must then see what the winner left.
+
+SQLite has one writer, so there a loser never waits amid a statement; the unstaged races cover it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import psycopg
+import pytest
+
+from tenure.model.ids import JobId, WorkerId, new_job_id
+from tenure.model.job import Grant, NewJob
+from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
+from tenure.store.base import Claim, Enqueue, Heartbeat, Hold, Settle, Start, Store
+from tenure.store.reading import GetJobs
+from tests.conformance.engines import open_store, real_time_database
+from tests.fault.scale import PATIENCE
+from tests.servers import PostgresServer
+
+pytestmark = pytest.mark.postgres
+
+T = TypeVar("T")
+
+HEARTBEAT = "UPDATE tenure.job SET lease_until = lease_until + interval '1 second' WHERE id = %s"
+STOP = "UPDATE tenure.job SET cancel_requested_at = tenure.now() WHERE id = %s"
+
+
+@pytest.fixture
+def store(postgres_server: PostgresServer) -> Iterator[Store]:
+    url = real_time_database(postgres_server)
+    opened = open_store(url)
+    yield opened
+    opened.close()
+    postgres_server.drop_database(url)
+
+
+def a_grant(store: Store) -> Grant:
+    store.do(Enqueue([NewJob(id=new_job_id(), kind="work")]))
+    [grant] = store.do(Claim(WorkerId("w1"), ["default"], lease_seconds=600))
+    return grant
+
+
+@contextmanager
+def winner(store: Store, statement: str, job_id: JobId) -> Iterator[None]:
+    """Somebody writes to the row first, and commits when the block ends."""
+    with psycopg.connect(store.url) as connection:
+        connection.execute(statement.encode(), [job_id])
+        yield
+
+
+def loser(store: Store, statement: str, grant: Grant, act: Callable[[], T]) -> T:
+    """What `act` answers when it had to wait, amid its statement, for the winner to commit."""
+    with ThreadPoolExecutor(1) as pool:
+        with winner(store, statement, grant.id):
+            answer = pool.submit(act)
+            wait_until_somebody_waits(store.url)
+        return answer.result(PATIENCE)
+
+
+def wait_until_somebody_waits(url: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    with psycopg.connect(url, autocommit=True) as connection:
+        while time.monotonic() < deadline:
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            ).fetchone()
+            if row is not None and row[0] > 0:
+                return
+            time.sleep(0.005)
+    raise AssertionError("nobody waited for the row")
+
+
+ENDS: dict[str, tuple[Callable[[Grant], Outcome], str]] = {
+    "complete": (lambda grant: Completed(grant.id, grant.token), "succeeded"),
+    "complete with a result": (lambda grant: Completed(grant.id, grant.token, result="1"), "succeeded"),
+    "complete with a follow-up": (
+        lambda grant: Completed(grant.id, grant.token, jobs=(NewJob(id=new_job_id(), kind="next"),)),
+        "succeeded",
+    ),
+    "fail": (lambda grant: Failed(grant.id, grant.token, "boom"), "queued"),
+    "reject": (lambda grant: Rejected(grant.id, grant.token, "never"), "failed"),
+    "release": (lambda grant: Released(grant.id, grant.token), "queued"),
+    "suspend": (lambda grant: Suspended(grant.id, grant.token, "event"), "waiting"),
+    "stop": (lambda grant: Stopped(grant.id, grant.token), "cancelled"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_end_that_waited_for_a_heartbeat_is_taken_in(store: Store, name: str) -> None:
+    grant = a_grant(store)
+    outcome, expected = ENDS[name]
+
+    [settled] = loser(store, HEARTBEAT, grant, lambda: store.do(Settle([outcome(grant)])))
+
+    assert settled.state == expected
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_end_that_waited_for_a_request_to_stop_is_cancelled(store: Store, name: str) -> None:
+    grant = a_grant(store)
+    outcome, _ = ENDS[name]
+
+    [settled] = loser(store, STOP, grant, lambda: store.do(Settle([outcome(grant)])))
+
+    assert settled.state == "cancelled"
+    [job] = store.do(GetJobs([grant.id]))
+    assert job is not None
+    assert job.state == "cancelled"
+
+
+def test_a_heartbeat_that_waited_for_another_is_taken_in(store: Store) -> None:
+    grant = a_grant(store)
+
+    beat = loser(store, HEARTBEAT, grant, lambda: store.do(Heartbeat([Hold(grant.id, grant.token, progress="[1]")])))
+
+    assert beat.lost == frozenset()
+    [job] = store.do(GetJobs([grant.id]))
+    assert job is not None
+    assert job.progress == [1]
+
+
+def test_a_heartbeat_that_waited_for_a_request_to_stop_learns_of_it(store: Store) -> None:
+    grant = a_grant(store)
+
+    beat = loser(store, STOP, grant, lambda: store.do(Heartbeat([Hold(grant.id, grant.token)])))
+
+    assert (beat.lost, beat.cancel_requested) == (frozenset(), frozenset({grant.id}))
+
+
+def test_a_start_that_waited_for_a_heartbeat_is_taken_in(store: Store) -> None:
+    grant = a_grant(store)
+
+    [started] = loser(store, HEARTBEAT, grant, lambda: store.do(Start([Hold(grant.id, grant.token)])))
+
+    assert started.state == "running"
