@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tenure.errors import GateClosed, InvalidArgument
@@ -138,6 +140,17 @@ def test_a_closed_heartbeat_gate_is_an_error_when_there_is_nothing_else_to_do(st
 
     assert caught.value.gate == "heartbeat"
     assert store.do(ListWorkers()) == []
+
+
+def test_the_heartbeat_gate_of_a_profile_keeps_the_rows_of_its_own_workers_out(store: Subject) -> None:
+    set_gate(store, "default.heartbeat", is_open=False)
+
+    with pytest.raises(GateClosed) as caught:
+        store.do(Heartbeat([], worker=replace(WORKER, queues=["default"])))
+    store.do(Heartbeat([], worker=replace(WORKER, queues=[])))
+
+    assert caught.value.gate == "default.heartbeat"
+    assert len(store.do(ListWorkers())) == 1
 
 
 def test_an_exchange_settles_even_if_a_gate_refuses_its_claim(store: Subject) -> None:

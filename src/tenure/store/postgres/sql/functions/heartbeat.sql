@@ -61,14 +61,22 @@ BEGIN
 END
 $$;
 
--- beat_worker: the worker's own row. A closed heartbeat gate keeps it from being written, and is an error if that was all there was to do.
+-- beat_worker: the worker's own row. A closed heartbeat gate, its own or that of a profile it serves, keeps it from being written, and is an error if that was all there was to do.
 CREATE OR REPLACE FUNCTION tenure.beat_worker(p_worker json, p_alone boolean, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    v_gate text;
 BEGIN
-    IF EXISTS (SELECT 1 FROM tenure.gate AS g WHERE g.name = 'heartbeat' AND NOT g.is_open) THEN
+    SELECT min(g.name) INTO v_gate
+    FROM tenure.gate AS g
+    WHERE NOT g.is_open AND (g.name = 'heartbeat' OR g.name IN (
+        SELECT q.profile || '.heartbeat'
+        FROM tenure.queue AS q
+        WHERE q.name IN (SELECT s.name FROM json_array_elements_text(p_worker -> 'queues') AS s(name))));
+    IF v_gate IS NOT NULL THEN
         IF p_alone THEN
-            PERFORM tenure.refuse_gate('heartbeat', 'heartbeat');
+            PERFORM tenure.refuse_gate(v_gate, 'heartbeat');
         END IF;
         RETURN;
     END IF;

@@ -37,17 +37,14 @@ AS $$
 $$;
 
 -- has_key: whether a JSON value carries one of the keys, at any depth. For the payload guard.
--- In plpgsql, so that the planner cannot inline it: the CHECK that calls it is prepared anew by every insert and update.
 CREATE OR REPLACE FUNCTION tenure.has_key(p_value jsonb, p_keys text[]) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
-BEGIN
-    RETURN EXISTS (
+    SELECT EXISTS (
         SELECT 1
         FROM pg_catalog.jsonb_path_query(p_value, 'strict $.**?(@.type() == "object").keyvalue().key') AS found(name)
         WHERE (found.name #>> '{}') = ANY (p_keys)
-    );
-END
+    )
 $$;
 
 CREATE TABLE tenure.migration (
@@ -104,9 +101,6 @@ CREATE TABLE tenure.queue (
         AND coalesce(retain_seconds, 0) >= 0 AND coalesce(aging_seconds, 1) > 0
     )
 );
-
--- Empty unless somebody asked for lifecycle events: one look at it tells every move that there is nothing to write.
-CREATE INDEX queue_events_idx ON tenure.queue (name) WHERE events;
 
 -- A gate without a row is open.
 CREATE TABLE tenure.gate (
@@ -741,7 +735,8 @@ $$;
 
 -- open_queue: the queue's row, once its gates let `p_act` pass. Refuses an unknown queue with what is known.
 CREATE OR REPLACE FUNCTION tenure.open_queue(p_name text, p_act text) RETURNS tenure.queue
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_queue tenure.queue;
@@ -765,6 +760,7 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_unknown_queue(p_name text) RETURNS void
 LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION 'Queue % does not exist.', quote_literal(p_name) USING
@@ -776,6 +772,7 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_gate(p_gate text, p_act text) RETURNS void
 LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION 'Gate % is closed, so % is refused and nothing was changed.', quote_literal(p_gate), p_act USING
@@ -785,6 +782,7 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_forbidden_keys(p_jobs json, p_queue tenure.queue) RETURNS void
 LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_job uuid;
@@ -802,6 +800,7 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_missing_keys(p_jobs json, p_queue tenure.queue) RETURNS void
 LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_job uuid;
@@ -816,7 +815,8 @@ $$;
 
 -- notify: wake whoever waits for the queue. A hint: coalesced per transaction, sent only if somebody wants it.
 CREATE OR REPLACE FUNCTION tenure.notify(p_queue tenure.queue, p_when text) RETURNS void
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     IF (p_when = 'always' OR EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue.name))
@@ -1007,7 +1007,8 @@ $$;
 -- open_queues: the rows of the queues that may be claimed from now, in the order asked for. Paused ones are left out, and so are
 -- those whose own gate is closed, unless that leaves none. Refuses unknown queues, closed gates, and a lease out of bounds.
 CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision, p_is_loop boolean) RETURNS tenure.queue[]
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_queues tenure.queue[] := '{}';
@@ -1055,7 +1056,8 @@ $$;
 -- share_out: how many jobs each of several queues should give, if the next p_limit were taken by rank over all of them.
 -- Looks without locking; the claim then takes that many from each, skipping what others hold.
 CREATE OR REPLACE FUNCTION tenure.share_out(p_queues tenure.queue[], p_limit integer, p_kinds text[], p_affinity text[]) RETURNS integer[]
-LANGUAGE sql STABLE
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     WITH best AS (
         SELECT q.nth
@@ -1084,7 +1086,8 @@ $$;
 -- promote_due: make jobs claimable whose time has come; suspended ones with a time to wake among them. Bounded.
 -- p_after: everything before it was looked at already. Answers up to where everything has been looked at now.
 CREATE OR REPLACE FUNCTION tenure.promote_due(p_now timestamptz, p_after timestamptz, p_limit integer) RETURNS timestamptz
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_at tid[];
@@ -1113,7 +1116,8 @@ $$;
 
 -- set_waiter: whether the worker wants to be woken when jobs arrive in these queues.
 CREATE OR REPLACE FUNCTION tenure.set_waiter(p_worker text, p_queues json, p_wants boolean) RETURNS void
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     IF p_wants THEN
@@ -1129,7 +1133,8 @@ $$;
 
 -- regrant: jobs leased to this worker that it does not know of, because the reply to its claim was lost. Same token, lease as it is.
 CREATE OR REPLACE FUNCTION tenure.regrant(p_worker text, p_held json, p_limit integer, p_now timestamptz) RETURNS json[]
-LANGUAGE sql STABLE
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT coalesce(array_agg(json_build_array(h.queue, tenure.to_us(h.lease_until), h.state = 'running', json_build_array(
         json_build_array(h.id, h.kind, h.token, h.attempt, h.max_attempts, h.payload::text, h.priority, h.crashes, h.rank, tenure.to_us(h.run_at), NULL)))), '{}')
@@ -1158,7 +1163,8 @@ CREATE OR REPLACE FUNCTION tenure.claim_queue(
     p_now timestamptz, p_mark_rank bigint, p_mark_run_at timestamptz, p_mark_id uuid,
     OUT grants json, OUT granted integer, OUT marks json
 )
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_until timestamptz := p_now + coalesce(p_lease, p_queue.lease_seconds) * interval '1 second';
@@ -1345,6 +1351,9 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
 AS $$
 DECLARE
     v_group json;
@@ -1377,6 +1386,9 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
@@ -1454,6 +1466,10 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_bitmapscan = off
+SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
@@ -1493,7 +1509,8 @@ AS $$ SELECT tenure.exchange(json_build_object('outcomes', p_outcomes)) -> 'sett
 -- The attempt was counted at the claim and is not counted again. Rows that somebody works on are skipped: one guarded look,
 -- one write, under a lock. p_after: everything up to there was looked at before. Answers [id, token, state] for each.
 CREATE OR REPLACE FUNCTION tenure.expire_leases(p_now timestamptz, p_after timestamptz, p_limit integer, p_worker text) RETURNS json[]
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
@@ -1538,7 +1555,8 @@ AS $$ SELECT array_to_json(tenure.expire_leases(tenure.now(), NULL, coalesce((p_
 CREATE OR REPLACE FUNCTION tenure.find_duplicates(
     p_jobs json, p_inserted uuid[], p_queue tenure.queue, p_kind text, p_now timestamptz, p_notify text
 ) RETURNS json
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_found json[] := '{}';
@@ -1608,7 +1626,8 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.finish(
     p_job tenure.job, p_move text, p_class text, p_error text, p_delay double precision, p_waiting_for text, p_now timestamptz
 ) RETURNS text
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_queue tenure.queue;
@@ -1690,7 +1709,8 @@ $$;
 
 -- bury: the dead letter of a job that has just died, in the same transaction.
 CREATE OR REPLACE FUNCTION tenure.bury(p_job tenure.job, p_state text, p_class text, p_error text, p_now timestamptz) RETURNS void
-LANGUAGE sql
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     INSERT INTO tenure.dead_letter (
         job_id, token, queue, profile, kind, state, payload, forbidden_keys, source_ref, target_ref, payload_ref, idempotency_key,
@@ -1709,6 +1729,7 @@ $$;
 -- backoff_seconds: min(cap, base × f(n)), then jitter, which only lengthens. A job's own backoff wins over its queue's.
 CREATE OR REPLACE FUNCTION tenure.backoff_seconds(p_queue tenure.queue, p_own json, p_attempt integer) RETURNS double precision
 LANGUAGE sql VOLATILE PARALLEL SAFE
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT least(p.cap, p.base * CASE p.shape
             WHEN 'none' THEN 0
@@ -1749,7 +1770,8 @@ $$;
 -- answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
 -- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
 CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_worker text := p_claim ->> 'worker';
@@ -1808,7 +1830,8 @@ CREATE OR REPLACE FUNCTION tenure.claim_marked(
     p_queue tenure.queue, p_worker text, p_limit integer, p_kinds text[], p_affinity text[], p_lease double precision,
     p_now timestamptz, p_marks json, OUT grants json[], OUT granted integer, OUT marks json
 )
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_mark json;
@@ -1943,14 +1966,22 @@ BEGIN
 END
 $$;
 
--- beat_worker: the worker's own row. A closed heartbeat gate keeps it from being written, and is an error if that was all there was to do.
+-- beat_worker: the worker's own row. A closed heartbeat gate, its own or that of a profile it serves, keeps it from being written, and is an error if that was all there was to do.
 CREATE OR REPLACE FUNCTION tenure.beat_worker(p_worker json, p_alone boolean, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    v_gate text;
 BEGIN
-    IF EXISTS (SELECT 1 FROM tenure.gate AS g WHERE g.name = 'heartbeat' AND NOT g.is_open) THEN
+    SELECT min(g.name) INTO v_gate
+    FROM tenure.gate AS g
+    WHERE NOT g.is_open AND (g.name = 'heartbeat' OR g.name IN (
+        SELECT q.profile || '.heartbeat'
+        FROM tenure.queue AS q
+        WHERE q.name IN (SELECT s.name FROM json_array_elements_text(p_worker -> 'queues') AS s(name))));
+    IF v_gate IS NOT NULL THEN
         IF p_alone THEN
-            PERFORM tenure.refuse_gate('heartbeat', 'heartbeat');
+            PERFORM tenure.refuse_gate(v_gate, 'heartbeat');
         END IF;
         RETURN;
     END IF;
@@ -2364,7 +2395,8 @@ CREATE OR REPLACE FUNCTION tenure.pick(
     p_queue tenure.queue, p_limit integer, p_kinds text[], p_affinity text[],
     p_mark_rank bigint, p_mark_run_at timestamptz, p_mark_id uuid
 ) RETURNS tid[]
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     IF p_queue.concurrency IS NOT NULL OR p_queue.concurrency_per_key IS NOT NULL THEN
@@ -2407,7 +2439,8 @@ $$;
 -- Exact across machines: whoever picks from such a queue holds its advisory lock until the commit, so counts cannot cross.
 -- Looks at the first 5,000 claimable rows; a key whose jobs fill them all lets the rest wait until it has room.
 CREATE OR REPLACE FUNCTION tenure.pick_limited(p_queue tenure.queue, p_limit integer, p_kinds text[], p_affinity text[]) RETURNS tid[]
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_room bigint := p_limit;
@@ -3437,7 +3470,8 @@ $$;
 --        "r", "s", "a": as for a completion, "jobs": an enqueue request, "events": [[kind, data]], "effects": [effect]}.
 -- Answers [id, state, run_at_us] for each but plain successes.
 CREATE OR REPLACE FUNCTION tenure.settle_rest(p_rest json, p_now timestamptz, p_cutoff timestamptz) RETURNS json[]
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_answers json[] := '{}';
@@ -3473,7 +3507,8 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.complete_with(
     p_job tenure.job, p_result json, p_summary text, p_artifacts text, p_jobs json, p_events json, p_effects json, p_now timestamptz
 ) RETURNS void
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_effect json;
@@ -3510,7 +3545,8 @@ $$;
 -- settled_before: an outcome found no lease. If this very grant was already ended by its worker, a repeated request is answered as the
 -- first one was; otherwise the lease was lost.
 CREATE OR REPLACE FUNCTION tenure.settled_before(p_id uuid, p_token bigint, p_move text) RETURNS json[]
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_outcome text;

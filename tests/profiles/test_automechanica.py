@@ -1,0 +1,291 @@
+"""Specification 001, AutoMechanica: each rule as given, when, then. What logins may do is in test_agents."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tenure import Forbidden, InvalidArgument, LeaseLost
+from tenure.model.ids import new_worker_id
+from tests.profiles.ground import Ground
+
+VIEW = "automechanica.tasks"
+COLUMNS = (
+    "id workflow_id agent_name task_type payload priority status attempts max_attempts available_at lease_owner "
+    "lease_expires_at error_info created_at updated_at"
+).split()
+WORKFLOW = "0192f0c1-2b3c-7def-8123-456789abcdef"
+
+
+def create(ground: Ground, **fields: Any) -> str:
+    task = {"agent_name": "FitmentAgent", "task_type": "generate_fitment", "payload": {"sku": 7}}
+    return ground.app.create_task(task | fields).id
+
+
+def shown(ground: Ground, task_id: str) -> dict[str, Any]:
+    return ground.row(VIEW, "id = ?", task_id)
+
+
+def info(row: dict[str, Any]) -> Any:
+    return json.loads(row["error_info"]) if isinstance(row["error_info"], str) else row["error_info"]
+
+
+def test_tasks_has_the_columns_of_the_specification_in_its_order(ground: Ground) -> None:
+    create(ground)
+
+    assert list(ground.row(VIEW)) == COLUMNS
+
+
+def test_create_task_takes_the_structured_definition_of_the_orchestrator(ground: Ground) -> None:
+    task_id = ground.app.create_task(
+        {
+            "workflow_id": WORKFLOW,
+            "agent_name": "FitmentAgent",
+            "task_type": "generate_fitment",
+            "payload": {"sku": 7},
+            "priority": 0,
+            "max_attempts": 3,
+        }
+    ).id
+
+    row = shown(ground, task_id)
+    assert (str(row["workflow_id"]), row["agent_name"], row["task_type"]) == (
+        WORKFLOW,
+        "FitmentAgent",
+        "generate_fitment",
+    )
+    assert (row["priority"], row["status"], row["attempts"], row["max_attempts"]) == (0, "pending", 0, 3)
+
+
+def test_create_task_names_what_is_wrong(ground: Ground) -> None:
+    with pytest.raises(InvalidArgument, match="agent_nam"):
+        ground.app.create_task({"agent_nam": "A", "task_type": "t"})
+    with pytest.raises(InvalidArgument, match="priority"):
+        create(ground, priority=4)
+    with pytest.raises(Forbidden, match="outbox"):
+        create(ground, agent_name="outbox")
+
+    assert ground.rows(VIEW) == []
+
+
+def test_an_agents_queue_is_made_with_its_first_task_by_the_policy(ground: Ground) -> None:
+    create(ground, agent_name="PricingAgent")
+
+    (queue,) = ground.app.queues("PricingAgent")
+    assert (queue.policy.profile, queue.policy.lease_seconds, queue.policy.priority_order) == (
+        "automechanica",
+        30.0,
+        "low",
+    )
+
+
+def test_a_plain_insert_creates_a_task_and_its_agents_queue(ground: Ground) -> None:
+    ground.execute(
+        f"INSERT INTO {ground.view(VIEW)} (agent_name, task_type, payload, workflow_id) "
+        f"VALUES ('SeoAgent', 'refresh', '{{}}', '{WORKFLOW}')"
+    )
+
+    row = ground.row(VIEW)
+    assert (row["agent_name"], row["priority"], row["max_attempts"]) == ("SeoAgent", 2, 3)
+    assert str(row["workflow_id"]) == WORKFLOW
+    assert ground.app.queues("SeoAgent")[0].policy.backoff.power == 2
+
+
+def test_lower_numbers_go_first_and_equal_ones_by_age(ground: Ground) -> None:
+    low, medium, critical, high, critical_too = (create(ground, priority=p) for p in (3, 2, 0, 1, 0))
+
+    order = [ground.claim("FitmentAgent", worker=f"w{n}").id for n in range(5)]
+
+    assert order == [critical, critical_too, high, medium, low]
+
+
+def test_the_life_of_a_task_is_pending_leased_running_completed(ground: Ground) -> None:
+    task_id = create(ground)
+    seen = [shown(ground, task_id)["status"]]
+
+    grant = ground.claim("FitmentAgent", worker="host-1-a")
+    row = shown(ground, task_id)
+    seen.append(row["status"])
+    assert row["lease_owner"] == "host-1-a"
+    assert (grant.lease_until - ground.clock.now()).total_seconds() == pytest.approx(30)
+    ground.app.start(grant)
+    seen.append(shown(ground, task_id)["status"])
+    ground.app.complete(grant)
+    seen.append(shown(ground, task_id)["status"])
+
+    assert seen == ["pending", "leased", "running", "completed"]
+
+
+def test_a_failure_waits_attempts_squared_times_five_seconds_and_the_third_is_the_end(ground: Ground) -> None:
+    task_id = create(ground)
+
+    waits = []
+    for _ in range(2):
+        settled = ground.app.fail(ground.claim("FitmentAgent"), "no fit")
+        assert settled.run_at_us is not None
+        waits.append(settled.run_at_us / 1e6 - ground.clock.now().timestamp())
+        assert shown(ground, task_id)["status"] == "pending"
+        assert ground.app.claim(worker="w", queues="FitmentAgent") == []
+        ground.clock.advance(waits[-1])
+    ground.app.fail(ground.claim("FitmentAgent"), "no fit")
+
+    assert waits == pytest.approx([5, 20], abs=1e-3)
+    assert shown(ground, task_id)["status"] == "dead"
+    policy = ground.app.queues("FitmentAgent")[0].policy
+    assert [policy.backoff.delay_seconds(n) for n in (1, 2, 3)] == [5, 20, 45]
+
+
+def test_a_dead_task_shows_error_agent_type_payload_and_attempts(ground: Ground) -> None:
+    task_id = create(ground, max_attempts=1)
+
+    ground.app.fail(ground.claim("FitmentAgent"), "KeyError: 'sku'")
+
+    row = ground.row(VIEW, "status = 'dead'")
+    assert str(row["id"]) == task_id
+    assert info(row) == {"class": "error", "message": "KeyError: 'sku'"}
+    assert (row["agent_name"], row["task_type"], row["attempts"]) == ("FitmentAgent", "generate_fitment", 1)
+    assert row["payload"] in ({"sku": 7}, '{"sku":7}', '{"sku": 7}')
+    (letter,) = ground.app.dead_letters(job_id=task_id)
+    assert (letter.queue, letter.kind, letter.payload, letter.attempts) == (
+        "FitmentAgent",
+        "generate_fitment",
+        {"sku": 7},
+        1,
+    )
+
+
+def test_a_dead_task_can_be_revived_by_hand_with_all_its_attempts(ground: Ground) -> None:
+    task_id = create(ground, max_attempts=1)
+    ground.app.fail(ground.claim("FitmentAgent"), "no")
+
+    ground.app.revive(task_id, reason="the supplier is back")
+
+    row = shown(ground, task_id)
+    assert (row["status"], row["attempts"], row["error_info"]) == ("pending", 0, None)
+    assert ground.claim("FitmentAgent").id == task_id
+
+
+def test_a_lease_without_heartbeat_runs_out_and_the_task_is_eligible_again(ground: Ground) -> None:
+    task_id = create(ground)
+    lost = ground.claim("FitmentAgent", worker="w1")
+
+    ground.clock.advance(31)
+    again = ground.claim("FitmentAgent", worker="w2")
+
+    assert (again.id, again.attempt) == (task_id, 2)
+    with pytest.raises(LeaseLost):
+        ground.app.complete(lost)
+
+
+def test_a_heartbeat_keeps_the_lease(ground: Ground) -> None:
+    create(ground)
+    grant = ground.claim("FitmentAgent")
+
+    for _ in range(5):
+        ground.clock.advance(20)
+        assert not ground.app.heartbeat(grant).lost
+
+    assert ground.app.claim(worker="w2", queues="FitmentAgent") == []
+    ground.app.complete(grant)
+
+
+def test_a_task_that_kills_its_worker_dies_after_max_attempts(ground: Ground) -> None:
+    task_id = create(ground)
+
+    for _ in range(3):
+        ground.claim("FitmentAgent")
+        ground.clock.advance(31)
+    ground.app.reap()
+
+    row = shown(ground, task_id)
+    assert (row["status"], row["attempts"]) == ("dead", 3)
+    assert info(row)["class"] == "crash"
+
+
+def test_agents_work_in_parallel_and_no_task_is_given_out_twice(ground: Ground) -> None:
+    made = {create(ground) for _ in range(20)}
+
+    claimed = [grant.id for n in range(4) for grant in ground.app.claim(worker=f"w{n}", queues="FitmentAgent", limit=5)]
+
+    assert sorted(claimed) == sorted(made)
+
+
+def test_a_workers_claim_is_limited_to_its_own_agent(ground: Ground) -> None:
+    create(ground, agent_name="FitmentAgent")
+
+    create(ground, agent_name="PricingAgent")
+
+    assert ground.claim("PricingAgent").queue == "PricingAgent"
+    assert ground.app.claim(worker="w", queues="PricingAgent") == []
+
+
+def test_a_worker_id_is_host_process_and_something_random() -> None:
+    first, second = new_worker_id(), new_worker_id()
+
+    assert re.fullmatch(r".+-\d+-[0-9a-z]+", first)
+    assert first != second
+    assert first.rpartition("-")[0] == second.rpartition("-")[0]
+
+
+@pytest.mark.parametrize("view", ["workflows", "task_queue_metrics", "agent_events", "embedding_jobs"])
+def test_the_other_views_stand_and_are_empty(ground: Ground, view: str) -> None:
+    assert ground.rows(f"automechanica.{view}") == []
+
+
+def test_the_other_views_read_what_is_there(ground: Ground) -> None:
+    now = "tenure.now()" if ground.engine == "postgres" else "1767225600000000"
+    dot = "." if ground.engine == "postgres" else "_"
+    ground.execute(
+        f"INSERT INTO tenure{dot}workflow (id, kind, created_at, updated_at) VALUES ('{WORKFLOW}', 'order', {now}, {now})"
+    )
+    ground.execute(f"INSERT INTO tenure{dot}agent_event (at, agent, kind, job_id) VALUES ({now}, 'A', 'done', NULL)")
+    ground.execute(
+        f"INSERT INTO tenure{dot}metric (minute, queue, profile, created, completed, failed, latency_seconds) "
+        f"VALUES ({now}, 'A', 'automechanica', 5, 3, 1, 6)"
+    )
+    create(ground, agent_name="EmbeddingAgent", task_type="embedding", payload={"agent_event_id": 7})
+
+    assert ground.row("automechanica.workflows")["status"] == "running"
+    assert ground.row("automechanica.agent_events")["agent_name"] == "A"
+    assert ground.row("automechanica.embedding_jobs")["agent_event_id"] == 7
+    metric = ground.row("automechanica.task_queue_metrics")
+    assert (metric["tasks_created"], metric["tasks_completed"], metric["tasks_failed"]) == (5, 3, 1)
+    assert (metric["average_latency"], metric["error_rates_per_agent"]) == (2, 0.25)
+    assert "worker_heartbeat_delay" in metric
+
+
+@pytest.mark.postgres
+def test_the_claim_query_of_section_4_runs_as_printed_and_finds_what_would_be_claimed(server_ground: Ground) -> None:
+    create(server_ground, priority=3)
+    create(server_ground, priority=1, agent_name="PricingAgent")
+    wanted = create(server_ground, priority=0)
+
+    server_ground.execute("SET search_path = automechanica")
+    found = server_ground.execute(
+        """
+        SELECT *
+        FROM tasks
+        WHERE status = 'pending'
+          AND available_at <= now()
+        ORDER BY priority, created_at
+        FOR UPDATE SKIP LOCKED
+        LIMIT 1;
+        """
+    )
+    server_ground.execute("RESET search_path")
+
+    assert [str(row["id"]) for row in found] == [wanted]
+    assert server_ground.claim("FitmentAgent").id == wanted
+
+
+@pytest.mark.postgres
+def test_an_update_of_tasks_is_refused_with_the_functions_to_use(server_ground: Ground) -> None:
+    create(server_ground)
+
+    with pytest.raises(Exception, match="not changed by UPDATE"):
+        server_ground.execute(f"UPDATE {VIEW} SET status = 'leased', lease_owner = 'w'")
+
+    assert server_ground.row(VIEW)["status"] == "pending"
