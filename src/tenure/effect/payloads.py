@@ -63,6 +63,16 @@ class DeleteFile(Payload):
     requireExists: bool = False  # noqa: N815 - the specification's word
 
 
+class OutboxWrite(Payload):
+    """The whole content of a data file, as one numbered change left it. Made by the outbox, not by hand."""
+
+    path: RelativePath
+    content: str
+    version: Annotated[int, Field(ge=1)]
+    change: str
+    followers: list[dict[str, Any]] = Field(default_factory=list)
+
+
 class SyncAws(Payload):
     """Make an AWS resource be as `config` says, or be gone."""
 
