@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples").glob("*/main.py")])
 PAGES = [
     path
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -53,7 +53,7 @@ def run(script: Path, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=[path.name for path in EXAMPLES])
+@pytest.mark.parametrize("example", EXAMPLES, ids=[str(path.relative_to(ROOT / "examples")) for path in EXAMPLES])
 def test_an_example_runs_in_an_empty_folder(example: Path, tmp_path: Path) -> None:
     assert run(example, tmp_path).strip()
 

@@ -218,6 +218,13 @@ def test_numbers_go_on_although_another_clock_is_ahead(bed: Bed, monkeypatch: py
     assert (bed.file(), sorted(job.id for job in jobs)) == ({"n": 4}, [job.id for job in jobs])
 
 
+def test_a_queue_that_forgets_keys_is_refused(bed: Bed) -> None:
+    bed.app.set_queue("outbox", key_scope="active")
+
+    with pytest.raises(tenure.ConfigError, match="forever"):
+        bed.add()
+
+
 async def _twice(outbox: Outbox) -> Any:
     await outbox.aupdate("a.json", lambda *_: {"n": 1})
     return await outbox.aread("a.json")

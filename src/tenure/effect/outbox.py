@@ -39,7 +39,7 @@ from tenure.model.job import Enqueued, Job, NewJob
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import State
 from tenure.store.base import Request
-from tenure.store.reading import ListJobs, Page
+from tenure.store.reading import ListJobs, ListQueues, Page
 
 if TYPE_CHECKING:
     from tenure.effect.payloads import OutboxWrite
@@ -104,6 +104,7 @@ class Outbox:
         self._kind = kind
         self._terms = Terms(queue, QueuePolicy(key_scope="forever"))
         self._app: Desk | None = None
+        self._is_checked = False
 
     def install(self, app: Host) -> None:
         """Called by `app.use`."""
@@ -140,6 +141,7 @@ class Outbox:
             was accepted is unknown: `read` tells.
         """
         app = self._desk()
+        self._check_queue(app)
         for _ in range(TRIES):
             newest = self._newest(path)
             data = copy.deepcopy(self.read(path))
@@ -234,6 +236,18 @@ class Outbox:
         request = ListJobs(states=_LIVE, kinds=(self._kind,), workflow_id=self._group(path), limit=1)
         page: Page[Job] = call(ctx, request)
         return bool(page.items) and page.items[0].id > ctx.id
+
+    def _check_queue(self, app: Desk) -> None:
+        """Numbers are only safe where a key counts for ever. Looked at once; a queue that is not there is made so."""
+        if self._is_checked:
+            return
+        rows = app.do(ListQueues([self._terms.queue]))
+        if rows and rows[0].policy.key_scope != "forever":
+            raise ConfigError(
+                f"Queue {self._terms.queue!r} forgets keys, so an outbox on it could lose changes. Give the outbox a "
+                "queue of its own, or set key_scope to 'forever'."
+            )
+        self._is_checked = bool(rows)
 
     def _group(self, path: str) -> str:
         """What the jobs of one file have in common, and are found by: an id made of kind and path."""
