@@ -8,7 +8,7 @@ URL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-postgres check test test-quick bench chaos screens
+.PHONY: docs help setup demo demo-postgres check test test-quick bench chaos screens
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -30,10 +30,15 @@ demo: $(STAMP) ## Show Tenure at work on a SQLite file (another store: URL=postg
 demo-postgres: $(STAMP) ## The same on PostgreSQL, started for the demo and stopped after it
 	$(BIN)/tenure demo --postgres $(ARGS)
 
-check: $(STAMP) ## Lint, format and types
+docs: $(STAMP) ## Write the generated parts of the docs anew
+	$(BIN)/python -m docs.generate
+	$(BIN)/python -m tenure.cli.reference > docs/reference/cli.md
+
+check: $(STAMP) ## Lint, format, types, generated files fresh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m docs.generate --check
 
 test: $(STAMP) ## Run all tests, on both engines (a part of them: ARGS='tests/unit -k house')
 	$(BIN)/pytest $(ARGS)

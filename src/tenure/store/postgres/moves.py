@@ -60,8 +60,14 @@ def enqueue_call(request: Enqueue) -> tuple[str, tuple[str, ...]]:
     if len(groups) == 1 and not request.create_queues:
         [((queue, kind), rows)] = groups.items()
         if (queue + kind).isprintable():  # an argument of its own would end at a NUL; inside JSON it is refused
-            return "enqueue_group", (queue, kind, str(len(rows)), f"[{','.join(rows)}]")
+            plain = "true" if all(_is_plain(job) for job in request.jobs) else "false"
+            return "enqueue_group", (queue, kind, str(len(rows)), f"[{','.join(rows)}]", "", plain)
     return "enqueue", (_enqueue_json(groups, request, None),)
+
+
+def _is_plain(job: NewJob) -> bool:
+    """Nothing but a payload, and perhaps a priority and a number of attempts."""
+    return job.key is None and job.delay_seconds is None and job.run_at is None and _rarely_set(job) == _NOTHING_SET
 
 
 def encode_enqueue(request: Enqueue, notify: str | None = None) -> str:

@@ -3,8 +3,7 @@
 -- open_queues: the rows of the queues that may be claimed from now, in the order asked for. Paused ones are left out, and so are
 -- those whose own gate is closed, unless that leaves none. Refuses unknown queues, closed gates, and a lease out of bounds.
 CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision, p_is_loop boolean) RETURNS tenure.queue[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_queues tenure.queue[] := '{}';
@@ -52,8 +51,7 @@ $$;
 -- share_out: how many jobs each of several queues should give, if the next p_limit were taken by rank over all of them.
 -- Looks without locking; the claim then takes that many from each, skipping what others hold.
 CREATE OR REPLACE FUNCTION tenure.share_out(p_queues tenure.queue[], p_limit integer, p_kinds text[], p_affinity text[]) RETURNS integer[]
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql STABLE
 AS $$
     WITH best AS (
         SELECT q.nth
@@ -82,8 +80,7 @@ $$;
 -- promote_due: make jobs claimable whose time has come; suspended ones with a time to wake among them. Bounded.
 -- p_after: everything before it was looked at already. Answers up to where everything has been looked at now.
 CREATE OR REPLACE FUNCTION tenure.promote_due(p_now timestamptz, p_after timestamptz, p_limit integer) RETURNS timestamptz
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_at tid[];
@@ -112,8 +109,7 @@ $$;
 
 -- set_waiter: whether the worker wants to be woken when jobs arrive in these queues.
 CREATE OR REPLACE FUNCTION tenure.set_waiter(p_worker text, p_queues json, p_wants boolean) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF p_wants THEN
@@ -129,8 +125,7 @@ $$;
 
 -- regrant: jobs leased to this worker that it does not know of, because the reply to its claim was lost. Same token, lease as it is.
 CREATE OR REPLACE FUNCTION tenure.regrant(p_worker text, p_held json, p_limit integer, p_now timestamptz) RETURNS json[]
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(array_agg(json_build_array(h.queue, tenure.to_us(h.lease_until), h.state = 'running', json_build_array(
         json_build_array(h.id, h.kind, h.token, h.attempt, h.max_attempts, h.payload::text, h.priority, h.crashes, h.rank, tenure.to_us(h.run_at), NULL)))), '{}')

@@ -1,28 +1,71 @@
 -- enqueue_group: the jobs of one queue and kind, p_count of them, as enqueue takes them. A door of its own for the common case: the jobs
 -- are then read once, and nothing around them. Answers null if all are new, else [[id, id of the holder], …] for those that are not.
-CREATE OR REPLACE FUNCTION tenure.enqueue_group(p_queue text, p_kind text, p_count integer, p_jobs json, p_notify text DEFAULT NULL) RETURNS json
+-- p_is_plain promises that no job has a key, a time or anything rare: then the statement is short, and so is getting it ready.
+CREATE OR REPLACE FUNCTION tenure.enqueue_group(
+    p_queue text, p_kind text, p_count integer, p_jobs json, p_notify text DEFAULT NULL, p_is_plain boolean DEFAULT false
+) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
-    v_queue tenure.queue;
-    v_inserted uuid[];
+    v_queue tenure.queue := tenure.open_queue(p_queue, 'enqueue');
+    -- rank = step × priority + offset; with aging, a step of priority is worth some time, and the offset is the time.
+    v_step bigint := CASE v_queue.priority_order WHEN 'high' THEN -1 ELSE 1 END
+        * CASE WHEN v_queue.aging_seconds IS NULL THEN 1 ELSE (v_queue.aging_seconds * 1000000)::bigint END;
+    v_offset bigint := CASE WHEN v_queue.aging_seconds IS NULL THEN 0 ELSE tenure.to_us(v_now) END;
+    v_inserted integer;
+    v_ids uuid[];
     v_any_due boolean;
 BEGIN
-    v_queue := tenure.open_queue(p_queue, 'enqueue');
     IF v_queue.forbidden_keys IS NOT NULL THEN
         PERFORM tenure.refuse_forbidden_keys(p_jobs, v_queue);
     END IF;
     IF v_queue.key_required THEN
         PERFORM tenure.refuse_missing_keys(p_jobs, v_queue);
     END IF;
+    IF p_is_plain AND NOT v_queue.events THEN
+        INSERT INTO tenure.job (
+            id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile, payload, forbidden_keys
+        )
+        SELECT
+            g.i, v_step * coalesce(g.r, v_queue.priority_default) + v_offset, v_now, v_now, v_now,
+            coalesce(g.r, v_queue.priority_default), coalesce(g.m, v_queue.max_attempts), true,
+            p_queue, p_kind, v_queue.profile, coalesce(g.p, 'null'), v_queue.forbidden_keys
+        FROM json_to_recordset(p_jobs) AS g(i uuid, p json, r integer, m integer)
+        ON CONFLICT DO NOTHING;
+        GET DIAGNOSTICS v_inserted = ROW_COUNT;
+        IF v_inserted > 0 THEN
+            PERFORM tenure.notify(v_queue, p_notify);
+        END IF;
+        RETURN NULL;  -- without keys only an id can be taken: by an earlier try of this very request
+    END IF;
 
+    SELECT i.ids, i.any_due INTO v_ids, v_any_due
+    FROM tenure.insert_jobs(v_queue, p_kind, p_jobs, v_step, v_offset, v_now) AS i;
+    IF v_queue.events AND v_ids IS NOT NULL THEN
+        INSERT INTO tenure.event (at, kind, job_id, queue) SELECT v_now, 'queued', i.id, v_queue.name FROM unnest(v_ids) AS i(id);
+    END IF;
+    IF v_any_due THEN
+        PERFORM tenure.notify(v_queue, p_notify);
+    END IF;
+    IF coalesce(cardinality(v_ids), 0) = p_count THEN
+        RETURN NULL;
+    END IF;
+    RETURN tenure.find_duplicates(p_jobs, v_ids, v_queue, p_kind, v_now, p_notify);
+END
+$$;
+
+-- insert_jobs: the rows of jobs that may have keys, times and rare columns. Slots are taken in one order, so that two batches with the same
+-- keys cannot wait for each other in a circle. Answers the ids that are new.
+CREATE OR REPLACE FUNCTION tenure.insert_jobs(
+    p_queue tenure.queue, p_kind text, p_jobs json, p_step bigint, p_offset bigint, p_now timestamptz, OUT ids uuid[], OUT any_due boolean
+)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_prefix text := tenure.slot_of(p_queue.key_scope, p_queue.key_space, p_queue.profile, p_kind, '');
+BEGIN
     WITH created AS (
         INSERT INTO tenure.job (
             id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile,
@@ -31,45 +74,27 @@ BEGIN
             requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, artifacts_path
         )
         SELECT
-            g.i,
-            tenure.rank_of(coalesce(g.r, v_queue.priority_default), v_queue.priority_order, v_queue.aging_seconds, v_now),
-            due.run_at, v_now, v_now,
-            coalesce(g.r, v_queue.priority_default),
-            coalesce(g.m, v_queue.max_attempts),
-            due.run_at <= v_now,
-            v_queue.name, p_kind, v_queue.profile,
-            coalesce(g.p, 'null'),
-            CASE WHEN g.k IS NOT NULL THEN tenure.payload_hash(coalesce(g.p, 'null')) END,
-            g.k,
-            CASE WHEN g.k IS NOT NULL THEN tenure.slot_of(v_queue.key_scope, v_queue.key_space, v_queue.profile, p_kind, g.k) END,
-            v_queue.forbidden_keys,
+            g.i, p_step * g.priority + p_offset, g.run_at, p_now, p_now, g.priority, coalesce(g.m, p_queue.max_attempts),
+            g.run_at <= p_now, p_queue.name, p_kind, p_queue.profile,
+            g.payload, CASE WHEN g.k IS NOT NULL THEN tenure.payload_hash(g.payload) END, g.k, v_prefix || g.k, p_queue.forbidden_keys,
             g.x ->> 'affinity_key', g.x ->> 'concurrency_key', g.x ->> 'source_ref', g.x ->> 'target_ref', g.x ->> 'payload_ref',
             g.x ->> 'actor', (g.x ->> 'created_by_user_id')::uuid, (g.x ->> 'requested_by_user_id')::uuid, g.x ->> 'tenant',
             (g.x ->> 'workflow_id')::uuid, (g.x ->> 'parent_id')::uuid, (g.x ->> 'run_id')::uuid, g.x ->> 'trace',
             g.x -> 'backoff', g.x ->> 'artifacts_path'
-        FROM json_to_recordset(p_jobs) AS g(i uuid, p json, r integer, k text, m integer, a bigint, d double precision, x json)
-        CROSS JOIN LATERAL (
-            SELECT CASE
-                WHEN g.d IS NOT NULL THEN v_now + g.d * interval '1 second'
-                WHEN g.a IS NOT NULL THEN tenure.from_us(g.a)
-                ELSE v_now
-            END AS run_at
-        ) AS due
+        FROM (
+            SELECT r.i, r.k, r.m, r.x, coalesce(r.p, 'null') AS payload, coalesce(r.r, p_queue.priority_default) AS priority,
+                CASE
+                    WHEN r.d IS NOT NULL THEN p_now + r.d * interval '1 second'
+                    WHEN r.a IS NOT NULL THEN tenure.from_us(r.a)
+                    ELSE p_now
+                END AS run_at
+            FROM json_to_recordset(p_jobs) AS r(i uuid, p json, r integer, k text, m integer, a bigint, d double precision, x json)
+            OFFSET 0
+        ) AS g
         ORDER BY g.k, g.i
         ON CONFLICT DO NOTHING
         RETURNING id, is_due
     )
-    SELECT array_agg(created.id), bool_or(created.is_due) INTO v_inserted, v_any_due FROM created;
-
-    IF v_queue.events AND v_inserted IS NOT NULL THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue) SELECT v_now, 'queued', i.id, v_queue.name FROM unnest(v_inserted) AS i(id);
-    END IF;
-    IF v_any_due THEN
-        PERFORM tenure.notify(v_queue, p_notify);
-    END IF;
-    IF coalesce(cardinality(v_inserted), 0) = p_count THEN
-        RETURN NULL;
-    END IF;
-    RETURN tenure.find_duplicates(p_jobs, v_inserted, v_queue, p_kind, v_now, p_notify);
+    SELECT array_agg(c.id), bool_or(c.is_due) INTO ids, any_due FROM created AS c;
 END
 $$;

@@ -2,8 +2,7 @@
 -- The attempt was counted at the claim and is not counted again. Rows that somebody works on are skipped: one guarded look,
 -- one write, under a lock. p_after: everything up to there was looked at before. Answers [id, token, state] for each.
 CREATE OR REPLACE FUNCTION tenure.expire_leases(p_now timestamptz, p_after timestamptz, p_limit integer, p_worker text) RETURNS json[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);

@@ -5,8 +5,7 @@
 CREATE OR REPLACE FUNCTION tenure.find_duplicates(
     p_jobs json, p_inserted uuid[], p_queue tenure.queue, p_kind text, p_now timestamptz, p_notify text
 ) RETURNS json
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_found json[] := '{}';

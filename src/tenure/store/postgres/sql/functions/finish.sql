@@ -7,8 +7,7 @@
 CREATE OR REPLACE FUNCTION tenure.finish(
     p_job tenure.job, p_move text, p_class text, p_error text, p_delay double precision, p_waiting_for text, p_now timestamptz
 ) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_queue tenure.queue;
@@ -90,8 +89,7 @@ $$;
 
 -- bury: the dead letter of a job that has just died, in the same transaction.
 CREATE OR REPLACE FUNCTION tenure.bury(p_job tenure.job, p_state text, p_class text, p_error text, p_now timestamptz) RETURNS void
-LANGUAGE sql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql
 AS $$
     INSERT INTO tenure.dead_letter (
         job_id, token, queue, profile, kind, state, payload, forbidden_keys, source_ref, target_ref, payload_ref, idempotency_key,
@@ -110,7 +108,6 @@ $$;
 -- backoff_seconds: min(cap, base × f(n)), then jitter, which only lengthens. A job's own backoff wins over its queue's.
 CREATE OR REPLACE FUNCTION tenure.backoff_seconds(p_queue tenure.queue, p_own json, p_attempt integer) RETURNS double precision
 LANGUAGE sql VOLATILE PARALLEL SAFE
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT least(p.cap, p.base * CASE p.shape
             WHEN 'none' THEN 0

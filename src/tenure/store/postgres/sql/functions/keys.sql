@@ -26,8 +26,7 @@ $$;
 
 -- open_queue: the queue's row, once its gates let `p_act` pass. Refuses an unknown queue with what is known.
 CREATE OR REPLACE FUNCTION tenure.open_queue(p_name text, p_act text) RETURNS tenure.queue
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_queue tenure.queue;
@@ -51,7 +50,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_unknown_queue(p_name text) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION 'Queue % does not exist.', quote_literal(p_name) USING
@@ -63,7 +61,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_gate(p_gate text, p_act text) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION 'Gate % is closed, so % is refused and nothing was changed.', quote_literal(p_gate), p_act USING
@@ -73,7 +70,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_forbidden_keys(p_jobs json, p_queue tenure.queue) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_job uuid;
@@ -91,7 +87,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_missing_keys(p_jobs json, p_queue tenure.queue) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_job uuid;
@@ -106,8 +101,7 @@ $$;
 
 -- notify: wake whoever waits for the queue. A hint: coalesced per transaction, sent only if somebody wants it.
 CREATE OR REPLACE FUNCTION tenure.notify(p_queue tenure.queue, p_when text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF (p_when = 'always' OR EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue.name))

@@ -4,8 +4,7 @@ CREATE OR REPLACE FUNCTION tenure.pick(
     p_queue tenure.queue, p_limit integer, p_kinds text[], p_affinity text[],
     p_mark_rank bigint, p_mark_run_at timestamptz, p_mark_id uuid
 ) RETURNS tid[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF p_queue.concurrency IS NOT NULL OR p_queue.concurrency_per_key IS NOT NULL THEN
@@ -48,8 +47,7 @@ $$;
 -- Exact across machines: whoever picks from such a queue holds its advisory lock until the commit, so counts cannot cross.
 -- Looks at the first 5,000 claimable rows; a key whose jobs fill them all lets the rest wait until it has room.
 CREATE OR REPLACE FUNCTION tenure.pick_limited(p_queue tenure.queue, p_limit integer, p_kinds text[], p_affinity text[]) RETURNS tid[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_room bigint := p_limit;

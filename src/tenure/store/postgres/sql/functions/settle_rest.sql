@@ -3,8 +3,7 @@
 --        "r", "s", "a": as for a completion, "jobs": an enqueue request, "events": [[kind, data]], "effects": [effect]}.
 -- Answers [id, state, run_at_us] for each but plain successes.
 CREATE OR REPLACE FUNCTION tenure.settle_rest(p_rest json, p_now timestamptz, p_cutoff timestamptz) RETURNS json[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_answers json[] := '{}';
@@ -40,8 +39,7 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.complete_with(
     p_job tenure.job, p_result json, p_summary text, p_artifacts text, p_jobs json, p_events json, p_effects json, p_now timestamptz
 ) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_effect json;
@@ -78,8 +76,7 @@ $$;
 -- settled_before: an outcome found no lease. If this very grant was already ended by its worker, a repeated request is answered as the
 -- first one was; otherwise the lease was lost.
 CREATE OR REPLACE FUNCTION tenure.settled_before(p_id uuid, p_token bigint, p_move text) RETURNS json[]
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     v_outcome text;

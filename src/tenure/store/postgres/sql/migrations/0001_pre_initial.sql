@@ -37,14 +37,17 @@ AS $$
 $$;
 
 -- has_key: whether a JSON value carries one of the keys, at any depth. For the payload guard.
+-- In plpgsql, so that the planner cannot inline it: the CHECK that calls it is prepared anew by every insert and update.
 CREATE OR REPLACE FUNCTION tenure.has_key(p_value jsonb, p_keys text[]) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT EXISTS (
+BEGIN
+    RETURN EXISTS (
         SELECT 1
         FROM pg_catalog.jsonb_path_query(p_value, 'strict $.**?(@.type() == "object").keyvalue().key') AS found(name)
         WHERE (found.name #>> '{}') = ANY (p_keys)
-    )
+    );
+END
 $$;
 
 CREATE TABLE tenure.migration (
@@ -101,6 +104,9 @@ CREATE TABLE tenure.queue (
         AND coalesce(retain_seconds, 0) >= 0 AND coalesce(aging_seconds, 1) > 0
     )
 );
+
+-- Empty unless somebody asked for lifecycle events: one look at it tells every move that there is nothing to write.
+CREATE INDEX queue_events_idx ON tenure.queue (name) WHERE events;
 
 -- A gate without a row is open.
 CREATE TABLE tenure.gate (
@@ -735,8 +741,7 @@ $$;
 
 -- open_queue: the queue's row, once its gates let `p_act` pass. Refuses an unknown queue with what is known.
 CREATE OR REPLACE FUNCTION tenure.open_queue(p_name text, p_act text) RETURNS tenure.queue
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_queue tenure.queue;
@@ -760,7 +765,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_unknown_queue(p_name text) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION 'Queue % does not exist.', quote_literal(p_name) USING
@@ -772,7 +776,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_gate(p_gate text, p_act text) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION 'Gate % is closed, so % is refused and nothing was changed.', quote_literal(p_gate), p_act USING
@@ -782,7 +785,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_forbidden_keys(p_jobs json, p_queue tenure.queue) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_job uuid;
@@ -800,7 +802,6 @@ $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_missing_keys(p_jobs json, p_queue tenure.queue) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_job uuid;
@@ -815,8 +816,7 @@ $$;
 
 -- notify: wake whoever waits for the queue. A hint: coalesced per transaction, sent only if somebody wants it.
 CREATE OR REPLACE FUNCTION tenure.notify(p_queue tenure.queue, p_when text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF (p_when = 'always' OR EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue.name))
@@ -1007,8 +1007,7 @@ $$;
 -- open_queues: the rows of the queues that may be claimed from now, in the order asked for. Paused ones are left out, and so are
 -- those whose own gate is closed, unless that leaves none. Refuses unknown queues, closed gates, and a lease out of bounds.
 CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision, p_is_loop boolean) RETURNS tenure.queue[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_queues tenure.queue[] := '{}';
@@ -1056,8 +1055,7 @@ $$;
 -- share_out: how many jobs each of several queues should give, if the next p_limit were taken by rank over all of them.
 -- Looks without locking; the claim then takes that many from each, skipping what others hold.
 CREATE OR REPLACE FUNCTION tenure.share_out(p_queues tenure.queue[], p_limit integer, p_kinds text[], p_affinity text[]) RETURNS integer[]
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql STABLE
 AS $$
     WITH best AS (
         SELECT q.nth
@@ -1086,8 +1084,7 @@ $$;
 -- promote_due: make jobs claimable whose time has come; suspended ones with a time to wake among them. Bounded.
 -- p_after: everything before it was looked at already. Answers up to where everything has been looked at now.
 CREATE OR REPLACE FUNCTION tenure.promote_due(p_now timestamptz, p_after timestamptz, p_limit integer) RETURNS timestamptz
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_at tid[];
@@ -1116,8 +1113,7 @@ $$;
 
 -- set_waiter: whether the worker wants to be woken when jobs arrive in these queues.
 CREATE OR REPLACE FUNCTION tenure.set_waiter(p_worker text, p_queues json, p_wants boolean) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF p_wants THEN
@@ -1133,8 +1129,7 @@ $$;
 
 -- regrant: jobs leased to this worker that it does not know of, because the reply to its claim was lost. Same token, lease as it is.
 CREATE OR REPLACE FUNCTION tenure.regrant(p_worker text, p_held json, p_limit integer, p_now timestamptz) RETURNS json[]
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(array_agg(json_build_array(h.queue, tenure.to_us(h.lease_until), h.state = 'running', json_build_array(
         json_build_array(h.id, h.kind, h.token, h.attempt, h.max_attempts, h.payload::text, h.priority, h.crashes, h.rank, tenure.to_us(h.run_at), NULL)))), '{}')
@@ -1163,8 +1158,7 @@ CREATE OR REPLACE FUNCTION tenure.claim_queue(
     p_now timestamptz, p_mark_rank bigint, p_mark_run_at timestamptz, p_mark_id uuid,
     OUT grants json, OUT granted integer, OUT marks json
 )
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_until timestamptz := p_now + coalesce(p_lease, p_queue.lease_seconds) * interval '1 second';
@@ -1190,7 +1184,8 @@ BEGIN
         RETURNING
             j.rank, j.run_at, j.id,
             json_build_array(
-                j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank, tenure.to_us(j.run_at),
+                j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
+                (date_part('epoch', j.run_at) * 1000000)::bigint,  -- only for order; exact until the year 2255, and far cheaper than to_us
                 CASE WHEN NOT (
                     ROW(j.idempotency_key, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor,
                         j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
@@ -1351,9 +1346,6 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
 AS $$
 DECLARE
     v_group json;
@@ -1381,29 +1373,72 @@ $$;
 
 -- enqueue_group: the jobs of one queue and kind, p_count of them, as enqueue takes them. A door of its own for the common case: the jobs
 -- are then read once, and nothing around them. Answers null if all are new, else [[id, id of the holder], …] for those that are not.
-CREATE OR REPLACE FUNCTION tenure.enqueue_group(p_queue text, p_kind text, p_count integer, p_jobs json, p_notify text DEFAULT NULL) RETURNS json
+-- p_is_plain promises that no job has a key, a time or anything rare: then the statement is short, and so is getting it ready.
+CREATE OR REPLACE FUNCTION tenure.enqueue_group(
+    p_queue text, p_kind text, p_count integer, p_jobs json, p_notify text DEFAULT NULL, p_is_plain boolean DEFAULT false
+) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
-    v_queue tenure.queue;
-    v_inserted uuid[];
+    v_queue tenure.queue := tenure.open_queue(p_queue, 'enqueue');
+    -- rank = step × priority + offset; with aging, a step of priority is worth some time, and the offset is the time.
+    v_step bigint := CASE v_queue.priority_order WHEN 'high' THEN -1 ELSE 1 END
+        * CASE WHEN v_queue.aging_seconds IS NULL THEN 1 ELSE (v_queue.aging_seconds * 1000000)::bigint END;
+    v_offset bigint := CASE WHEN v_queue.aging_seconds IS NULL THEN 0 ELSE tenure.to_us(v_now) END;
+    v_inserted integer;
+    v_ids uuid[];
     v_any_due boolean;
 BEGIN
-    v_queue := tenure.open_queue(p_queue, 'enqueue');
     IF v_queue.forbidden_keys IS NOT NULL THEN
         PERFORM tenure.refuse_forbidden_keys(p_jobs, v_queue);
     END IF;
     IF v_queue.key_required THEN
         PERFORM tenure.refuse_missing_keys(p_jobs, v_queue);
     END IF;
+    IF p_is_plain AND NOT v_queue.events THEN
+        INSERT INTO tenure.job (
+            id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile, payload, forbidden_keys
+        )
+        SELECT
+            g.i, v_step * coalesce(g.r, v_queue.priority_default) + v_offset, v_now, v_now, v_now,
+            coalesce(g.r, v_queue.priority_default), coalesce(g.m, v_queue.max_attempts), true,
+            p_queue, p_kind, v_queue.profile, coalesce(g.p, 'null'), v_queue.forbidden_keys
+        FROM json_to_recordset(p_jobs) AS g(i uuid, p json, r integer, m integer)
+        ON CONFLICT DO NOTHING;
+        GET DIAGNOSTICS v_inserted = ROW_COUNT;
+        IF v_inserted > 0 THEN
+            PERFORM tenure.notify(v_queue, p_notify);
+        END IF;
+        RETURN NULL;  -- without keys only an id can be taken: by an earlier try of this very request
+    END IF;
 
+    SELECT i.ids, i.any_due INTO v_ids, v_any_due
+    FROM tenure.insert_jobs(v_queue, p_kind, p_jobs, v_step, v_offset, v_now) AS i;
+    IF v_queue.events AND v_ids IS NOT NULL THEN
+        INSERT INTO tenure.event (at, kind, job_id, queue) SELECT v_now, 'queued', i.id, v_queue.name FROM unnest(v_ids) AS i(id);
+    END IF;
+    IF v_any_due THEN
+        PERFORM tenure.notify(v_queue, p_notify);
+    END IF;
+    IF coalesce(cardinality(v_ids), 0) = p_count THEN
+        RETURN NULL;
+    END IF;
+    RETURN tenure.find_duplicates(p_jobs, v_ids, v_queue, p_kind, v_now, p_notify);
+END
+$$;
+
+-- insert_jobs: the rows of jobs that may have keys, times and rare columns. Slots are taken in one order, so that two batches with the same
+-- keys cannot wait for each other in a circle. Answers the ids that are new.
+CREATE OR REPLACE FUNCTION tenure.insert_jobs(
+    p_queue tenure.queue, p_kind text, p_jobs json, p_step bigint, p_offset bigint, p_now timestamptz, OUT ids uuid[], OUT any_due boolean
+)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_prefix text := tenure.slot_of(p_queue.key_scope, p_queue.key_space, p_queue.profile, p_kind, '');
+BEGIN
     WITH created AS (
         INSERT INTO tenure.job (
             id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile,
@@ -1412,46 +1447,28 @@ BEGIN
             requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, artifacts_path
         )
         SELECT
-            g.i,
-            tenure.rank_of(coalesce(g.r, v_queue.priority_default), v_queue.priority_order, v_queue.aging_seconds, v_now),
-            due.run_at, v_now, v_now,
-            coalesce(g.r, v_queue.priority_default),
-            coalesce(g.m, v_queue.max_attempts),
-            due.run_at <= v_now,
-            v_queue.name, p_kind, v_queue.profile,
-            coalesce(g.p, 'null'),
-            CASE WHEN g.k IS NOT NULL THEN tenure.payload_hash(coalesce(g.p, 'null')) END,
-            g.k,
-            CASE WHEN g.k IS NOT NULL THEN tenure.slot_of(v_queue.key_scope, v_queue.key_space, v_queue.profile, p_kind, g.k) END,
-            v_queue.forbidden_keys,
+            g.i, p_step * g.priority + p_offset, g.run_at, p_now, p_now, g.priority, coalesce(g.m, p_queue.max_attempts),
+            g.run_at <= p_now, p_queue.name, p_kind, p_queue.profile,
+            g.payload, CASE WHEN g.k IS NOT NULL THEN tenure.payload_hash(g.payload) END, g.k, v_prefix || g.k, p_queue.forbidden_keys,
             g.x ->> 'affinity_key', g.x ->> 'concurrency_key', g.x ->> 'source_ref', g.x ->> 'target_ref', g.x ->> 'payload_ref',
             g.x ->> 'actor', (g.x ->> 'created_by_user_id')::uuid, (g.x ->> 'requested_by_user_id')::uuid, g.x ->> 'tenant',
             (g.x ->> 'workflow_id')::uuid, (g.x ->> 'parent_id')::uuid, (g.x ->> 'run_id')::uuid, g.x ->> 'trace',
             g.x -> 'backoff', g.x ->> 'artifacts_path'
-        FROM json_to_recordset(p_jobs) AS g(i uuid, p json, r integer, k text, m integer, a bigint, d double precision, x json)
-        CROSS JOIN LATERAL (
-            SELECT CASE
-                WHEN g.d IS NOT NULL THEN v_now + g.d * interval '1 second'
-                WHEN g.a IS NOT NULL THEN tenure.from_us(g.a)
-                ELSE v_now
-            END AS run_at
-        ) AS due
+        FROM (
+            SELECT r.i, r.k, r.m, r.x, coalesce(r.p, 'null') AS payload, coalesce(r.r, p_queue.priority_default) AS priority,
+                CASE
+                    WHEN r.d IS NOT NULL THEN p_now + r.d * interval '1 second'
+                    WHEN r.a IS NOT NULL THEN tenure.from_us(r.a)
+                    ELSE p_now
+                END AS run_at
+            FROM json_to_recordset(p_jobs) AS r(i uuid, p json, r integer, k text, m integer, a bigint, d double precision, x json)
+            OFFSET 0
+        ) AS g
         ORDER BY g.k, g.i
         ON CONFLICT DO NOTHING
         RETURNING id, is_due
     )
-    SELECT array_agg(created.id), bool_or(created.is_due) INTO v_inserted, v_any_due FROM created;
-
-    IF v_queue.events AND v_inserted IS NOT NULL THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue) SELECT v_now, 'queued', i.id, v_queue.name FROM unnest(v_inserted) AS i(id);
-    END IF;
-    IF v_any_due THEN
-        PERFORM tenure.notify(v_queue, p_notify);
-    END IF;
-    IF coalesce(cardinality(v_inserted), 0) = p_count THEN
-        RETURN NULL;
-    END IF;
-    RETURN tenure.find_duplicates(p_jobs, v_inserted, v_queue, p_kind, v_now, p_notify);
+    SELECT array_agg(c.id), bool_or(c.is_due) INTO ids, any_due FROM created AS c;
 END
 $$;
 
@@ -1466,10 +1483,6 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_bitmapscan = off
-SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
@@ -1509,8 +1522,7 @@ AS $$ SELECT tenure.exchange(json_build_object('outcomes', p_outcomes)) -> 'sett
 -- The attempt was counted at the claim and is not counted again. Rows that somebody works on are skipped: one guarded look,
 -- one write, under a lock. p_after: everything up to there was looked at before. Answers [id, token, state] for each.
 CREATE OR REPLACE FUNCTION tenure.expire_leases(p_now timestamptz, p_after timestamptz, p_limit integer, p_worker text) RETURNS json[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
@@ -1555,8 +1567,7 @@ AS $$ SELECT array_to_json(tenure.expire_leases(tenure.now(), NULL, coalesce((p_
 CREATE OR REPLACE FUNCTION tenure.find_duplicates(
     p_jobs json, p_inserted uuid[], p_queue tenure.queue, p_kind text, p_now timestamptz, p_notify text
 ) RETURNS json
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_found json[] := '{}';
@@ -1626,8 +1637,7 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.finish(
     p_job tenure.job, p_move text, p_class text, p_error text, p_delay double precision, p_waiting_for text, p_now timestamptz
 ) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_queue tenure.queue;
@@ -1709,8 +1719,7 @@ $$;
 
 -- bury: the dead letter of a job that has just died, in the same transaction.
 CREATE OR REPLACE FUNCTION tenure.bury(p_job tenure.job, p_state text, p_class text, p_error text, p_now timestamptz) RETURNS void
-LANGUAGE sql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE sql
 AS $$
     INSERT INTO tenure.dead_letter (
         job_id, token, queue, profile, kind, state, payload, forbidden_keys, source_ref, target_ref, payload_ref, idempotency_key,
@@ -1729,7 +1738,6 @@ $$;
 -- backoff_seconds: min(cap, base × f(n)), then jitter, which only lengthens. A job's own backoff wins over its queue's.
 CREATE OR REPLACE FUNCTION tenure.backoff_seconds(p_queue tenure.queue, p_own json, p_attempt integer) RETURNS double precision
 LANGUAGE sql VOLATILE PARALLEL SAFE
-SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT least(p.cap, p.base * CASE p.shape
             WHEN 'none' THEN 0
@@ -1770,8 +1778,7 @@ $$;
 -- answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
 -- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
 CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_worker text := p_claim ->> 'worker';
@@ -1830,8 +1837,7 @@ CREATE OR REPLACE FUNCTION tenure.claim_marked(
     p_queue tenure.queue, p_worker text, p_limit integer, p_kinds text[], p_affinity text[], p_lease double precision,
     p_now timestamptz, p_marks json, OUT grants json[], OUT granted integer, OUT marks json
 )
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_mark json;
@@ -2395,8 +2401,7 @@ CREATE OR REPLACE FUNCTION tenure.pick(
     p_queue tenure.queue, p_limit integer, p_kinds text[], p_affinity text[],
     p_mark_rank bigint, p_mark_run_at timestamptz, p_mark_id uuid
 ) RETURNS tid[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 BEGIN
     IF p_queue.concurrency IS NOT NULL OR p_queue.concurrency_per_key IS NOT NULL THEN
@@ -2439,8 +2444,7 @@ $$;
 -- Exact across machines: whoever picks from such a queue holds its advisory lock until the commit, so counts cannot cross.
 -- Looks at the first 5,000 claimable rows; a key whose jobs fill them all lets the rest wait until it has room.
 CREATE OR REPLACE FUNCTION tenure.pick_limited(p_queue tenure.queue, p_limit integer, p_kinds text[], p_affinity text[]) RETURNS tid[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_room bigint := p_limit;
@@ -3470,8 +3474,7 @@ $$;
 --        "r", "s", "a": as for a completion, "jobs": an enqueue request, "events": [[kind, data]], "effects": [effect]}.
 -- Answers [id, state, run_at_us] for each but plain successes.
 CREATE OR REPLACE FUNCTION tenure.settle_rest(p_rest json, p_now timestamptz, p_cutoff timestamptz) RETURNS json[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_answers json[] := '{}';
@@ -3507,8 +3510,7 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.complete_with(
     p_job tenure.job, p_result json, p_summary text, p_artifacts text, p_jobs json, p_events json, p_effects json, p_now timestamptz
 ) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql
 AS $$
 DECLARE
     v_effect json;
@@ -3545,8 +3547,7 @@ $$;
 -- settled_before: an outcome found no lease. If this very grant was already ended by its worker, a repeated request is answered as the
 -- first one was; otherwise the lease was lost.
 CREATE OR REPLACE FUNCTION tenure.settled_before(p_id uuid, p_token bigint, p_move text) RETURNS json[]
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
+LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     v_outcome text;
