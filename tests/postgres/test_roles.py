@@ -19,8 +19,7 @@ from tests.postgres.conftest import ROLES
 pytestmark = pytest.mark.postgres
 
 CALLERS: Final = {
-    "producer worker reader operator admin": "now now_us to_us from_us schema_version get_jobs "
-    "list_profiles",
+    "producer worker reader operator admin": "now now_us to_us from_us schema_version get_jobs list_profiles",
     "producer worker operator admin": "enqueue enqueue_group",
     "worker admin": "exchange claim settle start heartbeat append_events record_effect acquire_lease release_lease "
     "remove_workers set_schedules tick_schedule",

@@ -1,4 +1,4 @@
-"""Where the profiles are tried: a database of either engine with all of them installed, on a clock that the test moves."""
+"""Where the profiles are tried: a database of either engine with all of them, on a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -13,10 +13,27 @@ from tenure.store.base import Claim
 from tests.profiles.ground import Ground
 
 USER_ID = "0192f0c1-2b3c-7def-8123-456789abcdef"
-COLUMNS = (
-    "id type status priority payload created_by_user_id requested_by_user_id affinity_key claimed_by lease_expires_at "
-    "attempt max_attempts result_summary error_message artifacts_path created_at updated_at started_at finished_at"
-).split()
+COLUMNS = [
+    "id",
+    "type",
+    "status",
+    "priority",
+    "payload",
+    "created_by_user_id",
+    "requested_by_user_id",
+    "affinity_key",
+    "claimed_by",
+    "lease_expires_at",
+    "attempt",
+    "max_attempts",
+    "result_summary",
+    "error_message",
+    "artifacts_path",
+    "created_at",
+    "updated_at",
+    "started_at",
+    "finished_at",
+]
 VIEW = "agent_queue.agent_jobs"
 
 

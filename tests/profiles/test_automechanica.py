@@ -13,10 +13,23 @@ from tenure.model.ids import new_worker_id
 from tests.profiles.ground import Ground
 
 VIEW = "automechanica.tasks"
-COLUMNS = (
-    "id workflow_id agent_name task_type payload priority status attempts max_attempts available_at lease_owner "
-    "lease_expires_at error_info created_at updated_at"
-).split()
+COLUMNS = [
+    "id",
+    "workflow_id",
+    "agent_name",
+    "task_type",
+    "payload",
+    "priority",
+    "status",
+    "attempts",
+    "max_attempts",
+    "available_at",
+    "lease_owner",
+    "lease_expires_at",
+    "error_info",
+    "created_at",
+    "updated_at",
+]
 WORKFLOW = "0192f0c1-2b3c-7def-8123-456789abcdef"
 
 
@@ -239,7 +252,8 @@ def test_the_other_views_read_what_is_there(ground: Ground) -> None:
     now = "tenure.now()" if ground.engine == "postgres" else "1767225600000000"
     dot = "." if ground.engine == "postgres" else "_"
     ground.execute(
-        f"INSERT INTO tenure{dot}workflow (id, kind, created_at, updated_at) VALUES ('{WORKFLOW}', 'order', {now}, {now})"
+        f"INSERT INTO tenure{dot}workflow (id, kind, created_at, updated_at) "
+        f"VALUES ('{WORKFLOW}', 'order', {now}, {now})"
     )
     ground.execute(f"INSERT INTO tenure{dot}agent_event (at, agent, kind, job_id) VALUES ({now}, 'A', 'done', NULL)")
     ground.execute(

@@ -41,7 +41,8 @@ ARROWS: Final[Mapping[str, frozenset[str]]] = {
     "testing": frozenset({"tenure", "app", "door", "model", "store", "store.base", "store.sqlite", "store.postgres"}),
     "web": frozenset({"tenure", "app", "model"}),
     "mcp": frozenset({"tenure", "app", "model"}),
-    # Beside the doors: what to look at (observe), how to keep workers running, what the sandbox offers, a demo's server.
+    # Beside the doors: what to look at (observe), how to keep workers running, what the sandbox offers, a demo's
+    # server.
     "cli": frozenset({"tenure", "app", "model", "web", "mcp", "observe", "worker", "effect", "testing"}),
 }
 

@@ -242,10 +242,10 @@ class Clone(Request[list[Enqueued]]):
 class Reap(Request[list[Settled]]):
     """Take back up to `limit` jobs whose lease ran out: queued, or dead when attempts are spent. Any process may.
 
-    Queued means claimable at once, with its old `run_at`, so that it comes before newer work of its rank; a backoff is for
-    failures that a handler reported. The attempt was counted at the claim and is not counted again; `crashes` + 1; an
-    attempt row with class `crash` (class `lease_lost` where its worker is still seen alive). A cancel that was requested
-    ends in `cancelled`.
+    Queued means claimable at once, with its old `run_at`, so that it comes before newer work of its rank; a backoff
+    is for failures that a handler reported. The attempt was counted at the claim and is not counted again; `crashes`
+    + 1; an attempt row with class `crash` (class `lease_lost` where its worker is still seen alive). A cancel that
+    was requested ends in `cancelled`.
     """
 
     limit: int = 1000
