@@ -456,7 +456,7 @@ BEGIN
     SELECT RAISE(ABORT, 'A gate is closed, so nothing was enqueued. See tenure gates ls.')
     FROM tenure_gate AS g
     WHERE g.is_open = 0 AND g.name IN ('master', NEW.profile || '.master', 'queue:' || NEW.queue);
-    SELECT RAISE(ABORT, 'The payload is not JSON. Nothing was enqueued.') WHERE NOT json_valid(NEW.payload);
+    SELECT RAISE(ABORT, 'The payload is not JSON. Nothing was enqueued.') WHERE NEW.payload IS NOT NULL AND NOT json_valid(NEW.payload);
     SELECT RAISE(ABORT, 'The queue asks for an idempotency key and none was given. Nothing was enqueued.')
     FROM tenure_queue AS q
     WHERE q.name = NEW.queue AND q.key_required = 1 AND coalesce(NEW.key, '') = '';
