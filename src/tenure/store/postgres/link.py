@@ -43,6 +43,7 @@ class Link:
         self._pgconn = self._connection.pgconn
         self._reply_seconds = reply_seconds
         self._prepared: set[str] = set()
+        self._result: pq.abc.PGresult | None = None
         self.pid = os.getpid()
         self.backend_pid = self._pgconn.backend_pid
         self._pgconn.nonblocking = 1
@@ -104,7 +105,7 @@ class Link:
             ready = poller.poll(left * 1000)
             if ready and ready[0][1] & ~select.POLLOUT:
                 self._pgconn.consume_input()
-                if not self._pgconn.is_busy():
+                if self._has_ended():
                     return self._take()
             if events & select.POLLOUT and not self._pgconn.flush():
                 events = select.POLLIN
@@ -130,7 +131,7 @@ class Link:
             return
         try:
             self._pgconn.consume_input()
-            if not self._pgconn.is_busy():
+            if self._has_ended():
                 arrived.set_result(self._take())
         except Exception as exc:  # noqa: BLE001 - whatever it is, the waiting caller must learn of it
             arrived.set_exception(exc)
@@ -146,17 +147,25 @@ class Link:
             if not arrived.done():
                 arrived.set_exception(exc)
 
-    def _take(self) -> pq.abc.PGresult:
-        """The one result of the call. libpq ends a command with a null result, which must be read too."""
-        last: pq.abc.PGresult | None = None
-        while True:
+    def _has_ended(self) -> bool:
+        """Take in what has arrived; whether the command is over.
+
+        libpq ends a command with a null result, which comes with the server's ReadyForQuery and may arrive after the
+        answer. To ask for it too early blocks inside libpq, and deadline, event loop and other threads with it.
+        """
+        while not self._pgconn.is_busy():
             result = self._pgconn.get_result()
             if result is None:
-                break
-            last = result
-        if last is None:
+                return True
+            self._result = result
+        return False
+
+    def _take(self) -> pq.abc.PGresult:
+        """The one result of the call."""
+        result, self._result = self._result, None
+        if result is None:
             raise psycopg.OperationalError("the connection was lost")
-        return last
+        return result
 
     def _answer(self, result: pq.abc.PGresult) -> bytes | None:
         if result.status in _OK:
