@@ -10,7 +10,7 @@ from tenure.model.state import State
 from tenure.store.base import Heartbeat, WorkerRow
 from tenure.store.operating import AcquireLease, ReleaseLease, RemoveWorkers
 from tenure.store.reading import ListWorkers, WorkerSeen
-from tests.conformance.acts import Subject, attempts, claim, claim_one, enqueue, enqueue_many, get, hold
+from tests.conformance.acts import Subject, attempts, claim, claim_one, enqueue, enqueue_many, get, hold, set_gate
 from tests.conformance.engines import SteeredClock
 
 ROW = WorkerRow(
@@ -188,3 +188,19 @@ def test_the_leader_shows_in_its_row(store: Subject) -> None:
 
     [worker] = seen(store)
     assert (worker.is_leader, worker.leader_until) == (True, lease.until)
+
+
+def test_nobody_counts_as_silent_while_the_heartbeat_gate_is_closed(store: Subject, clock: SteeredClock) -> None:
+    """A closed gate keeps rows from being written, not workers from working: their jobs must stay with them."""
+    job_id = enqueue(store)
+    grant = claim_one(store, ROW.id)
+    store.do(Heartbeat([hold(grant)], worker=ROW))
+    set_gate(store, "heartbeat", is_open=False)
+    for _ in range(10):
+        clock.advance(50)
+        store.do(Heartbeat([hold(grant)], worker=ROW))
+
+    removed = store.do(RemoveWorkers(unseen_seconds=300))
+
+    assert removed == []
+    assert get(store, job_id).state is State.RUNNING

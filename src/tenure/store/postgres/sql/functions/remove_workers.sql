@@ -16,7 +16,8 @@ BEGIN
 END
 $$;
 
--- remove_silent_workers: those not seen for so long. For a while after the server started nobody counts as silent: they could not speak.
+-- remove_silent_workers: those not seen for so long. For a while after the server started nobody counts as silent, nor while the gate
+-- `heartbeat` is closed: they could not speak.
 CREATE OR REPLACE FUNCTION tenure.remove_silent_workers(p_unseen double precision, p_limit bigint, p_now timestamptz) RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -24,6 +25,9 @@ AS $$
 DECLARE
     v_before timestamptz := tenure.expiry_cutoff(p_now) - p_unseen * interval '1 second';
 BEGIN
+    IF EXISTS (SELECT 1 FROM tenure.gate AS g WHERE g.name = 'heartbeat' AND NOT g.is_open) THEN
+        RETURN '{}';
+    END IF;
     RETURN tenure.remove_these_workers(
         ARRAY(SELECT w.id FROM tenure.worker AS w WHERE w.last_seen_at <= v_before ORDER BY w.last_seen_at LIMIT p_limit), v_before, p_now
     );
