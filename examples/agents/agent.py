@@ -24,7 +24,7 @@ def honest(task: str) -> str:
 def mallory(task: str) -> str:
     """Whatever a prompt injection could make of an agent."""
     attempts = {
-        "write to the home of the worker": lambda: Path("/root/.ssh/authorized_keys").write_text("mine"),
+        "replace a program": lambda: Path("/usr/local/bin/python3").write_text("mine"),
         "write to /etc": lambda: Path("/etc/cron.d/mine").write_text("mine"),
         "read the queue's database": lambda: Path(os.environ.get("PWD", "/"), "../../agents.db").read_bytes(),
         "read shadow passwords": lambda: Path("/etc/shadow").read_text(),
