@@ -49,7 +49,7 @@ test-quick: $(STAMP) ## Run the tests that take little time
 bench: $(STAMP) ## Measure Tenure beside its peers and the bare engines, on this machine
 	$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: $(STAMP) ## Kill, cut and race in the long form, some 15 minutes
+chaos: $(STAMP) ## Kill, cut and race in the long form: minutes, not seconds
 	TENURE_LONG=1 $(BIN)/pytest tests/fault tests/stateful $(ARGS)
 
 screens: $(STAMP) ## Record the screens of the docs anew (needs tmux)
