@@ -32,9 +32,10 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def app(root: Path) -> Iterator[tenure.App]:
-    with temporary_app(tenure.App().use(files(root=root))) as app:
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def app(request: pytest.FixtureRequest, root: Path) -> Iterator[tenure.App]:
+    url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    with temporary_app(tenure.App().use(files(root=root)), url=url) as app:
         yield app
 
 

@@ -36,13 +36,14 @@ class Bed:
         return json.loads((self.root / path).read_text()) if (self.root / path).exists() else None
 
 
-@pytest.fixture
-def bed(tmp_path: Path) -> Iterator[Bed]:
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
     root = tmp_path / "root"
     root.mkdir()
     outbox = Outbox(root)
     app = tenure.App().use(outbox)
-    with temporary_app(app) as app:
+    url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    with temporary_app(app, url=url) as app:
         bed = Bed(app, outbox, root)
 
         @app.job
