@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -139,3 +140,15 @@ def sqlite_ground(path: Path) -> Iterator[Ground]:
             yield Ground("sqlite", app, clock, execute)
         finally:
             connection.close()
+
+
+def wait_until_blocked(winner: psycopg.Connection) -> None:
+    """Until somebody waits for what `winner` holds. Reads pg_locks: pg_stat_activity stands still in a transaction."""
+    deadline = time.monotonic() + 30
+    statement = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+    while True:
+        row = winner.execute(statement.encode()).fetchone()
+        if row is not None and row[0]:
+            return
+        assert time.monotonic() < deadline, "nobody came to wait"
+        time.sleep(0.01)

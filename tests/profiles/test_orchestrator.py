@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import psycopg
 import pytest
 
 from tenure.store.base import Heartbeat, WorkerRow
-from tests.profiles.ground import Ground, PostgresGround
+from tests.profiles.ground import Ground, PostgresGround, wait_until_blocked
 
 TASKS = "orchestrator.tasks"
 WORKERS = "orchestrator.workers"
@@ -319,7 +318,7 @@ def test_two_that_both_see_no_leader_do_not_both_become_one(server_ground: Groun
         won = first.execute(ACQUIRE.encode(), {"my_worker_id": "host-1-a"}).rowcount
         contender = threading.Thread(target=contend)
         contender.start()
-        _wait_until_blocked(first)
+        wait_until_blocked(first)
         first.commit()
         contender.join(20)
 
@@ -342,14 +341,3 @@ def test_every_move_refreshes_updated_at(ground: Ground) -> None:
 
     assert seen == sorted(set(seen))
     assert len(seen) == 4
-
-
-def _wait_until_blocked(winner: psycopg.Connection) -> None:
-    deadline = time.monotonic() + 20
-    statement = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
-    while True:
-        row = winner.execute(statement.encode()).fetchone()
-        if row is not None and row[0]:
-            return
-        assert time.monotonic() < deadline, "nobody came to wait"
-        time.sleep(0.01)

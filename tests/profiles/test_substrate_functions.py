@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.profiles.ground import Ground, PostgresGround
+from tests.profiles.ground import Ground, PostgresGround, wait_until_blocked
 from tests.profiles.test_substrate import KINDS, QUEUE
 from tests.profiles.test_substrate_health import counts
 
@@ -128,7 +127,7 @@ def test_of_two_enqueues_at_once_with_one_key_exactly_one_makes_a_row(server_gro
         first = winner.execute(statement).fetchone()
         loser = threading.Thread(target=lambda: second.extend(server_ground.execute(statement)))
         loser.start()
-        _wait_until_blocked(winner)
+        wait_until_blocked(winner)
         winner.commit()
         loser.join(20)
 
@@ -441,15 +440,3 @@ def test_an_end_that_commits_late_is_not_lost_to_the_tally(server_ground: Ground
         server_ground.app.prune()
 
     assert counts(server_ground)["succeeded"] == 2
-
-
-def _wait_until_blocked(winner: psycopg.Connection) -> None:
-    """Until somebody waits for what `winner` holds."""
-    deadline = time.monotonic() + 20
-    statement = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
-    while True:
-        row = winner.execute(statement.encode()).fetchone()
-        if row is not None and row[0]:
-            return
-        assert time.monotonic() < deadline, "nobody came to wait"
-        time.sleep(0.01)

@@ -18,7 +18,7 @@ SELECT
     s.workflow_id,
     s.queue AS agent_name,
     s.kind AS task_type,
-    s.payload::jsonb AS payload,
+    tenure.parsed(s.payload) AS payload,
     s.priority,
     CASE s.stage
         WHEN 'due' THEN 'pending'
@@ -181,9 +181,9 @@ BEGIN
 END
 $$;
 
--- answer: what became of an act on a held task.
+-- answer: what became of an act on a held task. VOLATILE: it must see what the act, in the same statement, has just done.
 CREATE OR REPLACE FUNCTION automechanica.answer(p_task_id uuid, p_is_held boolean) RETURNS jsonb
-LANGUAGE sql STABLE SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT CASE

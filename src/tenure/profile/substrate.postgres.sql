@@ -21,7 +21,7 @@ SELECT
     s.source_ref,
     s.target_ref,
     s.payload_ref,
-    coalesce(s.payload::jsonb, '{}') AS payload_json,
+    coalesce(tenure.parsed(s.payload), '{}') AS payload_json,
     s.priority,
     s.run_at AS scheduled_at,
     s.claimed_at AS picked_at,
@@ -47,7 +47,7 @@ SELECT
     d.source_ref,
     d.target_ref,
     d.payload_ref,
-    coalesce(d.payload::jsonb, '{}') AS payload_json,
+    coalesce(tenure.parsed(d.payload), '{}') AS payload_json,
     d.final_error,
     d.attempts,
     coalesce(d.actor, 'tenure') AS actor,
@@ -215,13 +215,31 @@ CROSS JOIN (
         coalesce(sum(c.jobs) FILTER (WHERE c.state = 'cancelled'), 0)::bigint AS cancelled,
         coalesce(sum(c.jobs) FILTER (WHERE c.state = 'cleaned'), 0)::bigint AS cleaned
     FROM (
-        SELECT 'queued' AS state, count(*) AS jobs FROM substrate.job_queue AS q WHERE q.state = 'queued'
-        UNION ALL SELECT 'retry_waiting', count(*) FROM substrate.job_queue AS q WHERE q.state = 'retry_waiting'
-        UNION ALL SELECT 'leased', count(*) FROM substrate.job_queue AS q WHERE q.state = 'leased'
-        UNION ALL SELECT 'in_progress', count(*) FROM substrate.job_queue AS q WHERE q.state = 'in_progress'
-        UNION ALL SELECT 'failed', count(*) FROM substrate.job_queue AS q WHERE q.state = 'failed'
-        UNION ALL SELECT 'dead_letter', count(*) FROM substrate.job_queue AS q WHERE q.state = 'dead_letter'
-        UNION ALL SELECT 'cancelled', count(*) FROM substrate.job_queue AS q WHERE q.state = 'cancelled'
+        -- Whatever is queued, less what is queued again after a failure: so the index alone tells how many are due.
+        SELECT 'queued' AS state, count(*) AS jobs
+        FROM tenure.queue AS q
+        JOIN tenure.job AS e ON e.queue = q.name AND e.state = 'queued' AND e.is_due
+        WHERE q.profile = 'substrate' AND tenure.serially()
+        UNION ALL
+        SELECT 'queued', count(*) FROM tenure.job AS e WHERE NOT e.is_due AND e.state IN ('queued', 'waiting') AND e.profile = 'substrate'
+        UNION ALL
+        SELECT s.state, s.sign * r.jobs
+        FROM (
+            SELECT count(*) AS jobs
+            FROM tenure.job AS e
+            WHERE e.state = 'queued' AND e.failure_class IS NOT NULL AND e.attempt > 0 AND e.profile = 'substrate'
+        ) AS r
+        CROSS JOIN (VALUES ('queued', -1), ('retry_waiting', 1)) AS s(state, sign)
+        UNION ALL
+        SELECT CASE e.state WHEN 'running' THEN 'in_progress' ELSE 'leased' END, count(*)
+        FROM tenure.job AS e
+        WHERE e.state IN ('leased', 'running') AND e.profile = 'substrate'
+        GROUP BY e.state
+        UNION ALL
+        SELECT CASE e.state WHEN 'dead' THEN 'dead_letter' ELSE e.state END, count(*)
+        FROM tenure.job AS e
+        WHERE e.state IN ('failed', 'dead', 'cancelled') AND e.profile = 'substrate' AND e.cleaned_at IS NULL
+        GROUP BY e.state
         UNION ALL
         SELECT CASE WHEN t.is_cleaned THEN 'cleaned' ELSE 'succeeded' END, t.jobs FROM tenure.tally AS t WHERE t.profile = 'substrate'
         UNION ALL

@@ -88,6 +88,8 @@ BEGIN
                     ('to_us',               'producer worker reader operator admin'),
                     ('from_us',             'producer worker reader operator admin'),
                     ('schema_version',      'producer worker reader operator admin'),
+                    ('serially',            'producer worker reader operator admin'),
+                    ('parsed',              'producer worker reader operator admin'),
                     ('enqueue',             'producer worker operator admin'),
                     ('enqueue_group',       'producer worker operator admin'),
                     ('get_jobs',            'producer worker reader operator admin'),

@@ -441,11 +441,21 @@ CREATE TABLE tenure.metric (
 -- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
 -- quick as the table: a filter on a word is pushed into the branches, and all but the ones it names fall away when it is planned.
 -- Each branch repeats the predicate of the index that serves it. `of_profile` is what to filter by. Nobody may read it but the owner.
+-- serially: true. It keeps the planner from starting parallel workers for a page of rows, which takes longer than reading it.
+CREATE OR REPLACE FUNCTION tenure.serially() RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
+AS $$ SELECT true $$;
+
+-- parsed: a payload as jsonb. Its price makes the planner parse the few rows that it shows, after it has sorted the many.
+CREATE OR REPLACE FUNCTION tenure.parsed(p_value json) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 1000
+AS $$ BEGIN RETURN p_value::pg_catalog.jsonb; END $$;
+
 CREATE VIEW tenure.shown AS
 SELECT 'due'::text AS stage, false AS is_cleaned, q.profile AS of_profile, j.*
 FROM tenure.queue AS q
 JOIN tenure.job AS j ON j.queue = q.name
-WHERE j.state = 'queued' AND j.is_due AND (j.failure_class IS NULL OR j.attempt = 0)
+WHERE j.state = 'queued' AND j.is_due AND (j.failure_class IS NULL OR j.attempt = 0) AND tenure.serially()
 UNION ALL
 SELECT 'later', false, j.profile, j.*
 FROM tenure.job AS j
@@ -4007,6 +4017,8 @@ BEGIN
                     ('to_us',               'producer worker reader operator admin'),
                     ('from_us',             'producer worker reader operator admin'),
                     ('schema_version',      'producer worker reader operator admin'),
+                    ('serially',            'producer worker reader operator admin'),
+                    ('parsed',              'producer worker reader operator admin'),
                     ('enqueue',             'producer worker operator admin'),
                     ('enqueue_group',       'producer worker operator admin'),
                     ('get_jobs',            'producer worker reader operator admin'),

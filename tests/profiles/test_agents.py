@@ -1,0 +1,178 @@
+"""Specification 001, section 10: an agent never creates tasks for other agents, and its database login enforces it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.errors import InsufficientPrivilege
+
+from tests.profiles.ground import Ground, PostgresGround
+
+pytestmark = pytest.mark.postgres
+
+VIEW = "automechanica.tasks"
+FORBIDDEN = "TN010"
+
+
+@pytest.fixture
+def fitment(server_ground: Ground, postgres_ground: PostgresGround) -> Iterator[psycopg.Connection]:
+    """A connection of FitmentAgent's own login."""
+    url = postgres_ground.make_login("agent_fitment")
+    server_ground.execute("SELECT automechanica.grant_agent('agent_fitment', 'FitmentAgent')")
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+    server_ground.execute("SELECT automechanica.revoke_agent('agent_fitment', 'FitmentAgent')")
+
+
+def create(connection: psycopg.Connection, agent: str) -> str:
+    task = {"agent_name": agent, "task_type": "generate_fitment", "payload": {"sku": 7}}
+    return str(ask(connection, "create_task", json.dumps(task)))
+
+
+def ask(connection: psycopg.Connection, function: str, *values: Any) -> Any:
+    places = ", ".join("%s" for _ in values)
+    row = connection.execute(f"SELECT automechanica.{function}({places})".encode(), values).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_an_agent_works_through_the_whole_life_of_its_own_task(
+    server_ground: Ground, fitment: psycopg.Connection
+) -> None:
+    task_id = server_ground.app.create_task({"agent_name": "FitmentAgent", "task_type": "generate_fitment"}).id
+
+    leased = ask(fitment, "claim_task", "FitmentAgent", "host-1-a")
+    started = ask(fitment, "start_task", task_id, "host-1-a")
+    extended = ask(fitment, "extend_lease", task_id, "host-1-a", 60)
+    failed = ask(fitment, "fail_task", task_id, "host-1-a", json.dumps({"message": "no fit", "tried": ["a", "b"]}))
+    server_ground.clock.advance(5)
+    again = ask(fitment, "claim_task", "FitmentAgent", "host-1-a")
+    done = ask(fitment, "complete_task", task_id, "host-1-a", '{"fits": true}', again["token"])
+
+    assert (leased["id"], leased["status"], leased["token"]) == (task_id, "leased", 1)
+    assert started["task"]["status"] == "running"
+    assert extended["task"]["lease_expires_at"].startswith("2026-01-01T00:01:00")
+    assert failed["task"]["status"] == "pending"
+    assert failed["task"]["error_info"] == {"message": "no fit", "class": "error", "tried": ["a", "b"]}
+    assert done["task"]["status"] == "completed"
+    assert server_ground.app.get(task_id).result == {"fits": True}
+
+
+def test_an_agent_may_create_tasks_for_itself_and_for_nobody_else(
+    server_ground: Ground, fitment: psycopg.Connection
+) -> None:
+    create(fitment, "FitmentAgent")
+
+    with pytest.raises(psycopg.Error, match="may not act for agent 'PricingAgent'") as refused:
+        create(fitment, "PricingAgent")
+
+    assert refused.value.sqlstate == FORBIDDEN
+    assert [row["agent_name"] for row in server_ground.rows(VIEW)] == ["FitmentAgent"]
+
+
+def test_an_agent_may_not_touch_the_tasks_of_another(server_ground: Ground, fitment: psycopg.Connection) -> None:
+    other = server_ground.app.create_task({"agent_name": "PricingAgent", "task_type": "refresh"}).id
+    held = server_ground.claim("PricingAgent", worker="host-2-b")
+
+    for function, values in (
+        ("claim_task", ("PricingAgent", "host-1-a")),
+        ("start_task", (other, "host-2-b")),
+        ("extend_lease", (other, "host-2-b")),
+        ("complete_task", (other, "host-2-b", None, held.token)),
+        ("fail_task", (other, "host-2-b", "{}", held.token)),
+    ):
+        with pytest.raises(psycopg.Error) as refused:
+            ask(fitment, function, *values)
+        assert refused.value.sqlstate == FORBIDDEN, function
+
+    assert server_ground.row(VIEW)["status"] == "leased"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM automechanica.tasks",
+        "INSERT INTO automechanica.tasks (agent_name, task_type) VALUES ('PricingAgent', 'x')",
+        "SELECT * FROM automechanica.agent",
+        "INSERT INTO automechanica.agent VALUES ('agent_fitment', 'PricingAgent', now(), 'me')",
+        "SELECT automechanica.grant_agent('agent_fitment', 'PricingAgent')",
+        "SELECT tenure.enqueue('{}')",
+        "SELECT tenure.claim('{}')",
+        "SELECT tenure.settle('{}')",
+        "SELECT * FROM tenure.job",
+        "SELECT automechanica.hold(NULL, NULL, NULL)",
+    ],
+)
+def test_an_agent_has_no_way_around_its_functions(fitment: psycopg.Connection, statement: str) -> None:
+    with pytest.raises(InsufficientPrivilege):
+        fitment.execute(statement.encode())
+
+
+def test_a_lost_lease_is_told_and_changes_nothing(server_ground: Ground, fitment: psycopg.Connection) -> None:
+    task_id = create(fitment, "FitmentAgent")
+    ask(fitment, "claim_task", "FitmentAgent", "host-1-a")
+    server_ground.clock.advance(31)
+
+    answer = ask(fitment, "complete_task", task_id, "host-1-a")
+
+    assert (answer["ok"], answer["error"]) == (False, "lease_lost")
+    assert server_ground.row(VIEW)["status"] == "leased"
+
+
+def test_a_login_that_may_do_more_is_not_bound(server_ground: Ground, postgres_ground: PostgresGround) -> None:
+    postgres_ground.login("worker")
+
+    with pytest.raises(psycopg.Error, match="reaches beyond one agent"):
+        server_ground.execute("SELECT automechanica.grant_agent('profile_worker', 'FitmentAgent')")
+
+
+def test_a_login_whose_binding_was_revoked_may_do_nothing_more(
+    server_ground: Ground, postgres_ground: PostgresGround
+) -> None:
+    url = postgres_ground.make_login("agent_gone")
+    server_ground.execute("SELECT automechanica.grant_agent('agent_gone', 'SeoAgent')")
+    server_ground.execute("SELECT automechanica.revoke_agent('agent_gone', 'SeoAgent')")
+
+    with psycopg.connect(url, autocommit=True) as connection, pytest.raises(InsufficientPrivilege):
+        create(connection, "SeoAgent")
+
+
+def test_a_queue_of_another_profile_cannot_become_an_agents(
+    server_ground: Ground, postgres_ground: PostgresGround
+) -> None:
+    postgres_ground.make_login("agent_sly")
+
+    with pytest.raises(psycopg.Error, match="another profile"):
+        server_ground.execute("SELECT automechanica.grant_agent('agent_sly', 'outbox')")
+
+
+def test_the_orchestrator_creates_tasks_for_all(server_ground: Ground, postgres_ground: PostgresGround) -> None:
+    with psycopg.connect(postgres_ground.login("producer"), autocommit=True) as orchestrator:
+        for agent in ("FitmentAgent", "PricingAgent"):
+            create(orchestrator, agent)
+
+    assert {row["agent_name"] for row in server_ground.rows(VIEW)} == {"FitmentAgent", "PricingAgent"}
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        ({"agent_nam": "A"}, "no field 'agent_nam'"),
+        ({"task_type": "t"}, "needs an agent_name"),
+        ({"agent_name": "A", "task_type": "t", "priority": 4}, "Priority is 4"),
+        ({"agent_name": "A"}, "needs a kind"),
+        ({"agent_name": "outbox", "task_type": "t"}, "does not belong to profile"),
+    ],
+)
+def test_create_task_says_what_is_wrong(server_ground: Ground, task: dict[str, Any], told: str) -> None:
+    with (
+        psycopg.connect(server_ground.app.url, autocommit=True) as connection,
+        pytest.raises(psycopg.Error, match=told),
+    ):
+        ask(connection, "create_task", json.dumps(task))
+
+    assert server_ground.rows(VIEW) == []

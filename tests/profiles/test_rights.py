@@ -1,0 +1,273 @@
+"""S06 and S07 for the schemas of profiles: who may do what, and nothing that a caller put in front is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import psycopg
+import pytest
+from psycopg.errors import InsufficientPrivilege, ObjectNotInPrerequisiteState
+
+from tests.profiles.ground import PROFILES, ROLES, Ground, PostgresGround
+
+pytestmark = pytest.mark.postgres
+
+SCHEMAS: Final = "(" + ", ".join(f"'{name}'::regnamespace" for name in PROFILES) + ")"
+
+VIEWS: Final = {
+    "agent_queue.agent_jobs": {"SELECT": "worker reader operator admin", "INSERT": "producer worker operator admin"},
+    "outbox.jobs": {"SELECT": "worker reader operator admin", "INSERT": "producer worker operator admin"},
+    "orchestrator.tasks": {"SELECT": "worker reader operator admin", "INSERT": "producer worker operator admin"},
+    "orchestrator.workers": {
+        "SELECT": "worker reader operator admin",
+        "INSERT": "worker admin",
+        "UPDATE": "worker admin",
+        "DELETE": "worker admin",
+    },
+    "automechanica.tasks": {
+        "SELECT": "worker reader operator admin",
+        "INSERT": "producer worker operator admin",
+        "UPDATE": "worker operator admin",  # for SELECT … FOR UPDATE; an UPDATE itself is refused
+    },
+    "automechanica.agent": {},
+    **{
+        f"automechanica.{name}": {"SELECT": "reader operator admin"}
+        for name in ("workflows", "agent_events", "embedding_jobs", "task_queue_metrics")
+    },
+    "substrate.job_queue": {"SELECT": "worker reader operator admin", "INSERT": "producer worker operator admin"},
+    "substrate.job_dead_letter": {"SELECT": "reader operator admin", "UPDATE": "operator admin"},
+    "substrate.queue_heartbeat": {"SELECT": "worker reader operator admin"},
+    "substrate.dot_config": {"SELECT": "worker reader operator admin", "UPDATE": "operator admin"},
+    **{
+        f"substrate.{name}": {"SELECT": "reader operator admin"}
+        for name in ("v_queue_health", "v_job_queue_backlog", "v_job_dead_letter_summary")
+    },
+}
+
+FUNCTIONS: Final = {
+    "automechanica.create_task": "producer worker operator admin",
+    "automechanica.claim_task": "worker admin",
+    "automechanica.start_task": "worker admin",
+    "automechanica.extend_lease": "worker admin",
+    "automechanica.complete_task": "worker admin",
+    "automechanica.fail_task": "worker admin",
+    "automechanica.grant_agent": "admin",
+    "automechanica.revoke_agent": "admin",
+    "substrate.fn_job_enqueue": "producer worker operator admin",
+    "substrate.fn_job_claim": "worker admin",
+    "substrate.fn_job_ack": "worker admin",
+    "substrate.fn_job_fail_or_retry": "worker admin",
+    "substrate.fn_job_move_to_dead_letter": "worker operator admin",
+    "substrate.fn_queue_heartbeat_tick": "worker admin",
+    "substrate.fn_queue_stale_check": "worker reader operator admin",
+}
+"""Whatever is not named here is a step inside another function, and nobody's to call."""
+
+
+def test_every_definer_function_has_a_pinned_search_path_with_pg_temp_last_and_an_owner_that_cannot_log_in(
+    server_ground: Ground,
+) -> None:
+    rows = server_ground.execute(
+        "SELECT p.oid::regprocedure::text AS name, p.prosecdef, p.proconfig, p.proowner::regrole::text AS owner "
+        f"FROM pg_proc AS p WHERE p.pronamespace IN {SCHEMAS}"
+    )
+
+    assert len(rows) > 25
+    for row in rows:
+        assert row["owner"] == "tenure_owner", row["name"]
+        assert "search_path=pg_catalog, tenure, pg_temp" in (row["proconfig"] or []), row["name"]
+    assert server_ground.execute("SELECT rolcanlogin FROM pg_roles WHERE rolname = 'tenure_owner'") == [
+        {"rolcanlogin": False}
+    ]
+
+
+def test_public_may_nothing(server_ground: Ground) -> None:
+    functions = server_ground.execute(
+        f"SELECT p.proname FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a "
+        f"WHERE p.pronamespace IN {SCHEMAS} AND a.grantee = 0"
+    )
+    tables = server_ground.execute(
+        f"SELECT c.relname FROM pg_class AS c, aclexplode(c.relacl) AS a "
+        f"WHERE c.relnamespace IN {SCHEMAS} AND a.grantee = 0"
+    )
+
+    assert (functions, tables) == ([], [])
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_has_just_its_own_rights_on_views_and_tables(server_ground: Ground, role: str) -> None:
+    relations = server_ground.execute(
+        f"SELECT c.oid::regclass::text AS name FROM pg_class AS c "
+        f"WHERE c.relnamespace IN {SCHEMAS} AND c.relkind IN ('r', 'v')"
+    )
+
+    found = {
+        (row["name"], right)
+        for row in relations
+        for right in ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
+        if server_ground.execute("SELECT has_table_privilege(?, ?, ?) AS may", f"tenure_{role}", row["name"], right)[0][
+            "may"
+        ]
+    }
+
+    assert {row["name"] for row in relations} == set(VIEWS)
+    assert found == {
+        (view, right) for view, rights in VIEWS.items() for right, roles in rights.items() if role in roles.split()
+    }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_call_just_its_own_functions(server_ground: Ground, role: str) -> None:
+    rows = server_ground.execute(
+        "SELECT n.nspname || '.' || p.proname AS name, has_function_privilege(?, p.oid, 'EXECUTE') AS may "
+        f"FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.pronamespace IN {SCHEMAS}",
+        f"tenure_{role}",
+    )
+
+    assert {row["name"] for row in rows if row["may"]} == {
+        name for name, roles in FUNCTIONS.items() if role in roles.split()
+    }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_can_create_nothing_in_a_profiles_schema(server_ground: Ground, role: str) -> None:
+    rows = server_ground.execute(
+        f"SELECT nspname, has_schema_privilege(?, nspname, 'CREATE') AS may FROM pg_namespace WHERE oid IN {SCHEMAS}",
+        f"tenure_{role}",
+    )
+
+    assert {row["nspname"]: row["may"] for row in rows} == dict.fromkeys(PROFILES, False)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_matrix_holds_for_a_real_login(server_ground: Ground, postgres_ground: PostgresGround, role: str) -> None:
+    with psycopg.connect(postgres_ground.login(role), autocommit=True) as connection:
+        for view, rights in VIEWS.items():
+            for right, statement in (("SELECT", f"SELECT * FROM {view} LIMIT 1"), ("DELETE", f"DELETE FROM {view}")):
+                if role in rights.get(right, "").split():
+                    connection.execute(statement.encode())
+                else:  # a view that nobody may delete from has no way to do it either
+                    with pytest.raises((InsufficientPrivilege, ObjectNotInPrerequisiteState)):
+                        connection.execute(statement.encode())
+        with pytest.raises(InsufficientPrivilege):
+            connection.execute("SELECT * FROM tenure.shown")
+
+
+def test_a_producer_learns_the_id_of_what_it_inserted_and_reads_nothing_else(
+    server_ground: Ground, postgres_ground: PostgresGround
+) -> None:
+    with psycopg.connect(postgres_ground.login("producer"), autocommit=True) as producer:
+        row = producer.execute("INSERT INTO outbox.jobs (type, payload) VALUES ('x', '{}') RETURNING id").fetchone()
+        assert row is not None
+        assert server_ground.app.get(str(row[0])).kind == "x"
+        for statement in (
+            "SELECT payload FROM outbox.jobs",
+            "INSERT INTO outbox.jobs (type) VALUES ('x') RETURNING payload",
+        ):
+            with pytest.raises(InsufficientPrivilege):
+                producer.execute(statement.encode())
+
+
+TRAPS = """
+CREATE TABLE public.caught (what text, who text DEFAULT current_user);
+GRANT ALL ON public.caught TO PUBLIC;
+GRANT CREATE, USAGE ON SCHEMA public TO profile_mallory;
+"""
+
+# Each trap notes that it was sprung, and by whom; with our owner's rights it would say tenure_owner.
+SHADOWS = """
+CREATE TEMP TABLE job (id uuid);
+CREATE TEMP TABLE queue (name text, profile text);
+CREATE TEMP TABLE gate (name text, is_open boolean);
+CREATE TEMP TABLE job_queue (job_id uuid);
+CREATE TEMP TABLE agent (login name, agent_name text);
+CREATE FUNCTION public.spring(p_what text) RETURNS boolean LANGUAGE plpgsql AS
+    $$ BEGIN INSERT INTO public.caught (what) VALUES (p_what); RETURN true; END $$;
+CREATE FUNCTION public.btrim(text) RETURNS text LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM public.spring('btrim'); RETURN $1; END $$;
+CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM public.spring('now'); RETURN clock_timestamp(); END $$;
+CREATE FUNCTION public.reach(json, text) RETURNS text LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM public.spring('->>'); RETURN NULL; END $$;
+CREATE OPERATOR public.->> (LEFTARG = json, RIGHTARG = text, FUNCTION = public.reach);
+CREATE FUNCTION public.same(text, text) RETURNS boolean LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM public.spring('='); RETURN true; END $$;
+CREATE OPERATOR public.= (LEFTARG = text, RIGHTARG = text, FUNCTION = public.same);
+SET search_path = pg_temp, public, tenure, substrate, pg_catalog;
+"""
+
+CALLS = (
+    "SELECT substrate.fn_job_enqueue('k', 'key', 'me')",
+    "SELECT substrate.fn_job_claim('w')",
+    "SELECT substrate.fn_queue_heartbeat_tick('x', 'Codex')",
+    "SELECT substrate.fn_queue_stale_check(5)",
+    "SELECT substrate.fn_job_ack(NULL, 'w')",
+    "SELECT substrate.fn_job_fail_or_retry(NULL, 'w', 'e')",
+    "SELECT substrate.fn_job_move_to_dead_letter(NULL, 'e', 'w')",
+    'SELECT automechanica.create_task(\'{"agent_name": "A", "task_type": "t"}\')',
+    "SELECT automechanica.claim_task('A', 'w')",
+    "SELECT automechanica.complete_task(NULL, 'w')",
+    "SELECT automechanica.fail_task(NULL, 'w', '{}')",
+    "INSERT INTO outbox.jobs (type) VALUES ('x')",
+    "INSERT INTO agent_queue.agent_jobs (type) VALUES ('x')",
+    "INSERT INTO orchestrator.tasks (type) VALUES ('x')",
+    "INSERT INTO substrate.job_queue (job_kind, idempotency_key, actor) VALUES ('x', 'y', 'me')",
+    "UPDATE substrate.dot_config SET value = '60'",
+    "INSERT INTO orchestrator.workers (id, hostname, pool_size) VALUES ('w', 'h', 1)",
+)
+
+
+@pytest.fixture
+def mallory(server_ground: Ground, postgres_ground: PostgresGround) -> Iterator[psycopg.Connection]:
+    """A login with every role of ours that may create things in `public`, and has."""
+    server_ground.open()
+    url = postgres_ground.make_login("profile_mallory")
+    for role in ROLES:
+        server_ground.execute(f"GRANT tenure_{role} TO profile_mallory")
+    for statement in TRAPS.strip().split(";\n"):
+        server_ground.execute(statement)
+    try:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("SET client_min_messages = error")
+            connection.execute(SHADOWS.encode())
+            yield connection
+    finally:
+        server_ground.execute("DROP OWNED BY profile_mallory CASCADE")
+        server_ground.execute("DROP TABLE public.caught")
+        for role in ROLES:
+            server_ground.execute(f"REVOKE tenure_{role} FROM profile_mallory")
+
+
+def test_nothing_that_a_caller_put_in_front_is_used(server_ground: Ground, mallory: psycopg.Connection) -> None:
+    assert mallory.execute("SELECT 'a'::text = 'b'::text, now() IS NOT NULL").fetchone() == (True, True)
+    assert len(server_ground.execute("SELECT * FROM public.caught")) == 2, "otherwise this test could not fail"
+
+    states = {statement: _state(mallory, statement) for statement in CALLS}
+
+    # What is refused is refused by a rule of ours.
+    assert {s: state for s, state in states.items() if state and not state.startswith(("TN", "22"))} == {}
+    assert [row["what"] for row in server_ground.execute("SELECT what FROM public.caught")] == ["=", "now"]
+    assert len(server_ground.rows("outbox.jobs")) == 1
+    assert len(server_ground.rows("substrate.job_queue")) == 2
+
+
+def _state(connection: psycopg.Connection, statement: str) -> str | None:
+    try:
+        connection.execute(statement.encode())
+    except psycopg.Error as exc:
+        return exc.sqlstate
+    return None
+
+
+def test_a_view_lends_its_reader_no_functions_of_the_owner(
+    server_ground: Ground, postgres_ground: PostgresGround
+) -> None:
+    """Functions in a view run with the reader's rights: every one that ours use must be the reader's to call."""
+    server_ground.open()
+    server_ground.app.enqueue("x", queue="outbox")
+
+    with psycopg.connect(postgres_ground.login("reader"), autocommit=True) as reader:
+        for view, rights in VIEWS.items():
+            if "reader" in rights.get("SELECT", "").split():
+                reader.execute(f"SELECT * FROM {view}".encode())
