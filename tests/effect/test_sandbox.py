@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -214,7 +215,7 @@ def test_nothing_outside_was_changed(
     assert not (outside[0] / "home/.ssh/authorized_keys").exists()
     assert (outside[0] / "jobs.db").stat().st_nlink == 1
     assert not Path("/usr/tenure-escape").exists()
-    assert not Path("/root/.ssh/tenure-escape").exists()
+    assert not (Path(pwd.getpwuid(0).pw_dir) / ".ssh/tenure-escape").exists()
 
 
 def test_without_walls_the_same_program_gets_out(

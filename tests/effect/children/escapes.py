@@ -12,6 +12,7 @@ import ctypes
 import json
 import os
 import platform
+import pwd
 import signal
 import socket
 import subprocess
@@ -53,7 +54,7 @@ def write_ssh_key() -> object:
 
 @attempt
 def write_root_ssh_key() -> object:
-    folder = Path("/root/.ssh")
+    folder = Path(pwd.getpwuid(0).pw_dir) / ".ssh"
     folder.mkdir(parents=True, exist_ok=True)
     return (folder / "tenure-escape").write_text("evil")
 
