@@ -1,4 +1,4 @@
--- profile_fill: %(rows)s jobs of one profile, as a queue looks that has run for a month. Of 1,000: 20 due, 5 for later, 2 to be retried, 1 held,
+-- profile_fill: %(rows)s jobs of one profile, as a queue looks that has run for a month. Of 1,000: 10 due, 2 for later, 2 to be retried, 1 held,
 -- 10 ended badly, 100 cleaned, the others ended well. Eleven kinds; one of them is rare.
 INSERT INTO tenure.job (
     id, token, rank, run_at, created_at, updated_at, lease_until, claimed_at, started_at, finished_at, cleaned_at, priority, attempt,
@@ -26,12 +26,12 @@ SELECT
     CASE WHEN g.stage IN ('bad', 'retry') THEN 'error' END
 FROM (
     SELECT n, tenure.now() - interval '30 days' * (1 - n::double precision / %(rows)s) AS at, CASE
-        WHEN n %% 1000 < 20 THEN 'due'
-        WHEN n %% 1000 < 25 THEN 'later'
-        WHEN n %% 1000 < 27 THEN 'retry'
-        WHEN n %% 1000 < 28 THEN 'held'
-        WHEN n %% 1000 < 38 THEN 'bad'
-        WHEN n %% 1000 < 138 THEN 'cleaned'
+        WHEN n %% 1000 < 10 THEN 'due'
+        WHEN n %% 1000 < 12 THEN 'later'
+        WHEN n %% 1000 < 14 THEN 'retry'
+        WHEN n %% 1000 < 15 THEN 'held'
+        WHEN n %% 1000 < 25 THEN 'bad'
+        WHEN n %% 1000 < 125 THEN 'cleaned'
         ELSE 'good'
     END AS stage
     FROM generate_series(1, %(rows)s) AS n

@@ -3,12 +3,12 @@ WITH RECURSIVE
     numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :rows),
     g AS (
         SELECT n, :now - CAST(2592000000000.0 * (1 - CAST(n AS REAL) / :rows) AS INTEGER) AS at, CASE
-            WHEN n % 1000 < 20 THEN 'due'
-            WHEN n % 1000 < 25 THEN 'later'
-            WHEN n % 1000 < 27 THEN 'retry'
-            WHEN n % 1000 < 28 THEN 'held'
-            WHEN n % 1000 < 38 THEN 'bad'
-            WHEN n % 1000 < 138 THEN 'cleaned'
+            WHEN n % 1000 < 10 THEN 'due'
+            WHEN n % 1000 < 12 THEN 'later'
+            WHEN n % 1000 < 14 THEN 'retry'
+            WHEN n % 1000 < 15 THEN 'held'
+            WHEN n % 1000 < 25 THEN 'bad'
+            WHEN n % 1000 < 125 THEN 'cleaned'
             ELSE 'good'
         END AS stage
         FROM numbers

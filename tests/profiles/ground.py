@@ -118,7 +118,10 @@ def _prepare(*scripts: str) -> Callable[[str], None]:
             for script in (*scripts, engines._KEEP_PRISTINE):
                 connection.execute(script.encode())
             # The profiles were installed by the real clock, which is ahead of the test's.
-            connection.execute("UPDATE pristine.tally_mark SET counted_until = '-infinity', next_until = NULL")
+            for schema in ("pristine", "tenure"):
+                connection.execute(
+                    f"UPDATE {schema}.tally_mark SET counted_until = '-infinity', next_until = NULL".encode()
+                )
 
     return prepare
 

@@ -424,13 +424,13 @@ def test_executors_keep_the_tally_where_no_worker_of_ours_runs(server_ground: Gr
 def test_an_end_that_commits_late_is_not_lost_to_the_tally(server_ground: Ground) -> None:
     """A slow transaction stamps its end, others end and are counted meanwhile, and only then it commits."""
     server_ground.open()
-    late, prompt = put(server_ground, "late"), put(server_ground, "prompt")
-    claim(server_ground, "w1")
-    claim(server_ground, "w2")
+    put(server_ground, "one")
+    put(server_ground, "two")
+    late, prompt = claim(server_ground, "w1")["job_id"], claim(server_ground, "w2")["job_id"]
 
     with psycopg.connect(server_ground.app.url) as slow:
         slow.execute("SELECT substrate.fn_job_ack(%s, 'w1')", [late])
-        call(server_ground, "fn_job_ack", prompt, "w2")
+        assert call(server_ground, "fn_job_ack", prompt, "w2")["ok"]
         for _ in range(3):
             server_ground.clock.advance(200)
             server_ground.app.prune()

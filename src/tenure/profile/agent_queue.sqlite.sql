@@ -22,15 +22,15 @@ SELECT
     s.requested_by_user_id,
     s.affinity_key,
     s.lease_owner AS claimed_by,
-    strftime('%Y-%m-%d %H:%M:%f', s.lease_until / 1000000.0, 'unixepoch') AS lease_expires_at,
+    datetime(s.lease_until / 1000000, 'unixepoch') || '.' || substr('00' || (s.lease_until / 1000 % 1000), -3) AS lease_expires_at,
     CASE WHEN s.stage IN ('due', 'later', 'retry', 'waiting') THEN s.attempt + 1 ELSE max(s.attempt, 1) END AS attempt,
     s.max_attempts,
     s.result_summary,
     s.last_error AS error_message,
     s.artifacts_path,
-    strftime('%Y-%m-%d %H:%M:%f', s.created_at / 1000000.0, 'unixepoch') AS created_at,
-    strftime('%Y-%m-%d %H:%M:%f', s.updated_at / 1000000.0, 'unixepoch') AS updated_at,
-    strftime('%Y-%m-%d %H:%M:%f', s.started_at / 1000000.0, 'unixepoch') AS started_at,
+    datetime(s.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.created_at / 1000 % 1000), -3) AS created_at,
+    datetime(s.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.updated_at / 1000 % 1000), -3) AS updated_at,
+    datetime(s.started_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.started_at / 1000 % 1000), -3) AS started_at,
     s.finished_text AS finished_at
 FROM tenure_shown AS s
 WHERE s.of_profile = 'agent_queue';

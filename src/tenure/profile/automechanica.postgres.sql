@@ -33,7 +33,7 @@ SELECT
     END AS status,
     s.attempt AS attempts,
     s.max_attempts,
-    s.run_at AS available_at,
+    CASE s.stage WHEN 'waiting' THEN nullif(s.run_at, 'infinity') ELSE s.run_at END AS available_at,
     s.lease_owner,
     s.lease_until AS lease_expires_at,
     CASE WHEN s.failure_class IS NOT NULL THEN

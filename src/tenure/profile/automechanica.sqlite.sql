@@ -24,14 +24,15 @@ SELECT
     END AS status,
     s.attempt AS attempts,
     s.max_attempts,
-    strftime('%Y-%m-%d %H:%M:%f', s.run_at / 1000000.0, 'unixepoch') AS available_at,
+    CASE WHEN s.stage <> 'waiting' OR s.run_at < 253402300799999999 THEN
+        datetime(s.run_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.run_at / 1000 % 1000), -3) END AS available_at,
     s.lease_owner,
-    strftime('%Y-%m-%d %H:%M:%f', s.lease_until / 1000000.0, 'unixepoch') AS lease_expires_at,
+    datetime(s.lease_until / 1000000, 'unixepoch') || '.' || substr('00' || (s.lease_until / 1000 % 1000), -3) AS lease_expires_at,
     CASE WHEN s.failure_class IS NOT NULL THEN
         json_patch(coalesce(json_extract(s.progress, '$.error_info'), '{}'), json_object('class', s.failure_class, 'message', s.last_error))
     END AS error_info,
-    strftime('%Y-%m-%d %H:%M:%f', s.created_at / 1000000.0, 'unixepoch') AS created_at,
-    strftime('%Y-%m-%d %H:%M:%f', s.updated_at / 1000000.0, 'unixepoch') AS updated_at
+    datetime(s.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.created_at / 1000 % 1000), -3) AS created_at,
+    datetime(s.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.updated_at / 1000 % 1000), -3) AS updated_at
 FROM tenure_shown AS s
 WHERE s.of_profile = 'automechanica';
 
@@ -72,9 +73,9 @@ SELECT
     w.step AS current_step,
     w.data,
     w.error,
-    strftime('%Y-%m-%d %H:%M:%f', w.created_at / 1000000.0, 'unixepoch') AS created_at,
-    strftime('%Y-%m-%d %H:%M:%f', w.updated_at / 1000000.0, 'unixepoch') AS updated_at,
-    strftime('%Y-%m-%d %H:%M:%f', w.finished_at / 1000000.0, 'unixepoch') AS completed_at
+    datetime(w.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.created_at / 1000 % 1000), -3) AS created_at,
+    datetime(w.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.updated_at / 1000 % 1000), -3) AS updated_at,
+    datetime(w.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.finished_at / 1000 % 1000), -3) AS completed_at
 FROM tenure_workflow AS w
 WHERE w.profile = 'automechanica';
 
@@ -87,7 +88,7 @@ SELECT
     e.agent AS agent_name,
     e.kind AS event_type,
     e.data,
-    strftime('%Y-%m-%d %H:%M:%f', e.at / 1000000.0, 'unixepoch') AS created_at
+    datetime(e.at / 1000000, 'unixepoch') || '.' || substr('00' || (e.at / 1000 % 1000), -3) AS created_at
 FROM tenure_agent_event AS e;
 
 CREATE VIEW automechanica_embedding_jobs AS
@@ -100,7 +101,7 @@ WHERE t.task_type = 'embedding';
 DROP VIEW IF EXISTS automechanica_task_queue_metrics;
 CREATE VIEW automechanica_task_queue_metrics AS
 SELECT
-    strftime('%Y-%m-%d %H:%M:%f', m.minute / 1000000.0, 'unixepoch') AS minute,
+    datetime(m.minute / 1000000, 'unixepoch') || '.' || substr('00' || (m.minute / 1000 % 1000), -3) AS minute,
     m.queue AS agent_name,
     m.created AS tasks_created,
     m.completed AS tasks_completed,

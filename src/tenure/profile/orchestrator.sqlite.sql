@@ -21,15 +21,15 @@ SELECT
     s.priority,
     s.idempotency_key,
     s.lease_owner AS worker_id,
-    strftime('%Y-%m-%d %H:%M:%f', s.created_at / 1000000.0, 'unixepoch') AS created_at,
-    strftime('%Y-%m-%d %H:%M:%f', s.claimed_at / 1000000.0, 'unixepoch') AS claimed_at,
-    strftime('%Y-%m-%d %H:%M:%f', s.started_at / 1000000.0, 'unixepoch') AS started_at,
+    datetime(s.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.created_at / 1000 % 1000), -3) AS created_at,
+    datetime(s.claimed_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.claimed_at / 1000 % 1000), -3) AS claimed_at,
+    datetime(s.started_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.started_at / 1000 % 1000), -3) AS started_at,
     s.finished_text AS completed_at,
-    strftime('%Y-%m-%d %H:%M:%f', s.updated_at / 1000000.0, 'unixepoch') AS updated_at,
+    datetime(s.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.updated_at / 1000 % 1000), -3) AS updated_at,
     s.attempt AS attempts,
     s.max_attempts - 1 AS max_retries,
     s.last_error,
-    CASE s.stage WHEN 'retry' THEN strftime('%Y-%m-%d %H:%M:%f', s.run_at / 1000000.0, 'unixepoch') END AS next_retry_at
+    CASE s.stage WHEN 'retry' THEN datetime(s.run_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.run_at / 1000 % 1000), -3) END AS next_retry_at
 FROM tenure_shown AS s
 WHERE s.of_profile = 'orchestrator';
 
@@ -48,12 +48,12 @@ CREATE VIEW orchestrator_workers AS
 SELECT
     w.id,
     w.hostname,
-    strftime('%Y-%m-%d %H:%M:%f', w.started_at / 1000000.0, 'unixepoch') AS started_at,
-    strftime('%Y-%m-%d %H:%M:%f', w.last_seen_at / 1000000.0, 'unixepoch') AS last_heartbeat,
+    datetime(w.started_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.started_at / 1000 % 1000), -3) AS started_at,
+    datetime(w.last_seen_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.last_seen_at / 1000 % 1000), -3) AS last_heartbeat,
     w.concurrency AS pool_size,
     nullif(w.version, '') AS version,
     l.until IS NOT NULL AS is_leader,
-    strftime('%Y-%m-%d %H:%M:%f', l.until / 1000000.0, 'unixepoch') AS leader_until
+    datetime(l.until / 1000000, 'unixepoch') || '.' || substr('00' || (l.until / 1000 % 1000), -3) AS leader_until
 FROM tenure_worker AS w
 LEFT JOIN tenure_lease AS l ON l.name = 'leader' AND l.owner = w.id
     AND l.until > CAST(strftime('%s', 'now') AS INTEGER) * 1000000

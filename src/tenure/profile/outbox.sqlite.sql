@@ -22,10 +22,14 @@ SELECT
     s.max_attempts,
     s.last_error,
     s.lease_owner AS locked_by,
-    strftime('%Y-%m-%d %H:%M:%f', CASE WHEN s.lease_until IS NOT NULL THEN max(s.claimed_at, s.lease_until - 1000000 * (
-        SELECT q.lease_seconds FROM tenure_queue AS q WHERE q.name = s.queue)) END / 1000000.0, 'unixepoch') AS locked_at,
-    strftime('%Y-%m-%d %H:%M:%f', s.created_at / 1000000.0, 'unixepoch') AS created_at,
-    strftime('%Y-%m-%d %H:%M:%f', s.claimed_at / 1000000.0, 'unixepoch') AS claimed_at,
+    CASE WHEN s.lease_until IS NOT NULL THEN (
+        SELECT datetime(l.at / 1000000, 'unixepoch') || '.' || substr('00' || (l.at / 1000 % 1000), -3)
+        FROM (
+            SELECT max(s.claimed_at, CAST(s.lease_until - 1000000 * q.lease_seconds AS INTEGER)) AS at FROM tenure_queue AS q WHERE q.name = s.queue
+        ) AS l
+    ) END AS locked_at,
+    datetime(s.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.created_at / 1000 % 1000), -3) AS created_at,
+    datetime(s.claimed_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.claimed_at / 1000 % 1000), -3) AS claimed_at,
     s.finished_text AS completed_at,
     s.idempotency_key
 FROM tenure_shown AS s

@@ -23,7 +23,7 @@ SELECT
     s.payload_ref,
     coalesce(tenure.parsed(s.payload), '{}') AS payload_json,
     s.priority,
-    s.run_at AS scheduled_at,
+    CASE s.stage WHEN 'waiting' THEN nullif(s.run_at, 'infinity') ELSE s.run_at END AS scheduled_at,
     s.claimed_at AS picked_at,
     s.finished_at,
     s.lease_owner,

@@ -27,19 +27,20 @@ SELECT
     s.payload_ref,
     coalesce(s.payload, '{}') AS payload_json,
     s.priority,
-    strftime('%Y-%m-%d %H:%M:%f', s.run_at / 1000000.0, 'unixepoch') AS scheduled_at,
-    strftime('%Y-%m-%d %H:%M:%f', s.claimed_at / 1000000.0, 'unixepoch') AS picked_at,
+    CASE WHEN s.stage <> 'waiting' OR s.run_at < 253402300799999999 THEN
+        datetime(s.run_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.run_at / 1000 % 1000), -3) END AS scheduled_at,
+    datetime(s.claimed_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.claimed_at / 1000 % 1000), -3) AS picked_at,
     s.finished_text AS finished_at,
     s.lease_owner,
-    strftime('%Y-%m-%d %H:%M:%f', s.lease_until / 1000000.0, 'unixepoch') AS lease_until,
+    datetime(s.lease_until / 1000000, 'unixepoch') || '.' || substr('00' || (s.lease_until / 1000 % 1000), -3) AS lease_until,
     s.attempt AS attempts,
     s.max_attempts,
     s.idempotency_key,
     coalesce(s.actor, 'tenure') AS actor,
     s.run_id,
     s.last_error,
-    strftime('%Y-%m-%d %H:%M:%f', s.created_at / 1000000.0, 'unixepoch') AS created_at,
-    strftime('%Y-%m-%d %H:%M:%f', s.updated_at / 1000000.0, 'unixepoch') AS updated_at
+    datetime(s.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.created_at / 1000 % 1000), -3) AS created_at,
+    datetime(s.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.updated_at / 1000 % 1000), -3) AS updated_at
 FROM tenure_shown AS s
 WHERE s.of_profile = 'substrate';
 
@@ -74,11 +75,11 @@ SELECT
     coalesce(d.actor, 'tenure') AS actor,
     d.run_id,
     d.idempotency_key,
-    strftime('%Y-%m-%d %H:%M:%f', d.moved_at / 1000000.0, 'unixepoch') AS moved_at,
+    datetime(d.moved_at / 1000000, 'unixepoch') || '.' || substr('00' || (d.moved_at / 1000 % 1000), -3) AS moved_at,
     d.moved_by,
     d.triage AS triage_status,
     d.triage_note,
-    strftime('%Y-%m-%d %H:%M:%f', d.triaged_at / 1000000.0, 'unixepoch') AS triaged_at,
+    datetime(d.triaged_at / 1000000, 'unixepoch') || '.' || substr('00' || (d.triaged_at / 1000 % 1000), -3) AS triaged_at,
     d.triaged_by
 FROM tenure_dead_letter AS d
 WHERE d.profile = 'substrate';
@@ -88,14 +89,14 @@ CREATE VIEW substrate_queue_heartbeat AS
 SELECT
     w.id AS executor_name,
     w.executor_kind,
-    strftime('%Y-%m-%d %H:%M:%f', w.last_seen_at / 1000000.0, 'unixepoch') AS last_tick_at,
+    datetime(w.last_seen_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.last_seen_at / 1000 % 1000), -3) AS last_tick_at,
     w.status AS last_tick_status,
     w.ticks AS ticks_total,
     w.current_job_id,
     json_extract(w.info, '$.lease_owner') AS lease_owner,
     json_remove(w.info, '$.lease_owner') AS metadata,
-    strftime('%Y-%m-%d %H:%M:%f', w.started_at / 1000000.0, 'unixepoch') AS created_at,
-    strftime('%Y-%m-%d %H:%M:%f', w.last_seen_at / 1000000.0, 'unixepoch') AS updated_at
+    datetime(w.started_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.started_at / 1000 % 1000), -3) AS created_at,
+    datetime(w.last_seen_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.last_seen_at / 1000 % 1000), -3) AS updated_at
 FROM tenure_worker AS w
 WHERE EXISTS (
     SELECT 1
@@ -133,9 +134,9 @@ SELECT
     c.job_kind,
     c.state,
     sum(c.jobs) AS row_count,
-    strftime('%Y-%m-%d %H:%M:%f', min(c.oldest_at) / 1000000.0, 'unixepoch') AS oldest_created_at,
-    strftime('%Y-%m-%d %H:%M:%f', max(c.newest_at) / 1000000.0, 'unixepoch') AS newest_created_at,
-    strftime('%Y-%m-%d %H:%M:%f', min(c.next_at) / 1000000.0, 'unixepoch') AS next_scheduled_at,
+    datetime(min(c.oldest_at) / 1000000, 'unixepoch') || '.' || substr('00' || (min(c.oldest_at) / 1000 % 1000), -3) AS oldest_created_at,
+    datetime(max(c.newest_at) / 1000000, 'unixepoch') || '.' || substr('00' || (max(c.newest_at) / 1000 % 1000), -3) AS newest_created_at,
+    datetime(min(c.next_at) / 1000000, 'unixepoch') || '.' || substr('00' || (min(c.next_at) / 1000 % 1000), -3) AS next_scheduled_at,
     round(CAST(sum(c.attempts) AS REAL) / nullif(sum(c.jobs), 0), 2) AS avg_attempts,
     max(c.attempts_max) AS max_attempts_made
 FROM (
@@ -155,13 +156,13 @@ FROM (
     WHERE t.profile = 'substrate'
     UNION ALL
     SELECT e.kind, 'succeeded', count(*), min(e.created_at), max(e.created_at), NULL, sum(e.attempt), max(e.attempt)
-    FROM tenure_job AS e
+    FROM tenure_job AS e INDEXED BY job_finished_idx
     WHERE e.finished_at IS NOT NULL AND e.cleaned_at IS NULL AND e.state = 'succeeded' AND e.profile = 'substrate'
         AND e.finished_at > (SELECT m.counted_until FROM tenure_tally_mark AS m)
     GROUP BY e.kind
     UNION ALL
     SELECT e.kind, 'cleaned', count(*), min(e.created_at), max(e.created_at), NULL, sum(e.attempt), max(e.attempt)
-    FROM tenure_job AS e
+    FROM tenure_job AS e INDEXED BY job_cleaned_idx
     WHERE e.cleaned_at IS NOT NULL AND e.profile = 'substrate' AND e.finished_at > (SELECT m.counted_until FROM tenure_tally_mark AS m)
     GROUP BY e.kind
 ) AS c
@@ -217,22 +218,33 @@ FROM (
 ) AS t
 CROSS JOIN (
     SELECT
-        (SELECT count(*) FROM tenure_shown AS s WHERE s.of_profile = 'substrate' AND s.stage IN ('due', 'later', 'waiting')) AS queued,
-        (SELECT count(*) FROM tenure_shown AS s WHERE s.of_profile = 'substrate' AND s.stage = 'retry') AS retry_waiting,
-        (SELECT count(*) FROM tenure_shown AS s WHERE s.of_profile = 'substrate' AND s.stage = 'leased') AS leased,
-        (SELECT count(*) FROM tenure_shown AS s WHERE s.of_profile = 'substrate' AND s.stage = 'running') AS in_progress,
-        (SELECT count(*) FROM tenure_shown AS s WHERE s.of_profile = 'substrate' AND s.stage = 'failed' AND s.is_cleaned = 0) AS failed,
-        (SELECT count(*) FROM tenure_shown AS s WHERE s.of_profile = 'substrate' AND s.stage = 'dead' AND s.is_cleaned = 0) AS dead_letter,
-        (SELECT count(*) FROM tenure_shown AS s WHERE s.of_profile = 'substrate' AND s.stage = 'cancelled' AND s.is_cleaned = 0) AS cancelled,
+        -- Whatever is queued, less what is queued again after a failure: so the index alone tells how many are due.
+        (SELECT count(*) FROM tenure_queue AS q CROSS JOIN tenure_job AS e ON e.queue = q.name AND e.state = 'queued' AND e.is_due = 1
+            WHERE q.profile = 'substrate')
+        + (SELECT count(*) FROM tenure_job AS e WHERE e.is_due = 0 AND e.state IN ('queued', 'waiting') AND e.profile = 'substrate')
+        - (SELECT count(*) FROM tenure_job AS e
+            WHERE e.state = 'queued' AND e.failure_class IS NOT NULL AND e.attempt > 0 AND e.profile = 'substrate') AS queued,
+        (SELECT count(*) FROM tenure_job AS e
+            WHERE e.state = 'queued' AND e.failure_class IS NOT NULL AND e.attempt > 0 AND e.profile = 'substrate') AS retry_waiting,
+        (SELECT count(*) FROM tenure_job AS e
+            WHERE e.state IN ('leased', 'running') AND e.state = 'leased' AND e.profile = 'substrate') AS leased,
+        (SELECT count(*) FROM tenure_job AS e
+            WHERE e.state IN ('leased', 'running') AND e.state = 'running' AND e.profile = 'substrate') AS in_progress,
+        (SELECT count(*) FROM tenure_job AS e
+            WHERE e.finished_at IS NOT NULL AND e.cleaned_at IS NULL AND e.state = 'failed' AND e.profile = 'substrate') AS failed,
+        (SELECT count(*) FROM tenure_job AS e
+            WHERE e.finished_at IS NOT NULL AND e.cleaned_at IS NULL AND e.state = 'dead' AND e.profile = 'substrate') AS dead_letter,
+        (SELECT count(*) FROM tenure_job AS e
+            WHERE e.finished_at IS NOT NULL AND e.cleaned_at IS NULL AND e.state = 'cancelled' AND e.profile = 'substrate') AS cancelled,
         coalesce((SELECT sum(t.jobs) FROM tenure_tally AS t WHERE t.profile = 'substrate' AND t.is_cleaned = 0), 0) + (
             SELECT count(*)
-            FROM tenure_job AS e
+            FROM tenure_job AS e INDEXED BY job_finished_idx
             WHERE e.finished_at IS NOT NULL AND e.cleaned_at IS NULL AND e.state = 'succeeded' AND e.profile = 'substrate'
                 AND e.finished_at > (SELECT m.counted_until FROM tenure_tally_mark AS m)
         ) AS succeeded,
         coalesce((SELECT sum(t.jobs) FROM tenure_tally AS t WHERE t.profile = 'substrate' AND t.is_cleaned = 1), 0) + (
             SELECT count(*)
-            FROM tenure_job AS e
+            FROM tenure_job AS e INDEXED BY job_cleaned_idx
             WHERE e.cleaned_at IS NOT NULL AND e.profile = 'substrate' AND e.finished_at > (SELECT m.counted_until FROM tenure_tally_mark AS m)
         ) AS cleaned
 ) AS j

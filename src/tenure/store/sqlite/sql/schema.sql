@@ -404,35 +404,35 @@ SELECT 'running', 0, j.profile, NULL, j.*
 FROM tenure_job AS j
 WHERE j.state IN ('leased', 'running') AND j.state = 'running'
 UNION ALL
-SELECT 'succeeded', 0, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+SELECT 'succeeded', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
 UNION ALL
-SELECT 'failed', 0, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+SELECT 'failed', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
 UNION ALL
-SELECT 'dead', 0, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+SELECT 'dead', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
 UNION ALL
-SELECT 'cancelled', 0, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+SELECT 'cancelled', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
 UNION ALL
-SELECT 'succeeded', 1, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+SELECT 'succeeded', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
 UNION ALL
-SELECT 'failed', 1, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+SELECT 'failed', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
 UNION ALL
-SELECT 'dead', 1, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+SELECT 'dead', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
 UNION ALL
-SELECT 'cancelled', 1, j.profile, strftime('%Y-%m-%d %H:%M:%f', j.finished_at / 1000000.0, 'unixepoch'), j.*
+SELECT 'cancelled', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL;
 
