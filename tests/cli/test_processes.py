@@ -185,7 +185,7 @@ def test_dev_starts_anew_when_a_file_is_saved(
     folder: Path, app: App, started: Callable[..., subprocess.Popen[str]]
 ) -> None:
     before = app.enqueue("double", 4).id
-    dev = started("dev")
+    dev = started("dev", "--log-level", "warning")  # nobody reads its stderr, which must not fill up
     wait_until(lambda: app.get(before).state == "succeeded")
 
     (folder / "tasks.py").write_text(TASKS_PY.replace("2 * n", "200 * n"))

@@ -75,18 +75,18 @@ async def test_grants_of_lost_replies_are_all_found_even_if_the_worker_has_slowe
         runs.append(ctx.id)  # type: ignore[attr-defined]
 
     kind = bed.handle(work)
-    jobs = [NewJob(id=new_job_id(), kind=kind) for _ in range(400)]
+    jobs = [NewJob(id=new_job_id(), kind=kind) for _ in range(1500)]
     bed.enqueue_many(jobs)
     is_cut = False
 
     def cut_for_a_while(request: object) -> bool:
         nonlocal is_cut
-        is_cut = is_cut or (isinstance(request, Exchange) and request.claim is not None and request.claim.limit > 40)
+        is_cut = is_cut or (isinstance(request, Exchange) and request.claim is not None and request.claim.limit > 20)
         return is_cut and isinstance(request, Exchange) and troubled.cut < 4
 
     troubled.answers = cut_for_a_while
     async with bed.working(concurrency=2, prefetch=200, exchanges=2) as worker:
-        await until(lambda: len(runs) == 400 and worker.stats().held == 0, 20)
+        await until(lambda: len(runs) == 1500 and worker.stats().held == 0, 20)
         exchanger = worker._shift.exchanger if worker._shift else None
         assert exchanger is not None
         assert exchanger._unheard == 0
