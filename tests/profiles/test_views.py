@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,9 +64,9 @@ def test_a_view_says_the_words_of_the_profiles_file_for_every_stage(ground: Grou
     ground.open()
     queue = queue_of(ground, name)
     ground.app.set_queue(queue, backoff=Backoff(shape="constant", base_seconds=60, jitter=0), retain_seconds=0)
-    claim = {"queues": queue, "worker": "w"}
+    claim = partial(ground.app.claim, worker="w", queues=queue)
     put(ground, queue, "cleaned")
-    ground.app.complete(ground.app.claim(kinds=["cleaned"], **claim)[0])
+    ground.app.complete(claim(kinds=["cleaned"])[0])
     ground.clock.advance(61)
     ground.app.prune()
     put(ground, queue, "due")
@@ -73,7 +74,7 @@ def test_a_view_says_the_words_of_the_profiles_file_for_every_stage(ground: Grou
     ground.app.cancel(put(ground, queue, "cancelled"))
     for kind in ("retry", "waiting", "leased", "running", "succeeded", "failed", "dead"):
         put(ground, queue, kind, max_attempts=1 if kind == "dead" else 3)
-        (grant,) = ground.app.claim(kinds=[kind], **claim)
+        (grant,) = claim(kinds=[kind])
         if kind in {"retry", "dead"}:
             ground.app.fail(grant, "no")
         elif kind == "failed":

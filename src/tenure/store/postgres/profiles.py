@@ -43,7 +43,7 @@ def install(url: str, asked: InstallProfile) -> InstalledProfile:
             connection.execute((_SQL / "profile/people.sql").read_bytes())
             if asked.script:
                 connection.execute(asked.script.encode())
-        except (psycopg.errors.SyntaxErrorOrAccessRuleViolation, psycopg.errors.InvalidSchemaName) as exc:
+        except psycopg.ProgrammingError as exc:
             if isinstance(exc, psycopg.errors.InsufficientPrivilege):
                 raise
             raise SchemaError(
