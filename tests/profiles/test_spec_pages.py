@@ -1,0 +1,74 @@
+"""docs/specs: one page for each specification. Every line of it is answered, and every answer is shown by a test."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tenure import App
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = sorted((ROOT / "docs" / "specs").glob("*.md"))
+ROW: Final = re.compile(r"^\| ([\d–, ]+) \| (.+) \| (.+) \| (.*) \|$", re.MULTILINE)
+CITED: Final = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+SILENT: Final = re.compile(r"which has (\d+)\. Lines that state nothing \(.*?\): ([\d–, ]+)\.")
+
+
+def unshown(page: str) -> list[str]:
+    """The statements of a page for which no test is named that exists."""
+    return [
+        what
+        for _, what, _, tests in ROW.findall(page)
+        if not CITED.findall(tests) or not all(_exists(path, name) for path, name in CITED.findall(tests))
+    ]
+
+
+def unanswered(page: str) -> list[int]:
+    """The lines of the specification that are answered by no row, or by two, and not said to state nothing."""
+    found = SILENT.search(page)
+    assert found is not None
+    answered = [number for lines, *_ in ROW.findall(page) for number in _numbers(lines)] + _numbers(found[2])
+    return [number for number in range(1, int(found[1]) + 1) if answered.count(number) != 1]
+
+
+def _numbers(lines: str) -> list[int]:
+    spans = [part.partition("–") for part in lines.split(", ")]
+    return [number for first, _, last in spans for number in range(int(first), int(last or first) + 1)]
+
+
+def _exists(path: str, name: str) -> bool:
+    return (ROOT / path).is_file() and re.search(rf"\bdef {name}\(", (ROOT / path).read_text()) is not None
+
+
+def test_there_is_a_page_for_each_specification_that_a_profile_stands_for() -> None:
+    wanted = {profile.specification for profile in App.known_profiles()} - {None}
+
+    assert {page.stem for page in PAGES} == wanted
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_statement_names_a_test_that_exists(page: Path) -> None:
+    text = page.read_text()
+
+    assert len(ROW.findall(text)) > 20
+    assert unshown(text) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_line_of_the_specification_is_answered_once(page: Path) -> None:
+    assert unanswered(page.read_text()) == []
+
+
+def test_a_statement_without_a_test_and_a_line_without_an_answer_are_found() -> None:
+    page = (
+        "By the line of the specification, which has 4. Lines that state nothing (headings): 1.\n"
+        "| 2 | fine | so | `tests/profiles/test_spec_pages.py::test_every_statement_names_a_test_that_exists` |\n"
+        "| 3 | gone | so | `tests/profiles/test_spec_pages.py::test_that_was_renamed` |\n"
+        "| 3 | bare | so |  |\n"
+    )
+
+    assert unshown(page) == ["gone", "bare"]
+    assert unanswered(page) == [3, 4]
