@@ -19,6 +19,14 @@ def postgres_ground(postgres_server: PostgresServer) -> Iterator[PostgresGround]
     made.close()
 
 
+@pytest.fixture(scope="session")
+def postgres15_ground(postgres15_server: PostgresServer) -> Iterator[PostgresGround]:
+    """The same on PostgreSQL 15, where it is installed."""
+    made = PostgresGround(postgres15_server)
+    yield made
+    made.close()
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
     """A fresh database with all profiles."""

@@ -16,7 +16,8 @@ import pytest
 import tenure
 from tenure import App, ConfigError, IllegalMove, InvalidArgument, SchemaError, UnknownProfile
 from tenure.profile import loader
-from tests.profiles.ground import Ground
+from tests.profiles.ground import PROFILES, Ground
+from tests.servers import PostgresServer, wheel_bin_path
 
 MINE = """
 name = "bakery"
@@ -244,3 +245,30 @@ def test_importing_tenure_reads_no_profile() -> None:
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert tenure.Profile.__name__ == "Profile"
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(("right", "owner"), [("", "plain"), ("CREATEROLE", "tenure_owner")])
+def test_whoever_may_migrate_may_install_with_roles_or_without(right: str, owner: str) -> None:
+    """On a cluster of its own, because roles belong to the whole cluster and other tests have made them."""
+    server = PostgresServer(wheel_bin_path(18))
+    try:
+        server.start()
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE plain LOGIN {right}".encode())
+            connection.execute("CREATE DATABASE plainly OWNER plain")
+        url = server.url("plainly", user="plain")
+        with App(url, migrate="always") as app:
+            for name in (*PROFILES, *PROFILES):
+                app.install_profile(name)
+            app.enqueue("x", queue="outbox")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("INSERT INTO orchestrator.tasks (type) VALUES ('x')")
+            owners = connection.execute(
+                "SELECT DISTINCT relowner::regrole::text FROM pg_class "
+                "WHERE relnamespace::regnamespace::text IN ('substrate', 'outbox') AND relkind = 'v'"
+            ).fetchall()
+            shown = connection.execute("SELECT jobs_queued FROM substrate.v_queue_health").fetchall()
+        assert (owners, shown) == ([(owner,)], [(0,)])
+    finally:
+        server.close()

@@ -27,7 +27,10 @@ def run(*command: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_psql_alone_runs_a_whole_job_life(server_ground: Ground, postgres_ground: PostgresGround) -> None:
+@pytest.mark.parametrize("version", ["18", "15"])
+def test_psql_alone_runs_a_whole_job_life(request: pytest.FixtureRequest, version: str) -> None:
+    postgres_ground: PostgresGround = request.getfixturevalue(f"postgres{'15' if version == '15' else ''}_ground")
+    server_ground = postgres_ground.fresh()
     psql = shutil.which("psql") or shutil.which("psql", path=str(wheel_bin_path(18)))
     assert psql is not None
     server_ground.app.open_gate("substrate.master")
@@ -53,6 +56,8 @@ def test_psql_alone_runs_a_whole_job_life(server_ground: Ground, postgres_ground
     states = {row["idempotency_key"]: row["state"] for row in server_ground.rows("substrate.job_queue")}
     assert states == {"unit-7": "succeeded", "unit-8": "dead_letter"}
     assert server_ground.row("substrate.job_dead_letter")["final_error"] == "unit 8 cannot be read"
+    assert server_ground.rows("substrate.v_queue_health")[0]["jobs_succeeded"] == 1
+    server_ground.app.close()
 
 
 def test_psql_is_refused_politely_while_the_gates_are_closed(

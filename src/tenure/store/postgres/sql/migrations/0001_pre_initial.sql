@@ -2689,25 +2689,30 @@ BEGIN
     EXECUTE format('REVOKE ALL ON SCHEMA %I FROM PUBLIC', p_schema);
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM PUBLIC', p_schema);
     EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA %I FROM PUBLIC', p_schema);
-    IF EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname = 'tenure_owner') THEN
-        FOR v_object IN
-            SELECT format('ALTER %s %s OWNER TO tenure_owner',
-                CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, c.oid::regclass) AS statement
-            FROM pg_class AS c
-            WHERE c.relnamespace = p_schema::regnamespace AND c.relkind IN ('r', 'v') AND c.relowner <> 'tenure_owner'::regrole
-            UNION ALL
-            SELECT format('ALTER ROUTINE %s OWNER TO tenure_owner', p.oid::regprocedure)
-            FROM pg_proc AS p
-            WHERE p.pronamespace = p_schema::regnamespace AND p.proowner <> 'tenure_owner'::regrole
-            UNION ALL
-            SELECT format('ALTER TYPE %s OWNER TO tenure_owner', t.oid::regtype)
-            FROM pg_type AS t
-            WHERE t.typnamespace = p_schema::regnamespace AND t.typtype = 'e' AND t.typowner <> 'tenure_owner'::regrole
-        LOOP
-            EXECUTE v_object.statement;
-        END LOOP;
-        EXECUTE format('ALTER SCHEMA %I OWNER TO tenure_owner', p_schema);
-    END IF;
+    BEGIN
+        IF EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname = 'tenure_owner') THEN
+            -- The schema first: only who may create things in it can be given what is in it.
+            EXECUTE format('ALTER SCHEMA %I OWNER TO tenure_owner', p_schema);
+            FOR v_object IN
+                SELECT format('ALTER %s %s OWNER TO tenure_owner',
+                    CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, c.oid::regclass) AS statement
+                FROM pg_class AS c
+                WHERE c.relnamespace = p_schema::regnamespace AND c.relkind IN ('r', 'v') AND c.relowner <> 'tenure_owner'::regrole
+                UNION ALL
+                SELECT format('ALTER ROUTINE %s OWNER TO tenure_owner', p.oid::regprocedure)
+                FROM pg_proc AS p
+                WHERE p.pronamespace = p_schema::regnamespace AND p.proowner <> 'tenure_owner'::regrole
+                UNION ALL
+                SELECT format('ALTER TYPE %s OWNER TO tenure_owner', t.oid::regtype)
+                FROM pg_type AS t
+                WHERE t.typnamespace = p_schema::regnamespace AND t.typtype = 'e' AND t.typowner <> 'tenure_owner'::regrole
+            LOOP
+                EXECUTE v_object.statement;
+            END LOOP;
+        END IF;
+    EXCEPTION WHEN insufficient_privilege THEN
+        RAISE WARNING 'The schema % stays with %, because it may not be handed to tenure_owner: %', p_schema, current_user, SQLERRM;
+    END;
     FOREACH v_role IN ARRAY ARRAY['tenure_producer', 'tenure_worker', 'tenure_reader', 'tenure_operator', 'tenure_admin'] LOOP
         CONTINUE WHEN NOT EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname = v_role);
         EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM %I', p_schema, v_role);
