@@ -1,7 +1,7 @@
 -- outbox (specification 004) on PostgreSQL: the jobs table as a view, and enqueues what is inserted into it.
 CREATE SCHEMA IF NOT EXISTS outbox;
 
--- `locked_at` moves with every renewal: it is older than the timeout exactly if the lock is stale.
+-- `locked_at` is when the lock was taken or last renewed: it is older than the timeout if the lock is stale.
 CREATE OR REPLACE VIEW outbox.jobs AS
 SELECT
     s.id,
@@ -22,8 +22,7 @@ SELECT
     s.max_attempts,
     s.last_error,
     s.lease_owner AS locked_by,
-    CASE WHEN s.lease_until IS NOT NULL THEN greatest(s.claimed_at, s.lease_until - interval '1 second' * (
-        SELECT q.lease_seconds FROM tenure.queue AS q WHERE q.name = s.queue)) END AS locked_at,
+    CASE WHEN s.lease_until IS NOT NULL THEN s.updated_at END AS locked_at,
     s.created_at,
     s.claimed_at,
     s.finished_at AS completed_at,

@@ -1,6 +1,6 @@
 -- outbox (specification 004) on SQLite: the jobs table as a view, and enqueues what is inserted into it.
 -- Moments are text, as SQLite's own functions make and read it: datetime('now', '-5 minutes') compares with them.
--- `locked_at` moves with every renewal: it is older than the timeout exactly if the lock is stale.
+-- `locked_at` is when the lock was taken or last renewed: it is older than the timeout if the lock is stale.
 DROP VIEW IF EXISTS outbox_jobs;
 CREATE VIEW outbox_jobs AS
 SELECT
@@ -22,12 +22,7 @@ SELECT
     s.max_attempts,
     s.last_error,
     s.lease_owner AS locked_by,
-    CASE WHEN s.lease_until IS NOT NULL THEN (
-        SELECT datetime(l.at / 1000000, 'unixepoch') || '.' || substr('00' || (l.at / 1000 % 1000), -3)
-        FROM (
-            SELECT max(s.claimed_at, CAST(s.lease_until - 1000000 * q.lease_seconds AS INTEGER)) AS at FROM tenure_queue AS q WHERE q.name = s.queue
-        ) AS l
-    ) END AS locked_at,
+    CASE WHEN s.lease_until IS NOT NULL THEN datetime(s.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.updated_at / 1000 % 1000), -3) END AS locked_at,
     datetime(s.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.created_at / 1000 % 1000), -3) AS created_at,
     datetime(s.claimed_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.claimed_at / 1000 % 1000), -3) AS claimed_at,
     s.finished_text AS completed_at,
