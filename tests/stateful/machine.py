@@ -216,6 +216,28 @@ class StoreMachine(RuleBasedStateMachine):
 
         assert answer.state == expected
 
+    @precondition(lambda self: self._stale())
+    @rule(pick=picks, move=moves, delay=delays)
+    def settle_what_is_no_longer_held(self, pick: int, move: str, delay: int | None) -> None:
+        """A worker that was away past its lease comes back and writes."""
+        stale = self._stale()
+        job_id, token = stale[pick % len(stale)]
+        expected = self.model.settle(move, job_id, token, delay)
+
+        [answer] = self.store.do(Settle([outcome_of(move, job_id, Token(token), delay)]))
+
+        assert answer.state == expected, f"{move} with token {token}"
+
+    @precondition(lambda self: self._live())
+    @rule(pick=picks)
+    def stall(self, pick: int) -> None:
+        """A worker is away until a lease of its has run out."""
+        live = self._live()
+        until = live[pick % len(live)].lease_until
+        assert until is not None
+        self.time_passes(until - self.model.now + 1)
+        self.reap()
+
     @precondition(lambda self: self.granted)
     @rule()
     def crash(self) -> None:
@@ -326,6 +348,11 @@ class StoreMachine(RuleBasedStateMachine):
     def _pick(self, pick: int, shift: int) -> tuple[JobId, int]:
         job_id, token = self.granted[pick % len(self.granted)]
         return job_id, token + shift
+
+    def _stale(self) -> list[tuple[JobId, int]]:
+        """Grants that are no longer in force."""
+        live = {(life.id, life.token) for life in self._live()}
+        return [grant for grant in self.granted if grant not in live]
 
     def _live(self) -> list[Life]:
         return [life for life in self.model.jobs.values() if life.is_held_by(life.token, self.model.now)]
