@@ -313,8 +313,8 @@ def _index() -> str:
 
 
 def _title(page: Path) -> str:
-    first = page.read_text().splitlines()[0]
-    return first.lstrip("# ").strip()
+    heading = next(line for line in page.read_text().splitlines() if line.startswith("# "))
+    return heading.removeprefix("# ").strip()
 
 
 # --- reading the code -------------------------------------------------------------------------------------------------
