@@ -1,11 +1,14 @@
-"""One suite, every store: each test runs on both engines, and where its module says so through both doors.
+"""One suite, every store: each test runs on SQLite, PostgreSQL 18 and, where it is installed, PostgreSQL 15; and where
+its module says so through both doors.
 
-A module sets `DOORS = ("do", "ado")` to be run through the async door as well; the sync door is the rule.
+A module sets `DOORS = ("do", "ado")` to be run through the async door as well; the sync door is the rule. PostgreSQL 15
+is asked through the sync door only (the doors are ours, not the server's), unless `TENURE_LONG=1`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +20,9 @@ from tests.conformance.acts import Subject
 from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_postgres, open_sqlite, scratch_folder
 from tests.servers import PostgresServer
 
+LONG = os.environ.get("TENURE_LONG") == "1"
+ENGINES = (("sqlite", ()), ("postgres", (pytest.mark.postgres,)), ("postgres15", (pytest.mark.postgres,)))
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store" not in metafunc.fixturenames:
@@ -24,8 +30,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     doors = getattr(metafunc.module, "DOORS", ("do",))
     cases = [
         pytest.param((engine, door), id=f"{engine}-{door}", marks=marks)
-        for engine, marks in (("sqlite", ()), ("postgres", (pytest.mark.postgres,)))
-        for door in doors
+        for engine, marks in ENGINES
+        for door in (doors if LONG or engine != "postgres15" else ("do",))
     ]
     metafunc.parametrize("store", cases, indirect=True)
 
@@ -34,7 +40,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def store(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """A fresh store, migrated, on a clock that stands still."""
     engine, door = request.param
-    opened = _sqlite() if engine == "sqlite" else _postgres(request)
+    opened = _sqlite() if engine == "sqlite" else _postgres(request, engine)
+    engine = engine.removesuffix("15")  # for a test there are two engines, whatever the version
     with opened as (raw, clock):
         if door == "do":
             yield Subject(engine, raw, clock)
@@ -64,14 +71,25 @@ def _sqlite() -> Iterator[tuple[Store, SteeredClock]]:
 @pytest.fixture(scope="session")
 def steered_database(postgres_server: PostgresServer) -> Iterator[SteeredDatabase]:
     """One database for the session, made as new for each test."""
-    database = SteeredDatabase(postgres_server)
+    yield from _steered(postgres_server)
+
+
+@pytest.fixture(scope="session")
+def steered_database15(postgres15_server: PostgresServer) -> Iterator[SteeredDatabase]:
+    """The same on PostgreSQL 15."""
+    yield from _steered(postgres15_server)
+
+
+def _steered(server: PostgresServer) -> Iterator[SteeredDatabase]:
+    database = SteeredDatabase(server)
     yield database
     database.close()
 
 
 @contextlib.contextmanager
-def _postgres(request: pytest.FixtureRequest) -> Iterator[tuple[Store, SteeredClock]]:
-    database: SteeredDatabase = request.getfixturevalue("steered_database")
+def _postgres(request: pytest.FixtureRequest, engine: str) -> Iterator[tuple[Store, SteeredClock]]:
+    name = "steered_database15" if engine == "postgres15" else "steered_database"
+    database: SteeredDatabase = request.getfixturevalue(name)
     database.restore()
     store = open_postgres(database.url)
     try:

@@ -122,6 +122,20 @@ def test_settling_and_extending_leases_is_never_gated(store: Subject, clock: Ste
     assert complete(store, grant).state == "succeeded"
 
 
+@pytest.mark.parametrize("gate", ["master", "default.master", "queue:default", "queue:next"])
+def test_follow_ups_of_a_completed_job_pass_every_gate(store: Subject, gate: str) -> None:
+    make_queue(store, "next", key_scope="window", key_window_seconds=60)
+    job_id = enqueue(store)
+    grant = claim_one(store)
+    set_gate(store, gate, is_open=False)
+    follow, keyed = new_job("next"), new_job("next", key="k", queue="next")
+
+    assert complete(store, grant, jobs=(follow, keyed)).state == "succeeded"
+
+    assert get(store, job_id).state is State.SUCCEEDED
+    assert [get(store, one.id).state for one in (follow, keyed)] == [State.QUEUED, State.QUEUED]
+
+
 def test_a_closed_heartbeat_gate_keeps_the_worker_row_out(store: Subject) -> None:
     enqueue(store)
     grant = claim_one(store)

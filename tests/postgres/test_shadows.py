@@ -97,7 +97,7 @@ def test_no_function_of_ours_uses_what_a_caller_put_in_front(
 
 def _call(connection: psycopg.Connection, name: str) -> str | None:
     """Call a function; the SQLSTATE if it refused."""
-    request = REQUEST.replace('"ids": [', '"ids": {"x": "y"}, "_": [') if name == "clone" else REQUEST
+    request = REQUEST.replace('"job_ids": [', '"job_ids": {"x": "y"}, "_": [') if name == "clone" else REQUEST
     arguments = (
         "'default', 'k', 0, '[]'::pg_catalog.json" if name == "enqueue_group" else "%(request)s::pg_catalog.json"
     )

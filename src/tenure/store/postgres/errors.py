@@ -1,7 +1,7 @@
 """The one place where what a PostgreSQL driver raises becomes an error of ours.
 
 psycopg, asyncpg and psycopg2 are known by their SQLSTATE, also inside the wrappers that SQLAlchemy and Django put
-around them. Our own functions refuse with TN001 to TN010 and say the sentence themselves. A password never shows:
+around them. Our own functions refuse with TN002 to TN010 and say the sentence themselves. A password never shows:
 neither in our sentence nor, by the chain of causes, in a traceback.
 """
 
@@ -169,7 +169,6 @@ def _refusal(said: _Said) -> TenureError:
 
 
 _REFUSALS: Final[dict[str, type[TenureError]]] = {
-    "TN001": errors.LeaseLost,
     "TN004": errors.KeyConflict,
     "TN005": errors.KeyRequired,
     "TN006": errors.ForbiddenKey,

@@ -67,7 +67,7 @@ def _resolve_effect(request: ResolveEffect) -> str:
 
 def _act_on_jobs(request: Revive | Clone) -> str:
     ids = dict(request.job_ids) if isinstance(request, Clone) else list(request.job_ids)
-    return text({"ids": ids, "actor": request.actor, "reason": request.reason})
+    return text({"job_ids": ids, "actor": request.actor, "reason": request.reason})
 
 
 def _revived(answer: list[list[Any]], request: Revive) -> list[Settled]:

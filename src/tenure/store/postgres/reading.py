@@ -220,7 +220,7 @@ def _encode_place(request: Any) -> str:
 
 
 CALLS: Final[Mapping[type[Request[Any]], Call]] = {
-    GetJobs: Call("get_jobs", lambda request: text({"ids": list(request.job_ids)}), _get_jobs),
+    GetJobs: Call("get_jobs", lambda request: text({"job_ids": list(request.job_ids)}), _get_jobs),
     ListJobs: Call("list_jobs", encode, _page(to_job, lambda row: JobId(row["id"]))),
     CountJobs: Call("count_jobs", encode, _rows(_to_count)),
     ListAttempts: Call("list_attempts", encode, _rows(_to_attempt)),

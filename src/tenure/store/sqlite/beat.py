@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from tenure.errors import GateClosed, InvalidArgument
 from tenure.model.ids import JobId
@@ -22,7 +23,7 @@ def heartbeat(transaction: Transaction, request: Heartbeat) -> Beat:
         _beat_worker(transaction, request.worker, is_all=not request.holds)
     lost: set[JobId] = set()
     stop: set[JobId] = set()
-    started: list[JobId] = []
+    leased = _leased(transaction, request.holds)
     for hold in request.holds:
         row = _write(transaction, "heartbeat", hold, request.lease_seconds)
         if row is None:
@@ -30,9 +31,7 @@ def heartbeat(transaction: Transaction, request: Heartbeat) -> Beat:
             continue
         if row[0] is not None:
             stop.add(hold.job_id)
-        if hold.started and row[1] == transaction.now:
-            started.append(hold.job_id)
-    transaction.record("started", started)
+    transaction.record("started", (h.job_id for h in request.holds if h.started and h.job_id in leased - lost))
     transaction.record("progress", (hold.job_id for hold in request.holds if hold.progress and hold.job_id not in lost))
     return Beat(frozenset(lost), frozenset(stop))
 
@@ -41,13 +40,21 @@ def start(transaction: Transaction, request: Start) -> list[Settled]:
     """See store.base.Start."""
     answers = []
     started = []
+    leased = _leased(transaction, request.holds)
     for hold in request.holds:
         row = _write(transaction, "start", hold)
         answers.append(Settled(hold.job_id, hold.token, None if row is None else "running"))
-        if row is not None and row[0] == transaction.now:
+        if row is not None and hold.job_id in leased:
             started.append(hold.job_id)
     transaction.record("started", started)
     return answers
+
+
+def _leased(transaction: Transaction, holds: Sequence[Hold]) -> set[JobId]:
+    """Jobs that this request may start. Asked only where somebody keeps events; nobody else needs to know."""
+    if not transaction.wants_events:
+        return set()
+    return {row[0] for row in transaction.all(load("leased"), {"ids": json.dumps([hold.job_id for hold in holds])})}
 
 
 def _write(transaction: Transaction, statement: str, hold: Hold, lease_seconds: float | None = None) -> Row | None:

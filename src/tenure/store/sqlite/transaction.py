@@ -63,12 +63,17 @@ class Transaction:
         self.statements += 1
         return self.connection.executemany(sql, rows).rowcount
 
-    def record(self, kind: str, job_ids: Iterable[str]) -> None:
-        """Write lifecycle events for jobs that just moved, where their queues ask for it."""
+    @property
+    def wants_events(self) -> bool:
+        """Whether any queue keeps lifecycle events."""
         known = self.known
         if known.wants_events is None:
             known.wants_events = self.one(load("events_wanted")) is not None
-        if known.wants_events and (ids := list(job_ids)):
+        return known.wants_events
+
+    def record(self, kind: str, job_ids: Iterable[str]) -> None:
+        """Write lifecycle events for jobs that just moved, where their queues ask for it."""
+        if self.wants_events and (ids := list(job_ids)):
             self.run(load("event_lifecycle"), {"now": self.now, "kind": kind, "ids": json.dumps(ids)})
 
     def quieten(self) -> None:

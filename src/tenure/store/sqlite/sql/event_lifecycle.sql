@@ -4,7 +4,8 @@ SELECT :now,
     :kind,
     j.id,
     j.queue,
-    json_object('state', j.state, 'attempt', j.attempt, 'token', j.token, 'kind', j.kind, 'worker', j.lease_owner)
+    json_object('state', j.state, 'attempt', j.attempt, 'token', j.token, 'kind', j.kind, 'worker', j.lease_owner,
+        'class', CASE WHEN :kind IN ('retried', 'reclaimed', 'failed', 'dead', 'cancelled') THEN j.failure_class END)
 FROM json_each(:ids) AS moved
 CROSS JOIN tenure_job AS j ON j.id = moved.value
 CROSS JOIN tenure_queue AS q ON q.name = j.queue AND q.events = 1

@@ -19,6 +19,20 @@ BEGIN
 END
 $$;
 
+-- tell: what happened to jobs that just moved, for those queues that ask for it. Runs after the move, so it tells where each stands now.
+CREATE OR REPLACE FUNCTION tenure.tell(p_kind text, p_ids uuid[], p_now timestamptz) RETURNS void
+LANGUAGE sql
+AS $$
+    INSERT INTO tenure.event (at, kind, job_id, queue, data)
+    SELECT p_now, p_kind, j.id, j.queue, json_build_object(
+        'state', j.state, 'attempt', j.attempt, 'token', j.token, 'kind', j.kind, 'worker', j.lease_owner,
+        'class', CASE WHEN p_kind IN ('retried', 'reclaimed', 'failed', 'dead', 'cancelled') THEN j.failure_class END)
+    FROM unnest(p_ids) WITH ORDINALITY AS m(id, nth)
+    JOIN tenure.job AS j ON j.id = m.id
+    JOIN tenure.queue AS q ON q.name = j.queue AND q.events
+    ORDER BY m.nth
+$$;
+
 -- held_queue: the queue of a job that is held under this very token; null if the lease is lost. Keeps the row from changing
 -- until the transaction ends.
 CREATE OR REPLACE FUNCTION tenure.held_queue(p_job_id uuid, p_token bigint, p_now timestamptz) RETURNS text

@@ -37,10 +37,7 @@ BEGIN
         IF v_answer <> 'refused' THEN
             INSERT INTO tenure.audit (at, actor, act, subject, reason, detail)
             VALUES (v_now, p_request ->> 'actor', 'cancel', v_id::text, p_request ->> 'reason', json_build_object('state', v_job.state));
-            INSERT INTO tenure.event (at, kind, job_id, queue)
-            SELECT v_now, CASE v_answer WHEN 'requested' THEN 'cancel_requested' ELSE 'cancelled' END, v_id, v_job.queue
-            FROM tenure.queue AS q
-            WHERE q.name = v_job.queue AND q.events;
+            PERFORM tenure.tell(CASE v_answer WHEN 'requested' THEN 'cancel_requested' ELSE 'cancelled' END, ARRAY[v_id], v_now);
         END IF;
         v_answers := v_answers || json_build_array(v_id, v_answer, CASE v_answer WHEN 'cancelled' THEN 'cancelled' ELSE v_job.state END);
     END LOOP;
@@ -58,6 +55,7 @@ DECLARE
     v_now timestamptz := tenure.now();
     v_at tid[];
     v_woken json;
+    v_ids uuid[];
     v_queue tenure.queue;
 BEGIN
     SELECT array_agg(s.at) INTO v_at FROM (
@@ -77,12 +75,12 @@ BEGIN
             is_due = true,
             updated_at = v_now
         WHERE j.ctid = ANY (v_at)
-        RETURNING j.id, j.queue
-    ), told AS (
-        INSERT INTO tenure.event (at, kind, job_id, queue)
-        SELECT v_now, 'woken', w.id, w.queue FROM woken AS w JOIN tenure.queue AS q ON q.name = w.queue AND q.events
+        RETURNING j.id
     )
-    SELECT coalesce(json_agg(w.id), '[]') INTO v_woken FROM woken AS w;
+    SELECT coalesce(json_agg(w.id), '[]'), array_agg(w.id ORDER BY w.id) INTO v_woken, v_ids FROM woken AS w;
+    IF v_ids IS NOT NULL THEN
+        PERFORM tenure.tell('woken', v_ids, v_now);
+    END IF;
     FOR v_queue IN
         SELECT q.* FROM tenure.queue AS q
         WHERE q.name IN (SELECT j.queue FROM tenure.job AS j WHERE j.id IN (SELECT g.id::uuid FROM json_array_elements_text(v_woken) AS g(id)))

@@ -85,9 +85,10 @@ AS $$
 DECLARE
     v_at tid[];
     v_last timestamptz;
+    v_woken uuid[];
 BEGIN
-    SELECT array_agg(d.at), max(d.run_at) INTO v_at, v_last FROM (
-        SELECT j.ctid AS at, j.run_at
+    SELECT array_agg(d.at), max(d.run_at), array_agg(d.id) FILTER (WHERE d.state = 'waiting') INTO v_at, v_last, v_woken FROM (
+        SELECT j.ctid AS at, j.run_at, j.id, j.state
         FROM tenure.job AS j
         WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
             AND j.run_at <= p_now AND j.run_at >= coalesce(p_after, '-infinity')
@@ -102,6 +103,9 @@ BEGIN
             waiting_for = NULL,
             updated_at = p_now
         WHERE j.ctid = ANY (v_at);
+        IF v_woken IS NOT NULL THEN
+            PERFORM tenure.tell('woken', v_woken, p_now);
+        END IF;
     END IF;
     RETURN CASE WHEN cardinality(v_at) >= p_limit THEN v_last - interval '1 microsecond' ELSE p_now END;
 END

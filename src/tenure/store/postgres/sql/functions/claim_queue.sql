@@ -16,6 +16,7 @@ DECLARE
     v_until timestamptz := p_now + coalesce(p_lease, p_queue.lease_seconds) * interval '1 second';
     v_state text := CASE WHEN p_queue.start_on_claim THEN 'running' ELSE 'leased' END;
     v_at tid[];
+    v_ids uuid[];
 BEGIN
     granted := 0;
     v_at := tenure.pick(p_queue, p_limit, p_kinds, p_affinity, p_mark_rank, p_mark_run_at, p_mark_id);
@@ -61,9 +62,11 @@ BEGIN
     INTO grants, granted, marks
     FROM taken AS t;
     IF p_queue.events THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue, data)
-        SELECT p_now, 'claimed', (g.value ->> 0)::uuid, p_queue.name, json_build_object('worker', p_worker, 'attempt', g.value -> 3)
-        FROM json_array_elements(grants) AS g;
+        v_ids := ARRAY(SELECT (g.value ->> 0)::uuid FROM json_array_elements(grants) AS g);
+        PERFORM tenure.tell('claimed', v_ids, p_now);
+        IF p_queue.start_on_claim THEN
+            PERFORM tenure.tell('started', v_ids, p_now);
+        END IF;
     END IF;
 END
 $$;

@@ -1,4 +1,4 @@
--- clone: {"ids": {old id: new id, …}, "actor", "reason"} → [[old id, new id, id of the job that holds the key or null], …].
+-- clone: {"job_ids": {old id: new id, …}, "actor", "reason"} → [[old id, new id, id of the job that holds the key or null], …].
 --
 -- A copy takes what was asked for, not what happened: payload, policy of the queue as it is now, references. Where a key counts only
 -- while its job is active, the copy takes it too, and a job that holds it makes the copy a duplicate; where a key counts longer it
@@ -14,7 +14,7 @@ DECLARE
     v_holder uuid;
     v_answers json[] := '{}';
 BEGIN
-    FOR v_pair IN SELECT e.key AS old_id, e.value AS new_id FROM json_each_text(p_request -> 'ids') AS e ORDER BY e.key COLLATE "C" LOOP
+    FOR v_pair IN SELECT e.key AS old_id, e.value AS new_id FROM json_each_text(p_request -> 'job_ids') AS e ORDER BY e.key COLLATE "C" LOOP
         SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = tenure.as_uuid(v_pair.old_id) FOR SHARE;
         IF NOT FOUND THEN
             RAISE EXCEPTION 'There is no job %, so nothing was cloned.', v_pair.old_id USING ERRCODE = 'TN009';
@@ -80,7 +80,7 @@ BEGIN
         -- The holder ended between the two looks: its key is free again.
     END LOOP;
     IF v_queue.events THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue) VALUES (p_now, 'queued', p_new_id, p_job.queue);
+        PERFORM tenure.tell('queued', ARRAY[p_new_id], p_now);
     END IF;
     PERFORM tenure.notify(v_queue, NULL);
     RETURN NULL;

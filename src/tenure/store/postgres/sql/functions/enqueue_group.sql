@@ -7,52 +7,62 @@ CREATE OR REPLACE FUNCTION tenure.enqueue_group(
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
+BEGIN
+    RETURN tenure.put_group(tenure.open_queue(p_queue, 'enqueue'), p_kind, p_count, p_jobs, p_notify, p_is_plain);
+END
+$$;
+
+-- put_group: enqueue_group behind the gates. The follow-ups of a completed job come straight here: a settle is never refused by a gate.
+CREATE OR REPLACE FUNCTION tenure.put_group(
+    p_queue tenure.queue, p_kind text, p_count integer, p_jobs json, p_notify text, p_is_plain boolean
+) RETURNS json
+LANGUAGE plpgsql
+AS $$
 DECLARE
     v_now timestamptz := tenure.now();
-    v_queue tenure.queue := tenure.open_queue(p_queue, 'enqueue');
     -- rank = step × priority + offset; with aging, a step of priority is worth some time, and the offset is the time.
-    v_step bigint := CASE v_queue.priority_order WHEN 'high' THEN -1 ELSE 1 END
-        * CASE WHEN v_queue.aging_seconds IS NULL THEN 1 ELSE (v_queue.aging_seconds * 1000000)::bigint END;
-    v_offset bigint := CASE WHEN v_queue.aging_seconds IS NULL THEN 0 ELSE tenure.to_us(v_now) END;
+    v_step bigint := CASE p_queue.priority_order WHEN 'high' THEN -1 ELSE 1 END
+        * CASE WHEN p_queue.aging_seconds IS NULL THEN 1 ELSE (p_queue.aging_seconds * 1000000)::bigint END;
+    v_offset bigint := CASE WHEN p_queue.aging_seconds IS NULL THEN 0 ELSE tenure.to_us(v_now) END;
     v_inserted integer;
     v_ids uuid[];
     v_any_due boolean;
 BEGIN
-    IF v_queue.forbidden_keys IS NOT NULL THEN
-        PERFORM tenure.refuse_forbidden_keys(p_jobs, v_queue);
+    IF p_queue.forbidden_keys IS NOT NULL THEN
+        PERFORM tenure.refuse_forbidden_keys(p_jobs, p_queue);
     END IF;
-    IF v_queue.key_required THEN
-        PERFORM tenure.refuse_missing_keys(p_jobs, v_queue);
+    IF p_queue.key_required THEN
+        PERFORM tenure.refuse_missing_keys(p_jobs, p_queue);
     END IF;
-    IF p_is_plain AND NOT v_queue.events THEN
+    IF p_is_plain AND NOT p_queue.events THEN
         INSERT INTO tenure.job (
             id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile, payload, forbidden_keys
         )
         SELECT
-            g.i, v_step * coalesce(g.r, v_queue.priority_default) + v_offset, v_now, v_now, v_now,
-            coalesce(g.r, v_queue.priority_default), coalesce(g.m, v_queue.max_attempts), true,
-            p_queue, p_kind, v_queue.profile, coalesce(g.p, 'null'), v_queue.forbidden_keys
+            g.i, v_step * coalesce(g.r, p_queue.priority_default) + v_offset, v_now, v_now, v_now,
+            coalesce(g.r, p_queue.priority_default), coalesce(g.m, p_queue.max_attempts), true,
+            p_queue.name, p_kind, p_queue.profile, coalesce(g.p, 'null'), p_queue.forbidden_keys
         FROM json_to_recordset(p_jobs) AS g(i uuid, p json, r integer, m integer)
         ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS v_inserted = ROW_COUNT;
         IF v_inserted > 0 THEN
-            PERFORM tenure.notify(v_queue, p_notify);
+            PERFORM tenure.notify(p_queue, p_notify);
         END IF;
         RETURN NULL;  -- without keys only an id can be taken: by an earlier try of this very request
     END IF;
 
     SELECT i.ids, i.any_due INTO v_ids, v_any_due
-    FROM tenure.insert_jobs(v_queue, p_kind, p_jobs, v_step, v_offset, v_now) AS i;
-    IF v_queue.events AND v_ids IS NOT NULL THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue) SELECT v_now, 'queued', i.id, v_queue.name FROM unnest(v_ids) AS i(id);
+    FROM tenure.insert_jobs(p_queue, p_kind, p_jobs, v_step, v_offset, v_now) AS i;
+    IF p_queue.events AND v_ids IS NOT NULL THEN
+        PERFORM tenure.tell('queued', v_ids, v_now);
     END IF;
     IF v_any_due THEN
-        PERFORM tenure.notify(v_queue, p_notify);
+        PERFORM tenure.notify(p_queue, p_notify);
     END IF;
     IF coalesce(cardinality(v_ids), 0) = p_count THEN
         RETURN NULL;
     END IF;
-    RETURN tenure.find_duplicates(p_jobs, v_ids, v_queue, p_kind, v_now, p_notify);
+    RETURN tenure.find_duplicates(p_jobs, v_ids, p_queue, p_kind, v_now, p_notify);
 END
 $$;
 

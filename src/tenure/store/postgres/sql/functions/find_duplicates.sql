@@ -39,7 +39,7 @@ BEGIN
         END IF;
     END LOOP;
     IF cardinality(v_again) > 0 THEN
-        v_more := tenure.enqueue_group(p_queue.name, p_kind, cardinality(v_again), array_to_json(v_again), p_notify);
+        v_more := tenure.put_group(p_queue, p_kind, cardinality(v_again), array_to_json(v_again), p_notify, false);
         v_found := v_found || ARRAY(SELECT d.value FROM json_array_elements(coalesce(v_more, '[]')) AS d);
     END IF;
     RETURN CASE WHEN cardinality(v_found) > 0 THEN array_to_json(v_found) END;

@@ -67,9 +67,7 @@ BEGIN
         PERFORM tenure.bury(p_job, v_state, v_class, v_error, p_now);
     END IF;
     IF v_queue.events THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue, data)
-        VALUES (
-            p_now,
+        PERFORM tenure.tell(
             CASE
                 WHEN v_state IN ('cancelled', 'dead', 'failed') THEN v_state
                 WHEN p_move = 'expire' THEN 'reclaimed'
@@ -77,7 +75,7 @@ BEGIN
                 WHEN p_move = 'release' THEN 'released'
                 ELSE 'retried'
             END,
-            p_job.id, p_job.queue, json_build_object('attempt', p_job.attempt, 'class', v_class)
+            ARRAY[p_job.id], p_now
         );
     END IF;
     IF v_state = 'queued' AND v_run_at <= p_now THEN

@@ -19,6 +19,8 @@ DECLARE
     v_lease double precision := (p_request ->> 'lease')::double precision;
     v_kept uuid[] := '{}';
     v_cancel uuid[] := '{}';
+    v_started uuid[];
+    v_moved uuid[];
 BEGIN
     IF v_lease <= 0 THEN
         RAISE EXCEPTION 'lease_seconds is %; it must be positive.', v_lease USING ERRCODE = 'TN007';
@@ -31,10 +33,11 @@ BEGIN
             WHERE NOT g.i = ANY (v_kept)
             ORDER BY g.i
         ), held AS MATERIALIZED (
-            SELECT k.at, k.until, g.p, g.s
+            SELECT k.at, k.until, k.starts AND g.s AS starts, k.events AND g.p IS NOT NULL AS moves, g.p, g.s
             FROM given AS g
             CROSS JOIN LATERAL (
-                SELECT j.ctid AS at, v_now + least(coalesce(v_lease, q.lease_seconds), q.lease_max_seconds) * interval '1 second' AS until
+                SELECT j.ctid AS at, v_now + least(coalesce(v_lease, q.lease_seconds), q.lease_max_seconds) * interval '1 second' AS until,
+                    q.events, q.events AND j.state = 'leased' AS starts
                 FROM tenure.job AS j
                 JOIN tenure.queue AS q ON q.name = j.queue
                 WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
@@ -49,13 +52,20 @@ BEGIN
                 updated_at = v_now
             FROM held AS h
             WHERE j.ctid = h.at
-            RETURNING j.id, j.cancel_requested_at
+            RETURNING j.id, j.cancel_requested_at, h.starts, h.moves
         )
-        SELECT v_kept || array_agg(k.id), v_cancel || array_agg(k.id) FILTER (WHERE k.cancel_requested_at IS NOT NULL)
-        INTO v_kept, v_cancel
+        SELECT v_kept || array_agg(k.id), v_cancel || array_agg(k.id) FILTER (WHERE k.cancel_requested_at IS NOT NULL),
+            v_started || array_agg(k.id) FILTER (WHERE k.starts), v_moved || array_agg(k.id) FILTER (WHERE k.moves)
+        INTO v_kept, v_cancel, v_started, v_moved
         FROM kept AS k;
         EXIT WHEN cardinality(v_kept) >= json_array_length(v_holds);
     END LOOP;
+    IF v_started IS NOT NULL THEN
+        PERFORM tenure.tell('started', v_started, v_now);
+    END IF;
+    IF v_moved IS NOT NULL THEN
+        PERFORM tenure.tell('progress', v_moved, v_now);
+    END IF;
     IF p_request -> 'worker' IS NOT NULL THEN
         PERFORM tenure.beat_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
     END IF;
@@ -107,7 +117,7 @@ BEGIN
 END
 $$;
 
--- start: leased → running, for workers that say so themselves. Takes {"holds": [{"i", "t"}]}, answers the ids whose lease is lost.
+-- start: leased → running, for workers that say so themselves. Takes {"holds": [{"i", "t", "p": progress}]}, answers the ids whose lease is lost.
 CREATE OR REPLACE FUNCTION tenure.start(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -117,18 +127,31 @@ DECLARE
     v_now timestamptz := tenure.now();
     v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
     v_hold record;
+    v_was text;
     v_lost uuid[] := '{}';
+    v_started uuid[];
 BEGIN
-    FOR v_hold IN SELECT g.i, g.t FROM json_to_recordset(p_request -> 'holds') AS g(i uuid, t bigint) ORDER BY g.i LOOP
+    FOR v_hold IN SELECT g.i, g.t, g.p FROM json_to_recordset(p_request -> 'holds') AS g(i uuid, t bigint, p json) ORDER BY g.i LOOP
+        SELECT j.state INTO v_was FROM tenure.job AS j
+        WHERE j.id = v_hold.i AND j.token = v_hold.t AND j.lease_until > v_cutoff
+        FOR UPDATE;
+        IF NOT FOUND THEN
+            v_lost := v_lost || v_hold.i;
+            CONTINUE;
+        END IF;
         UPDATE tenure.job AS j
         SET state = 'running',
             started_at = coalesce(j.started_at, v_now),
+            progress = coalesce(v_hold.p, j.progress),
             updated_at = v_now
-        WHERE j.id = v_hold.i AND j.token = v_hold.t AND j.lease_until > v_cutoff;
-        IF NOT FOUND THEN
-            v_lost := v_lost || v_hold.i;
+        WHERE j.id = v_hold.i;
+        IF v_was = 'leased' THEN
+            v_started := v_started || v_hold.i;
         END IF;
     END LOOP;
+    IF v_started IS NOT NULL THEN
+        PERFORM tenure.tell('started', v_started, v_now);
+    END IF;
     RETURN array_to_json(v_lost);
 END
 $$;

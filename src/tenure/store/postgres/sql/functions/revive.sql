@@ -1,4 +1,4 @@
--- revive: failed, dead, cancelled → queued, an operator's act. {"ids", "actor", "reason"} → [[id, token, state, run_at], …] in the
+-- revive: failed, dead, cancelled → queued, an operator's act. {"job_ids", "actor", "reason"} → [[id, token, state, run_at], …] in the
 -- order of the ids; state null: left alone, and the audit row says why.
 CREATE OR REPLACE FUNCTION tenure.revive(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
@@ -12,7 +12,7 @@ DECLARE
     v_why text;
     v_answers json[] := '{}';
 BEGIN
-    FOR v_id IN SELECT DISTINCT e.value COLLATE "C" FROM json_array_elements_text(p_request -> 'ids') AS e ORDER BY 1 LOOP
+    FOR v_id IN SELECT DISTINCT e.value COLLATE "C" FROM json_array_elements_text(p_request -> 'job_ids') AS e ORDER BY 1 LOOP
         SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = tenure.as_uuid(v_id) FOR UPDATE;
         v_from := v_job.state;
         v_why := tenure.why_not_revive(v_job);
@@ -85,7 +85,7 @@ BEGIN
     WHERE j.id = p_job.id
     RETURNING j.* INTO v_job;
     IF v_queue.events THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue) VALUES (p_now, 'revived', v_job.id, v_job.queue);
+        PERFORM tenure.tell('revived', ARRAY[v_job.id], p_now);
     END IF;
     PERFORM tenure.notify(v_queue, NULL);
     RETURN v_job;

@@ -62,7 +62,7 @@ BEGIN
                 WHERE j.ctid = h.at
                 RETURNING j.id, j.cancel_requested_at
             )
-            SELECT count(*), array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events)
+            SELECT count(*), array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events AND e.cancel_requested_at IS NULL)
             INTO v_ended, v_ended_odd, v_ended_told
             FROM ended AS e;
             v_settled := v_settled + v_ended;
@@ -71,14 +71,11 @@ BEGIN
             EXIT WHEN v_settled >= json_array_length(v_done);
         END LOOP;
         IF v_told IS NOT NULL THEN
-            INSERT INTO tenure.event (at, kind, job_id, queue)
-            SELECT p_now, CASE j.state WHEN 'succeeded' THEN 'completed' ELSE j.state END, j.id, j.queue
-            FROM unnest(v_told) AS s(id)
-            JOIN tenure.job AS j ON j.id = s.id
-            JOIN tenure.queue AS q ON q.name = j.queue AND q.events;
+            PERFORM tenure.tell('completed', v_told, p_now);
         END IF;
         IF v_odd IS NOT NULL THEN
             v_answers := v_answers || tenure.cancelled_instead(v_odd, p_now);
+            PERFORM tenure.tell('cancelled', v_odd, p_now);
         END IF;
         IF v_settled < json_array_length(v_done) THEN
             v_answers := v_answers || tenure.refused_completions(v_done);

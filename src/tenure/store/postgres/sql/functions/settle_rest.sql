@@ -65,11 +65,28 @@ BEGIN
         dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
         updated_at = p_now
     WHERE j.id = p_job.id;
-    INSERT INTO tenure.event (at, kind, job_id, queue)
-    SELECT p_now, 'completed', p_job.id, p_job.queue FROM tenure.queue AS q WHERE q.name = p_job.queue AND q.events;
+    PERFORM tenure.tell('completed', ARRAY[p_job.id], p_now);
     IF p_jobs IS NOT NULL THEN
-        PERFORM tenure.enqueue(p_jobs);
+        PERFORM tenure.follow_up(p_jobs);
     END IF;
+END
+$$;
+
+-- follow_up: enqueue what a completed job hands on. No gate is asked: a settle is never refused by one.
+CREATE OR REPLACE FUNCTION tenure.follow_up(p_jobs json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_group record;
+    v_queue tenure.queue;
+BEGIN
+    FOR v_group IN SELECT g.queue, g.kind, g.jobs FROM json_to_recordset(p_jobs -> 'groups') AS g(queue text, kind text, jobs json) LOOP
+        SELECT * INTO v_queue FROM tenure.queue AS q WHERE q.name = v_group.queue;
+        IF NOT FOUND THEN
+            PERFORM tenure.refuse_unknown_queue(v_group.queue);
+        END IF;
+        PERFORM tenure.put_group(v_queue, v_group.kind, json_array_length(v_group.jobs), v_group.jobs, NULL, false);
+    END LOOP;
 END
 $$;
 

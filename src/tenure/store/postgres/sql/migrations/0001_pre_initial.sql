@@ -8,7 +8,7 @@
 --
 -- Locks are taken in this order, so that no two functions can wait for each other in a circle:
 --   1. queue rows (share), 2. job rows by rising id, 3. everything that belongs to a job (attempt, dead_letter, effect, event),
---   4. worker and waiter rows, 5. named leases, 6. the tally's mark.
+--   4. worker and waiter rows, 5. named leases, 6. the tally's mark, 7. the metrics' mark.
 -- A claim never waits for a job row: it skips what is locked.
 
 CREATE SCHEMA IF NOT EXISTS tenure;
@@ -425,7 +425,7 @@ CREATE TABLE tenure.agent_event (
 CREATE INDEX agent_event_job_idx ON tenure.agent_event (job_id);
 CREATE INDEX agent_event_agent_idx ON tenure.agent_event (agent, at);
 
--- metric: what happened in a queue within a minute.
+-- metric: what happened in a queue within a minute, counted once when it is over. latency_seconds is the sum over the completed jobs.
 CREATE TABLE tenure.metric (
     minute timestamptz NOT NULL,
     queue text NOT NULL,
@@ -436,6 +436,14 @@ CREATE TABLE tenure.metric (
     latency_seconds double precision NOT NULL DEFAULT 0,
     heartbeat_delay_seconds double precision,
     PRIMARY KEY (minute, queue)
+);
+-- Minutes before counted_until are counted; those before next_until are as soon as every transaction below next_xid has ended.
+CREATE TABLE tenure.metric_mark (
+    is_only boolean PRIMARY KEY DEFAULT true,
+    counted_until timestamptz,
+    next_until timestamptz,
+    next_xid xid8,
+    CONSTRAINT metric_mark_is_one CHECK (is_only)
 );
 
 -- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
@@ -450,6 +458,12 @@ AS $$ SELECT true $$;
 CREATE OR REPLACE FUNCTION tenure.parsed(p_value json) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 1000
 AS $$ BEGIN RETURN p_value::pg_catalog.jsonb; END $$;
+
+-- by_index: its argument. Its price makes a scan of the whole table look dear beside the indexes of people.sql, whose predicates repeat
+-- the call and so save it: a page of ended jobs is never looked for in a heap where another profile's million may come first.
+CREATE OR REPLACE FUNCTION tenure.by_index(p_moment timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 2000
+AS $$ BEGIN RETURN p_moment; END $$;
 
 CREATE VIEW tenure.shown AS
 SELECT 'due'::text AS stage, false AS is_cleaned, q.profile AS of_profile, j.*
@@ -479,37 +493,38 @@ WHERE j.state = 'running'
 UNION ALL
 SELECT 'succeeded', false, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'failed', false, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'dead', false, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'cancelled', false, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'succeeded', true, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+WHERE j.state = 'succeeded' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'failed', true, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+WHERE j.state = 'failed' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'dead', true, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+WHERE j.state = 'dead' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'cancelled', true, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL;
+WHERE j.state = 'cancelled' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL;
 
 INSERT INTO tenure.tally_mark DEFAULT VALUES;
+INSERT INTO tenure.metric_mark DEFAULT VALUES;
 INSERT INTO tenure.queue (name, created_at, updated_at) VALUES ('default', tenure.now(), tenure.now());
 
 -- functions/time.sql
@@ -898,6 +913,20 @@ BEGIN
 END
 $$;
 
+-- tell: what happened to jobs that just moved, for those queues that ask for it. Runs after the move, so it tells where each stands now.
+CREATE OR REPLACE FUNCTION tenure.tell(p_kind text, p_ids uuid[], p_now timestamptz) RETURNS void
+LANGUAGE sql
+AS $$
+    INSERT INTO tenure.event (at, kind, job_id, queue, data)
+    SELECT p_now, p_kind, j.id, j.queue, json_build_object(
+        'state', j.state, 'attempt', j.attempt, 'token', j.token, 'kind', j.kind, 'worker', j.lease_owner,
+        'class', CASE WHEN p_kind IN ('retried', 'reclaimed', 'failed', 'dead', 'cancelled') THEN j.failure_class END)
+    FROM unnest(p_ids) WITH ORDINALITY AS m(id, nth)
+    JOIN tenure.job AS j ON j.id = m.id
+    JOIN tenure.queue AS q ON q.name = j.queue AND q.events
+    ORDER BY m.nth
+$$;
+
 -- held_queue: the queue of a job that is held under this very token; null if the lease is lost. Keeps the row from changing
 -- until the transaction ends.
 CREATE OR REPLACE FUNCTION tenure.held_queue(p_job_id uuid, p_token bigint, p_now timestamptz) RETURNS text
@@ -954,10 +983,7 @@ BEGIN
         IF v_answer <> 'refused' THEN
             INSERT INTO tenure.audit (at, actor, act, subject, reason, detail)
             VALUES (v_now, p_request ->> 'actor', 'cancel', v_id::text, p_request ->> 'reason', json_build_object('state', v_job.state));
-            INSERT INTO tenure.event (at, kind, job_id, queue)
-            SELECT v_now, CASE v_answer WHEN 'requested' THEN 'cancel_requested' ELSE 'cancelled' END, v_id, v_job.queue
-            FROM tenure.queue AS q
-            WHERE q.name = v_job.queue AND q.events;
+            PERFORM tenure.tell(CASE v_answer WHEN 'requested' THEN 'cancel_requested' ELSE 'cancelled' END, ARRAY[v_id], v_now);
         END IF;
         v_answers := v_answers || json_build_array(v_id, v_answer, CASE v_answer WHEN 'cancelled' THEN 'cancelled' ELSE v_job.state END);
     END LOOP;
@@ -975,6 +1001,7 @@ DECLARE
     v_now timestamptz := tenure.now();
     v_at tid[];
     v_woken json;
+    v_ids uuid[];
     v_queue tenure.queue;
 BEGIN
     SELECT array_agg(s.at) INTO v_at FROM (
@@ -994,12 +1021,12 @@ BEGIN
             is_due = true,
             updated_at = v_now
         WHERE j.ctid = ANY (v_at)
-        RETURNING j.id, j.queue
-    ), told AS (
-        INSERT INTO tenure.event (at, kind, job_id, queue)
-        SELECT v_now, 'woken', w.id, w.queue FROM woken AS w JOIN tenure.queue AS q ON q.name = w.queue AND q.events
+        RETURNING j.id
     )
-    SELECT coalesce(json_agg(w.id), '[]') INTO v_woken FROM woken AS w;
+    SELECT coalesce(json_agg(w.id), '[]'), array_agg(w.id ORDER BY w.id) INTO v_woken, v_ids FROM woken AS w;
+    IF v_ids IS NOT NULL THEN
+        PERFORM tenure.tell('woken', v_ids, v_now);
+    END IF;
     FOR v_queue IN
         SELECT q.* FROM tenure.queue AS q
         WHERE q.name IN (SELECT j.queue FROM tenure.job AS j WHERE j.id IN (SELECT g.id::uuid FROM json_array_elements_text(v_woken) AS g(id)))
@@ -1099,9 +1126,10 @@ AS $$
 DECLARE
     v_at tid[];
     v_last timestamptz;
+    v_woken uuid[];
 BEGIN
-    SELECT array_agg(d.at), max(d.run_at) INTO v_at, v_last FROM (
-        SELECT j.ctid AS at, j.run_at
+    SELECT array_agg(d.at), max(d.run_at), array_agg(d.id) FILTER (WHERE d.state = 'waiting') INTO v_at, v_last, v_woken FROM (
+        SELECT j.ctid AS at, j.run_at, j.id, j.state
         FROM tenure.job AS j
         WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
             AND j.run_at <= p_now AND j.run_at >= coalesce(p_after, '-infinity')
@@ -1116,6 +1144,9 @@ BEGIN
             waiting_for = NULL,
             updated_at = p_now
         WHERE j.ctid = ANY (v_at);
+        IF v_woken IS NOT NULL THEN
+            PERFORM tenure.tell('woken', v_woken, p_now);
+        END IF;
     END IF;
     RETURN CASE WHEN cardinality(v_at) >= p_limit THEN v_last - interval '1 microsecond' ELSE p_now END;
 END
@@ -1174,6 +1205,7 @@ DECLARE
     v_until timestamptz := p_now + coalesce(p_lease, p_queue.lease_seconds) * interval '1 second';
     v_state text := CASE WHEN p_queue.start_on_claim THEN 'running' ELSE 'leased' END;
     v_at tid[];
+    v_ids uuid[];
 BEGIN
     granted := 0;
     v_at := tenure.pick(p_queue, p_limit, p_kinds, p_affinity, p_mark_rank, p_mark_run_at, p_mark_id);
@@ -1219,16 +1251,18 @@ BEGIN
     INTO grants, granted, marks
     FROM taken AS t;
     IF p_queue.events THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue, data)
-        SELECT p_now, 'claimed', (g.value ->> 0)::uuid, p_queue.name, json_build_object('worker', p_worker, 'attempt', g.value -> 3)
-        FROM json_array_elements(grants) AS g;
+        v_ids := ARRAY(SELECT (g.value ->> 0)::uuid FROM json_array_elements(grants) AS g);
+        PERFORM tenure.tell('claimed', v_ids, p_now);
+        IF p_queue.start_on_claim THEN
+            PERFORM tenure.tell('started', v_ids, p_now);
+        END IF;
     END IF;
 END
 $$;
 
 -- functions/clone.sql
 
--- clone: {"ids": {old id: new id, …}, "actor", "reason"} → [[old id, new id, id of the job that holds the key or null], …].
+-- clone: {"job_ids": {old id: new id, …}, "actor", "reason"} → [[old id, new id, id of the job that holds the key or null], …].
 --
 -- A copy takes what was asked for, not what happened: payload, policy of the queue as it is now, references. Where a key counts only
 -- while its job is active, the copy takes it too, and a job that holds it makes the copy a duplicate; where a key counts longer it
@@ -1244,7 +1278,7 @@ DECLARE
     v_holder uuid;
     v_answers json[] := '{}';
 BEGIN
-    FOR v_pair IN SELECT e.key AS old_id, e.value AS new_id FROM json_each_text(p_request -> 'ids') AS e ORDER BY e.key COLLATE "C" LOOP
+    FOR v_pair IN SELECT e.key AS old_id, e.value AS new_id FROM json_each_text(p_request -> 'job_ids') AS e ORDER BY e.key COLLATE "C" LOOP
         SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = tenure.as_uuid(v_pair.old_id) FOR SHARE;
         IF NOT FOUND THEN
             RAISE EXCEPTION 'There is no job %, so nothing was cloned.', v_pair.old_id USING ERRCODE = 'TN009';
@@ -1310,7 +1344,7 @@ BEGIN
         -- The holder ended between the two looks: its key is free again.
     END LOOP;
     IF v_queue.events THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue) VALUES (p_now, 'queued', p_new_id, p_job.queue);
+        PERFORM tenure.tell('queued', ARRAY[p_new_id], p_now);
     END IF;
     PERFORM tenure.notify(v_queue, NULL);
     RETURN NULL;
@@ -1390,52 +1424,62 @@ CREATE OR REPLACE FUNCTION tenure.enqueue_group(
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
+BEGIN
+    RETURN tenure.put_group(tenure.open_queue(p_queue, 'enqueue'), p_kind, p_count, p_jobs, p_notify, p_is_plain);
+END
+$$;
+
+-- put_group: enqueue_group behind the gates. The follow-ups of a completed job come straight here: a settle is never refused by a gate.
+CREATE OR REPLACE FUNCTION tenure.put_group(
+    p_queue tenure.queue, p_kind text, p_count integer, p_jobs json, p_notify text, p_is_plain boolean
+) RETURNS json
+LANGUAGE plpgsql
+AS $$
 DECLARE
     v_now timestamptz := tenure.now();
-    v_queue tenure.queue := tenure.open_queue(p_queue, 'enqueue');
     -- rank = step × priority + offset; with aging, a step of priority is worth some time, and the offset is the time.
-    v_step bigint := CASE v_queue.priority_order WHEN 'high' THEN -1 ELSE 1 END
-        * CASE WHEN v_queue.aging_seconds IS NULL THEN 1 ELSE (v_queue.aging_seconds * 1000000)::bigint END;
-    v_offset bigint := CASE WHEN v_queue.aging_seconds IS NULL THEN 0 ELSE tenure.to_us(v_now) END;
+    v_step bigint := CASE p_queue.priority_order WHEN 'high' THEN -1 ELSE 1 END
+        * CASE WHEN p_queue.aging_seconds IS NULL THEN 1 ELSE (p_queue.aging_seconds * 1000000)::bigint END;
+    v_offset bigint := CASE WHEN p_queue.aging_seconds IS NULL THEN 0 ELSE tenure.to_us(v_now) END;
     v_inserted integer;
     v_ids uuid[];
     v_any_due boolean;
 BEGIN
-    IF v_queue.forbidden_keys IS NOT NULL THEN
-        PERFORM tenure.refuse_forbidden_keys(p_jobs, v_queue);
+    IF p_queue.forbidden_keys IS NOT NULL THEN
+        PERFORM tenure.refuse_forbidden_keys(p_jobs, p_queue);
     END IF;
-    IF v_queue.key_required THEN
-        PERFORM tenure.refuse_missing_keys(p_jobs, v_queue);
+    IF p_queue.key_required THEN
+        PERFORM tenure.refuse_missing_keys(p_jobs, p_queue);
     END IF;
-    IF p_is_plain AND NOT v_queue.events THEN
+    IF p_is_plain AND NOT p_queue.events THEN
         INSERT INTO tenure.job (
             id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile, payload, forbidden_keys
         )
         SELECT
-            g.i, v_step * coalesce(g.r, v_queue.priority_default) + v_offset, v_now, v_now, v_now,
-            coalesce(g.r, v_queue.priority_default), coalesce(g.m, v_queue.max_attempts), true,
-            p_queue, p_kind, v_queue.profile, coalesce(g.p, 'null'), v_queue.forbidden_keys
+            g.i, v_step * coalesce(g.r, p_queue.priority_default) + v_offset, v_now, v_now, v_now,
+            coalesce(g.r, p_queue.priority_default), coalesce(g.m, p_queue.max_attempts), true,
+            p_queue.name, p_kind, p_queue.profile, coalesce(g.p, 'null'), p_queue.forbidden_keys
         FROM json_to_recordset(p_jobs) AS g(i uuid, p json, r integer, m integer)
         ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS v_inserted = ROW_COUNT;
         IF v_inserted > 0 THEN
-            PERFORM tenure.notify(v_queue, p_notify);
+            PERFORM tenure.notify(p_queue, p_notify);
         END IF;
         RETURN NULL;  -- without keys only an id can be taken: by an earlier try of this very request
     END IF;
 
     SELECT i.ids, i.any_due INTO v_ids, v_any_due
-    FROM tenure.insert_jobs(v_queue, p_kind, p_jobs, v_step, v_offset, v_now) AS i;
-    IF v_queue.events AND v_ids IS NOT NULL THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue) SELECT v_now, 'queued', i.id, v_queue.name FROM unnest(v_ids) AS i(id);
+    FROM tenure.insert_jobs(p_queue, p_kind, p_jobs, v_step, v_offset, v_now) AS i;
+    IF p_queue.events AND v_ids IS NOT NULL THEN
+        PERFORM tenure.tell('queued', v_ids, v_now);
     END IF;
     IF v_any_due THEN
-        PERFORM tenure.notify(v_queue, p_notify);
+        PERFORM tenure.notify(p_queue, p_notify);
     END IF;
     IF coalesce(cardinality(v_ids), 0) = p_count THEN
         RETURN NULL;
     END IF;
-    RETURN tenure.find_duplicates(p_jobs, v_ids, v_queue, p_kind, v_now, p_notify);
+    RETURN tenure.find_duplicates(p_jobs, v_ids, p_queue, p_kind, v_now, p_notify);
 END
 $$;
 
@@ -1615,7 +1659,7 @@ BEGIN
         END IF;
     END LOOP;
     IF cardinality(v_again) > 0 THEN
-        v_more := tenure.enqueue_group(p_queue.name, p_kind, cardinality(v_again), array_to_json(v_again), p_notify);
+        v_more := tenure.put_group(p_queue, p_kind, cardinality(v_again), array_to_json(v_again), p_notify, false);
         v_found := v_found || ARRAY(SELECT d.value FROM json_array_elements(coalesce(v_more, '[]')) AS d);
     END IF;
     RETURN CASE WHEN cardinality(v_found) > 0 THEN array_to_json(v_found) END;
@@ -1711,9 +1755,7 @@ BEGIN
         PERFORM tenure.bury(p_job, v_state, v_class, v_error, p_now);
     END IF;
     IF v_queue.events THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue, data)
-        VALUES (
-            p_now,
+        PERFORM tenure.tell(
             CASE
                 WHEN v_state IN ('cancelled', 'dead', 'failed') THEN v_state
                 WHEN p_move = 'expire' THEN 'reclaimed'
@@ -1721,7 +1763,7 @@ BEGIN
                 WHEN p_move = 'release' THEN 'released'
                 ELSE 'retried'
             END,
-            p_job.id, p_job.queue, json_build_object('attempt', p_job.attempt, 'class', v_class)
+            ARRAY[p_job.id], p_now
         );
     END IF;
     IF v_state = 'queued' AND v_run_at <= p_now THEN
@@ -1773,14 +1815,14 @@ $$;
 
 -- functions/get_jobs.sql
 
--- get_jobs: {"ids": [id, …]} → the jobs that are there, in no order.
+-- get_jobs: {"job_ids": [id, …]} → the jobs that are there, in no order.
 CREATE OR REPLACE FUNCTION tenure.get_jobs(p_request json) RETURNS json
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT coalesce(json_agg(tenure.show_job(j)), '[]')
     FROM tenure.job AS j
-    WHERE j.id = ANY (ARRAY(SELECT tenure.as_uuid(e.value) FROM json_array_elements_text(p_request -> 'ids') AS e))
+    WHERE j.id = ANY (ARRAY(SELECT tenure.as_uuid(e.value) FROM json_array_elements_text(p_request -> 'job_ids') AS e))
 $$;
 
 -- functions/grant_jobs.sql
@@ -1944,6 +1986,8 @@ DECLARE
     v_lease double precision := (p_request ->> 'lease')::double precision;
     v_kept uuid[] := '{}';
     v_cancel uuid[] := '{}';
+    v_started uuid[];
+    v_moved uuid[];
 BEGIN
     IF v_lease <= 0 THEN
         RAISE EXCEPTION 'lease_seconds is %; it must be positive.', v_lease USING ERRCODE = 'TN007';
@@ -1956,10 +2000,11 @@ BEGIN
             WHERE NOT g.i = ANY (v_kept)
             ORDER BY g.i
         ), held AS MATERIALIZED (
-            SELECT k.at, k.until, g.p, g.s
+            SELECT k.at, k.until, k.starts AND g.s AS starts, k.events AND g.p IS NOT NULL AS moves, g.p, g.s
             FROM given AS g
             CROSS JOIN LATERAL (
-                SELECT j.ctid AS at, v_now + least(coalesce(v_lease, q.lease_seconds), q.lease_max_seconds) * interval '1 second' AS until
+                SELECT j.ctid AS at, v_now + least(coalesce(v_lease, q.lease_seconds), q.lease_max_seconds) * interval '1 second' AS until,
+                    q.events, q.events AND j.state = 'leased' AS starts
                 FROM tenure.job AS j
                 JOIN tenure.queue AS q ON q.name = j.queue
                 WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
@@ -1974,13 +2019,20 @@ BEGIN
                 updated_at = v_now
             FROM held AS h
             WHERE j.ctid = h.at
-            RETURNING j.id, j.cancel_requested_at
+            RETURNING j.id, j.cancel_requested_at, h.starts, h.moves
         )
-        SELECT v_kept || array_agg(k.id), v_cancel || array_agg(k.id) FILTER (WHERE k.cancel_requested_at IS NOT NULL)
-        INTO v_kept, v_cancel
+        SELECT v_kept || array_agg(k.id), v_cancel || array_agg(k.id) FILTER (WHERE k.cancel_requested_at IS NOT NULL),
+            v_started || array_agg(k.id) FILTER (WHERE k.starts), v_moved || array_agg(k.id) FILTER (WHERE k.moves)
+        INTO v_kept, v_cancel, v_started, v_moved
         FROM kept AS k;
         EXIT WHEN cardinality(v_kept) >= json_array_length(v_holds);
     END LOOP;
+    IF v_started IS NOT NULL THEN
+        PERFORM tenure.tell('started', v_started, v_now);
+    END IF;
+    IF v_moved IS NOT NULL THEN
+        PERFORM tenure.tell('progress', v_moved, v_now);
+    END IF;
     IF p_request -> 'worker' IS NOT NULL THEN
         PERFORM tenure.beat_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
     END IF;
@@ -2032,7 +2084,7 @@ BEGIN
 END
 $$;
 
--- start: leased → running, for workers that say so themselves. Takes {"holds": [{"i", "t"}]}, answers the ids whose lease is lost.
+-- start: leased → running, for workers that say so themselves. Takes {"holds": [{"i", "t", "p": progress}]}, answers the ids whose lease is lost.
 CREATE OR REPLACE FUNCTION tenure.start(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -2042,18 +2094,31 @@ DECLARE
     v_now timestamptz := tenure.now();
     v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
     v_hold record;
+    v_was text;
     v_lost uuid[] := '{}';
+    v_started uuid[];
 BEGIN
-    FOR v_hold IN SELECT g.i, g.t FROM json_to_recordset(p_request -> 'holds') AS g(i uuid, t bigint) ORDER BY g.i LOOP
+    FOR v_hold IN SELECT g.i, g.t, g.p FROM json_to_recordset(p_request -> 'holds') AS g(i uuid, t bigint, p json) ORDER BY g.i LOOP
+        SELECT j.state INTO v_was FROM tenure.job AS j
+        WHERE j.id = v_hold.i AND j.token = v_hold.t AND j.lease_until > v_cutoff
+        FOR UPDATE;
+        IF NOT FOUND THEN
+            v_lost := v_lost || v_hold.i;
+            CONTINUE;
+        END IF;
         UPDATE tenure.job AS j
         SET state = 'running',
             started_at = coalesce(j.started_at, v_now),
+            progress = coalesce(v_hold.p, j.progress),
             updated_at = v_now
-        WHERE j.id = v_hold.i AND j.token = v_hold.t AND j.lease_until > v_cutoff;
-        IF NOT FOUND THEN
-            v_lost := v_lost || v_hold.i;
+        WHERE j.id = v_hold.i;
+        IF v_was = 'leased' THEN
+            v_started := v_started || v_hold.i;
         END IF;
     END LOOP;
+    IF v_started IS NOT NULL THEN
+        PERFORM tenure.tell('started', v_started, v_now);
+    END IF;
     RETURN array_to_json(v_lost);
 END
 $$;
@@ -2360,6 +2425,150 @@ BEGIN
             ) AS h ON h.lease_owner = w.id
             LEFT JOIN tenure.lease AS l ON l.name = 'leader' AND l.owner = w.id AND l.until > v_now
         ) AS shown
+    );
+END
+$$;
+
+-- functions/metrics.sql
+
+-- roll_up: count the minutes that are over. {"minutes"} → {"until", "rows", "more"}. Bounded by what happened in them; repeated at will;
+-- skipped, with "until" null, where somebody else is at it.
+--
+-- Invariant: a minute is counted once, with the mark that says so. A change may be committed after others that carry a later time, so
+-- minutes are counted only when every transaction is over that had begun to write a minute after them; see tally_up.
+CREATE OR REPLACE FUNCTION tenure.roll_up(p_request json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_minutes integer := coalesce((p_request ->> 'minutes')::integer, 60);
+    v_ripe timestamptz := date_trunc('minute', v_now - interval '1 minute', 'UTC');
+    v_mark tenure.metric_mark;
+    v_rows bigint := 0;
+BEGIN
+    IF v_minutes NOT BETWEEN 1 AND 1440 THEN
+        RAISE EXCEPTION 'Between 1 and 1440 minutes can be counted at once, not %.', v_minutes USING ERRCODE = 'TN007';
+    END IF;
+    SELECT * INTO v_mark FROM tenure.metric_mark AS m FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN json_build_object('until', NULL, 'rows', 0, 'more', false);
+    END IF;
+    v_mark.counted_until := coalesce(v_mark.counted_until, v_ripe - interval '1 hour');
+    IF v_mark.counted_until < v_ripe - interval '30 days' AND v_mark.next_until IS NULL THEN
+        v_mark.counted_until := v_ripe - interval '30 days';
+    END IF;
+    IF v_mark.next_until IS NOT NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= v_mark.next_xid THEN
+        v_rows := tenure.count_minutes(v_mark.counted_until, v_mark.next_until, v_now);
+        v_mark.counted_until := v_mark.next_until;
+        v_mark.next_until := NULL;
+        v_mark.next_xid := NULL;
+    END IF;
+    IF v_mark.next_until IS NULL AND v_ripe > v_mark.counted_until THEN
+        v_mark.next_until := least(v_ripe, v_mark.counted_until + v_minutes * interval '1 minute');
+        v_mark.next_xid := pg_snapshot_xmax(pg_current_snapshot());
+    END IF;
+    UPDATE tenure.metric_mark AS m
+    SET counted_until = v_mark.counted_until,
+        next_until = v_mark.next_until,
+        next_xid = v_mark.next_xid
+    WHERE (m.counted_until, m.next_until, m.next_xid)
+        IS DISTINCT FROM (v_mark.counted_until, v_mark.next_until, v_mark.next_xid);
+    RETURN json_build_object(
+        'until', tenure.to_us(v_mark.counted_until), 'rows', v_rows, 'more', v_mark.next_until IS NOT NULL
+    );
+END
+$$;
+
+-- count_minutes: write what happened from p_after until just before p_until. Created jobs are found by the time in their ids, with a
+-- minute of patience for clocks that differ; ends by job_finished_idx and job_cleaned_idx; deaths by dead_letter_triage_idx, since a
+-- job that was revived no longer tells of its death. Workers' silence is known of the present only.
+CREATE OR REPLACE FUNCTION tenure.count_minutes(p_after timestamptz, p_until timestamptz, p_now timestamptz) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_rows bigint;
+BEGIN
+    INSERT INTO tenure.metric AS m (minute, queue, profile, created, completed, failed, latency_seconds, heartbeat_delay_seconds)
+    SELECT
+        date_trunc('minute', h.at, 'UTC'), h.queue, q.profile,
+        count(*) FILTER (WHERE h.what = 'created'),
+        count(*) FILTER (WHERE h.what = 'completed'),
+        count(*) FILTER (WHERE h.what = 'failed'),
+        coalesce(sum(h.seconds) FILTER (WHERE h.what = 'completed'), 0),
+        max(h.seconds) FILTER (WHERE h.what = 'silence')
+    FROM (
+        SELECT 'created' AS what, j.created_at AS at, j.queue, NULL::double precision AS seconds
+        FROM tenure.job AS j
+        WHERE j.id >= tenure.id_from(p_after - interval '1 minute') AND j.id < tenure.id_from(p_until + interval '1 minute')
+            AND j.created_at >= p_after AND j.created_at < p_until
+        UNION ALL
+        SELECT 'completed', j.finished_at, j.queue, greatest(0, extract(epoch FROM j.finished_at - j.run_at))
+        FROM tenure.job AS j
+        WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.state = 'succeeded'
+            AND j.finished_at >= p_after AND j.finished_at < p_until
+        UNION ALL
+        SELECT 'completed', j.finished_at, j.queue, greatest(0, extract(epoch FROM j.finished_at - j.run_at))
+        FROM tenure.job AS j
+        WHERE j.cleaned_at IS NOT NULL AND j.state = 'succeeded' AND j.finished_at >= p_after AND j.finished_at < p_until
+        UNION ALL
+        SELECT 'failed', d.moved_at, d.queue, NULL
+        FROM tenure.dead_letter AS d
+        WHERE d.triage IN ('pending', 'acknowledged', 'manual_replay', 'escalated', 'closed')
+            AND d.moved_at >= p_after AND d.moved_at < p_until
+        UNION ALL
+        SELECT 'silence', p_until - interval '1 minute', s.queue, greatest(0, extract(epoch FROM p_now - w.last_seen_at))
+        FROM tenure.worker AS w
+        CROSS JOIN unnest(w.queues) AS s(queue)
+        WHERE p_now < p_until + interval '5 minutes'
+    ) AS h
+    JOIN tenure.queue AS q ON q.name = h.queue
+    GROUP BY 1, 2, 3
+    ON CONFLICT (minute, queue) DO UPDATE
+    SET profile = excluded.profile,
+        created = excluded.created,
+        completed = excluded.completed,
+        failed = excluded.failed,
+        latency_seconds = excluded.latency_seconds,
+        heartbeat_delay_seconds = excluded.heartbeat_delay_seconds;
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    RETURN v_rows;
+END
+$$;
+
+-- id_from: the lowest UUIDv7 that may have been made at that moment.
+CREATE OR REPLACE FUNCTION tenure.id_from(p_moment timestamptz) RETURNS uuid
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$ SELECT rpad(lpad(to_hex(tenure.to_us(p_moment) / 1000), 12, '0'), 32, '0')::uuid $$;
+
+-- list_metrics: counted minutes. {"minutes", "queues", "limit"} → [[minute, queue, profile, created, completed, failed,
+-- latency_average, error_rate, heartbeat_delay], …], newest first.
+CREATE OR REPLACE FUNCTION tenure.list_metrics(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_since timestamptz := date_trunc('minute', tenure.now(), 'UTC')
+        - coalesce((p_request ->> 'minutes')::double precision, 60) * interval '1 minute';
+    v_queues text[] := tenure.text_list(p_request -> 'queues');
+    v_limit bigint := tenure.page_limit(p_request);
+BEGIN
+    RETURN (
+        SELECT coalesce(json_agg(json_build_array(
+            tenure.to_us(m.minute), m.queue, m.profile, m.created, m.completed, m.failed,
+            m.latency_seconds / nullif(m.completed, 0),
+            m.failed::double precision / nullif(m.completed + m.failed, 0),
+            m.heartbeat_delay_seconds
+        ) ORDER BY m.minute DESC, m.queue COLLATE "C"), '[]')
+        FROM (
+            SELECT * FROM tenure.metric AS t
+            WHERE t.minute >= v_since AND (v_queues IS NULL OR t.queue = ANY (v_queues))
+            ORDER BY t.minute DESC, t.queue COLLATE "C"
+            LIMIT v_limit
+        ) AS m
     );
 END
 $$;
@@ -2731,8 +2940,8 @@ $$;
 
 -- functions/prune.sql
 
--- prune: retention, in bounded batches. {"limit", "older_than_seconds", "delete_after_seconds", "worker_seconds"} →
--- {"cleaned", "deleted", "events", "workers", "more"}.
+-- prune: retention, in bounded batches. {"limit", "older_than_seconds", "delete_after_seconds", "worker_seconds", "metric_seconds"} →
+-- {"cleaned", "deleted", "events", "workers", "metrics", "more"}.
 CREATE OR REPLACE FUNCTION tenure.prune(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -2745,18 +2954,21 @@ DECLARE
     v_cleaned bigint;
     v_deleted bigint[] := '{0,0}';
     v_workers integer;
+    v_metrics bigint;
 BEGIN
     v_cleaned := tenure.clean_jobs((p_request ->> 'older_than_seconds')::double precision, v_limit, v_now);
     IF v_delete_after IS NOT NULL THEN
         v_deleted := tenure.delete_jobs(v_delete_after, v_limit, v_now);
     END IF;
     v_workers := cardinality(tenure.remove_silent_workers(v_worker_seconds, v_limit, v_now));
+    v_metrics := tenure.drop_metrics(coalesce((p_request ->> 'metric_seconds')::double precision, 2592000), v_limit, v_now);
     IF EXISTS (SELECT 1 FROM tenure.profile) THEN
         PERFORM tenure.tally_up(v_now);
     END IF;
     RETURN json_build_object(
         'cleaned', v_cleaned, 'deleted', v_deleted[1], 'events', v_deleted[2], 'workers', v_workers,
-        'more', v_cleaned >= v_limit OR v_deleted[1] >= v_limit OR v_workers >= v_limit
+        'metrics', v_metrics,
+        'more', v_cleaned >= v_limit OR v_deleted[1] >= v_limit OR v_workers >= v_limit OR v_metrics >= v_limit
     );
 END
 $$;
@@ -2798,7 +3010,7 @@ BEGIN
 END
 $$;
 
--- delete_jobs: remove cleaned rows that ended longer ago than that, with their attempts and events. Answers {jobs, events}.
+-- delete_jobs: remove cleaned rows that ended longer ago than that, with their attempts, effects and events. Answers {jobs, events}.
 CREATE OR REPLACE FUNCTION tenure.delete_jobs(p_after double precision, p_limit bigint, p_now timestamptz) RETURNS bigint[]
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -2820,9 +3032,33 @@ BEGIN
     PERFORM tenure.tally_cleaned(v_ids, true);
     DELETE FROM tenure.job AS j WHERE j.id = ANY (v_ids);
     DELETE FROM tenure.attempt AS a WHERE a.job_id = ANY (v_ids);
+    DELETE FROM tenure.effect AS f WHERE f.job_id = ANY (v_ids);
     DELETE FROM tenure.event AS e WHERE e.job_id = ANY (v_ids);
     GET DIAGNOSTICS v_events = ROW_COUNT;
     RETURN ARRAY[cardinality(v_ids)::bigint, v_events];
+END
+$$;
+
+-- drop_metrics: remove the oldest minutes that lie further back than that. Answers how many rows went.
+CREATE OR REPLACE FUNCTION tenure.drop_metrics(p_after double precision, p_limit bigint, p_now timestamptz) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_rows bigint;
+BEGIN
+    DELETE FROM tenure.metric AS m
+    USING (
+        SELECT t.minute, t.queue
+        FROM tenure.metric AS t
+        WHERE t.minute <= p_now - p_after * interval '1 second'
+        ORDER BY t.minute, t.queue
+        LIMIT p_limit
+        FOR UPDATE SKIP LOCKED
+    ) AS old
+    WHERE m.minute = old.minute AND m.queue = old.queue;
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    RETURN v_rows;
 END
 $$;
 
@@ -3017,7 +3253,7 @@ $$;
 
 -- functions/revive.sql
 
--- revive: failed, dead, cancelled → queued, an operator's act. {"ids", "actor", "reason"} → [[id, token, state, run_at], …] in the
+-- revive: failed, dead, cancelled → queued, an operator's act. {"job_ids", "actor", "reason"} → [[id, token, state, run_at], …] in the
 -- order of the ids; state null: left alone, and the audit row says why.
 CREATE OR REPLACE FUNCTION tenure.revive(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
@@ -3031,7 +3267,7 @@ DECLARE
     v_why text;
     v_answers json[] := '{}';
 BEGIN
-    FOR v_id IN SELECT DISTINCT e.value COLLATE "C" FROM json_array_elements_text(p_request -> 'ids') AS e ORDER BY 1 LOOP
+    FOR v_id IN SELECT DISTINCT e.value COLLATE "C" FROM json_array_elements_text(p_request -> 'job_ids') AS e ORDER BY 1 LOOP
         SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = tenure.as_uuid(v_id) FOR UPDATE;
         v_from := v_job.state;
         v_why := tenure.why_not_revive(v_job);
@@ -3104,7 +3340,7 @@ BEGIN
     WHERE j.id = p_job.id
     RETURNING j.* INTO v_job;
     IF v_queue.events THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue) VALUES (p_now, 'revived', v_job.id, v_job.queue);
+        PERFORM tenure.tell('revived', ARRAY[v_job.id], p_now);
     END IF;
     PERFORM tenure.notify(v_queue, NULL);
     RETURN v_job;
@@ -3436,7 +3672,7 @@ BEGIN
                 WHERE j.ctid = h.at
                 RETURNING j.id, j.cancel_requested_at
             )
-            SELECT count(*), array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events)
+            SELECT count(*), array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events AND e.cancel_requested_at IS NULL)
             INTO v_ended, v_ended_odd, v_ended_told
             FROM ended AS e;
             v_settled := v_settled + v_ended;
@@ -3445,14 +3681,11 @@ BEGIN
             EXIT WHEN v_settled >= json_array_length(v_done);
         END LOOP;
         IF v_told IS NOT NULL THEN
-            INSERT INTO tenure.event (at, kind, job_id, queue)
-            SELECT p_now, CASE j.state WHEN 'succeeded' THEN 'completed' ELSE j.state END, j.id, j.queue
-            FROM unnest(v_told) AS s(id)
-            JOIN tenure.job AS j ON j.id = s.id
-            JOIN tenure.queue AS q ON q.name = j.queue AND q.events;
+            PERFORM tenure.tell('completed', v_told, p_now);
         END IF;
         IF v_odd IS NOT NULL THEN
             v_answers := v_answers || tenure.cancelled_instead(v_odd, p_now);
+            PERFORM tenure.tell('cancelled', v_odd, p_now);
         END IF;
         IF v_settled < json_array_length(v_done) THEN
             v_answers := v_answers || tenure.refused_completions(v_done);
@@ -3563,11 +3796,28 @@ BEGIN
         dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
         updated_at = p_now
     WHERE j.id = p_job.id;
-    INSERT INTO tenure.event (at, kind, job_id, queue)
-    SELECT p_now, 'completed', p_job.id, p_job.queue FROM tenure.queue AS q WHERE q.name = p_job.queue AND q.events;
+    PERFORM tenure.tell('completed', ARRAY[p_job.id], p_now);
     IF p_jobs IS NOT NULL THEN
-        PERFORM tenure.enqueue(p_jobs);
+        PERFORM tenure.follow_up(p_jobs);
     END IF;
+END
+$$;
+
+-- follow_up: enqueue what a completed job hands on. No gate is asked: a settle is never refused by one.
+CREATE OR REPLACE FUNCTION tenure.follow_up(p_jobs json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_group record;
+    v_queue tenure.queue;
+BEGIN
+    FOR v_group IN SELECT g.queue, g.kind, g.jobs FROM json_to_recordset(p_jobs -> 'groups') AS g(queue text, kind text, jobs json) LOOP
+        SELECT * INTO v_queue FROM tenure.queue AS q WHERE q.name = v_group.queue;
+        IF NOT FOUND THEN
+            PERFORM tenure.refuse_unknown_queue(v_group.queue);
+        END IF;
+        PERFORM tenure.put_group(v_queue, v_group.kind, json_array_length(v_group.jobs), v_group.jobs, NULL, false);
+    END LOOP;
 END
 $$;
 
@@ -3767,6 +4017,8 @@ AS $$
         'events', (SELECT count(*) FROM tenure.event AS e WHERE e.job_id IN (SELECT g.id FROM gone AS g)),
         'workers', (SELECT count(*) FROM tenure.worker AS w
             WHERE w.last_seen_at <= tenure.now() - coalesce((p_request ->> 'worker_seconds')::double precision, 86400) * interval '1 second'),
+        'metrics', (SELECT count(*) FROM tenure.metric AS m
+            WHERE m.minute <= tenure.now() - coalesce((p_request ->> 'metric_seconds')::double precision, 2592000) * interval '1 second'),
         'more', false)
 $$;
 
@@ -4032,6 +4284,7 @@ BEGIN
                     ('schema_version',      'producer worker reader operator admin'),
                     ('serially',            'producer worker reader operator admin'),
                     ('parsed',              'producer worker reader operator admin'),
+                    ('by_index',            'producer worker reader operator admin'),
                     ('enqueue',             'producer worker operator admin'),
                     ('enqueue_group',       'producer worker operator admin'),
                     ('get_jobs',            'producer worker reader operator admin'),
@@ -4057,6 +4310,8 @@ BEGIN
                     ('tick_schedule',       'worker admin'),
                     ('pause_schedules',     'operator admin'),
                     ('remove_schedules',    'operator admin'),
+                    ('roll_up',             'worker admin'),
+                    ('list_metrics',        'reader operator admin'),
                     ('summary',             'reader operator admin'),
                     ('standing',            'reader operator admin'),
                     ('newest',              'reader operator admin'),
