@@ -21,7 +21,7 @@ SELECT
     %(later)s = '0', %(state)s, %(queue)s, 'work', 'default', '{"text": "some two hundred bytes of payload"}',
     CASE WHEN %(state)s = 'succeeded' THEN now() - interval '1 day' END,
     (%(state)s = 'succeeded')::int, (%(state)s = 'succeeded')::int
-FROM generate_series(1, %(rows)s) AS n
+FROM generate_series(%(first)s, %(first)s + %(rows)s - 1) AS n
 """
 
 
@@ -33,11 +33,15 @@ def fill(
     state: str = "queued",
     later: str = "0",
     priorities: int = 1,
+    first: int = 1,
 ) -> None:
-    """Put `rows` jobs into `queue`, straight into the table. `later` is an interval for jobs that are not due yet."""
+    """Put `rows` jobs into `queue`, straight into the table. `later` is an interval for jobs that are not due yet,
+    `first` the number of the first, for a second lot of the same jobs."""
     connection.execute(
         "INSERT INTO tenure.queue (name, created_at, updated_at) VALUES (%s, now(), now()) ON CONFLICT DO NOTHING",
         [queue],
     )
-    parameters = {"rows": rows, "queue": queue, "state": state, "later": later, "priorities": priorities}
+    parameters = {
+        "rows": rows, "first": first, "queue": queue, "state": state, "later": later, "priorities": priorities,
+    }  # fmt: skip
     connection.execute(_ROWS, parameters)

@@ -1,6 +1,7 @@
 """What a claim and a settle touch, by count of pages, does not depend on what else lies in the table.
 
 Pages are counted by the server itself (EXPLAIN with BUFFERS over the function call); no timing decides anything here.
+`TENURE_LONG=1` puts 1,000,000 rows beside.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import psycopg
 import pytest
 
 from tenure.store.postgres.migrate import migrate
+from tests.fault.scale import TIMEOUT, scaled
 from tests.postgres.fill import fill
 from tests.servers import PostgresServer
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(TIMEOUT)]
 
-ROWS = 40_000
+BASE = 20_000
+ROWS = scaled(40_000, 1_000_000)
+BATCHES = (1, 100, 1000)
+QUEUES = tuple(f"q{number}" for number in range(5))
 
 
 @pytest.fixture
@@ -67,38 +72,47 @@ def claim_and_settle_pages(
     session: psycopg.Connection[Any], batch: int, queues: tuple[str, ...] = ("default",)
 ) -> tuple[int, int]:
     """Pages touched by a claim of `batch`, and by the exchange that settles it and claims nothing."""
-    exchange(session, batch, queues=queues)  # warms what is read once
+    warm, _ = exchange(session, batch, queues=queues)  # the catalogue is read once, and that does not count
+    exchange(session, 0, done=warm, queues=queues)
     granted, claimed = exchange(session, batch, queues=queues)
     assert len(granted) == batch
     _, settled = exchange(session, 0, done=granted, queues=queues)
     return claimed, settled
 
 
-@pytest.mark.parametrize("batch", [1, 100, 1000])
+def costs(session: psycopg.Connection[Any], queues: tuple[str, ...] = ("default",)) -> list[int]:
+    """Pages of a claim and of the settle after it, for each size of batch."""
+    return [pages for batch in BATCHES for pages in claim_and_settle_pages(session, batch, queues)]
+
+
+def compare(few: list[int], many: list[int]) -> None:
+    """A deeper tree costs a page or two for each lookup; reading the table would cost thousands."""
+    print(f"pages of claim, settle at batches of {BATCHES}: {few} beside nothing, {many} beside {ROWS} rows")
+    batches = [batch for batch in BATCHES for _ in range(2)]
+    rows = zip(few, many, batches, strict=True)
+    assert [more for less, more, batch in rows if more > 1.3 * less + 2 * batch + 30] == []
+
+
 @pytest.mark.parametrize(
     "beside",
     [
         pytest.param({"state": "succeeded"}, id="finished rows"),
         pytest.param({"later": "1 day", "priorities": 100}, id="jobs due tomorrow at every priority"),
-        pytest.param({}, id="a longer backlog"),
+        pytest.param({"first": BASE + 1}, id="a longer backlog"),
     ],
 )
 def test_a_claim_and_a_settle_touch_as_many_pages_beside_many_other_rows(
-    connection: psycopg.Connection[Any], beside: dict[str, Any], batch: int
+    connection: psycopg.Connection[Any], beside: dict[str, Any]
 ) -> None:
-    fill(connection, 4000)
-    claimed, settled = claim_and_settle_pages(connection, batch)
+    fill(connection, BASE)
+    connection.execute("VACUUM tenure.job")
+    few = costs(connection)
     connection.execute("DELETE FROM tenure.job WHERE state <> 'queued'")
 
-    fill(connection, ROWS, **(beside or {"queue": "other"}))
-    if not beside:
-        connection.execute("UPDATE tenure.job SET queue = 'default' WHERE queue = 'other'")
+    fill(connection, ROWS, **beside)
     connection.execute("VACUUM tenure.job")
-    full_claimed, full_settled = claim_and_settle_pages(connection, batch)
 
-    # A deeper tree costs a page or two per lookup; reading the table would cost thousands.
-    assert full_claimed <= 1.3 * claimed + 3 * batch + 30
-    assert full_settled <= 1.3 * settled + 2 * batch + 30
+    compare(few, costs(connection))
 
 
 def test_an_idle_claim_over_a_future_backlog_touches_what_an_empty_queue_does(
@@ -111,6 +125,7 @@ def test_an_idle_claim_over_a_future_backlog_touches_what_an_empty_queue_does(
     exchange(connection, 100)
     _, idle = exchange(connection, 100)
 
+    print(f"pages of an idle claim: {empty} beside nothing, {idle} beside {ROWS} jobs due tomorrow")
     assert idle <= 2 * empty
 
 
@@ -118,12 +133,26 @@ def test_a_claim_over_five_queues_touches_little_more_than_one_over_one(connecti
     fill(connection, 3000)
     alone, _ = claim_and_settle_pages(connection, 500)
 
-    queues = tuple(f"q{n}" for n in range(5))
-    for queue in queues:
+    for queue in QUEUES:
         fill(connection, 3000, queue=queue)
-    together, _ = claim_and_settle_pages(connection, 500, queues)
+    together, _ = claim_and_settle_pages(connection, 500, QUEUES)
 
     assert together <= 1.3 * alone + 5 * 20
+
+
+def test_a_claim_over_five_queues_touches_as_many_pages_whatever_lies_in_them(
+    connection: psycopg.Connection[Any],
+) -> None:
+    for queue in QUEUES:
+        fill(connection, BASE // len(QUEUES), queue=queue)
+    connection.execute("VACUUM tenure.job")
+    few = costs(connection, QUEUES)
+
+    for queue in QUEUES:
+        fill(connection, ROWS // len(QUEUES), queue=queue, first=BASE)
+    connection.execute("VACUUM tenure.job")
+
+    compare(few, costs(connection, QUEUES))
 
 
 @pytest.mark.parametrize("filled", [False, True], ids=["empty", "full"])
@@ -160,3 +189,15 @@ def test_the_plans_inside_an_exchange_use_the_indexes_made_for_them(
     text = "\n".join(plans)
     assert "job_claim_idx" in text
     assert "job_pkey" in text
+
+
+def test_counting_a_minute_touches_what_happened_in_it(connection: psycopg.Connection[Any]) -> None:
+    count = "SELECT tenure.count_minutes(now() - interval '1 minute', now() + interval '1 minute', now())"
+    connection.execute(count.encode())  # the plan is remembered from an empty table
+    fill(connection, ROWS)
+    fill(connection, ROWS, state="succeeded")
+
+    [[plan]] = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {count}".encode()).fetchall()
+
+    root = plan[0]["Plan"]
+    assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 150
