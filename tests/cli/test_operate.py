@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tenure import App, Backoff, WorkerId
 from tenure.store.base import Heartbeat, WorkerRow
+from tenure.store.metric import RollUp
+from tenure.testing import ManualClock
 from tests.cli.conftest import Cli
 
 
@@ -126,6 +129,43 @@ def test_stats_answer_the_six_questions(cli: Cli, app: App) -> None:
     assert [(one["kind"], one["jobs"]) for one in told["summary"]["repeated"]] == [("waits", 2)]
     for question in range(1, 7):
         assert f"# {question}. " in plain
+
+
+def test_stats_tell_what_was_counted_minute_by_minute(cli: Cli, url: str) -> None:
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    clock = ManualClock(now - timedelta(minutes=5))
+    with App(url, clock=clock, actor="test") as app:
+        app.enqueue("k")
+        empty = cli("stats", "--minutes", "60")
+        app.complete(app.claim()[0])
+        clock.advance(180)
+        app.store.do(RollUp())
+
+        told = cli("stats", "--minutes", "60", "--json").json["minutes"]
+        plain = cli("stats", "--minutes", "60").out
+        without = cli("stats", "--json").json["minutes"]
+
+    assert empty.code == 0
+    assert "counts once a minute" in empty.err
+    assert [(one["queue"], one["completed"], one["failed"], one["error_rate"]) for one in told] == [
+        ("default", 1, 0, 0.0)
+    ]
+    assert datetime.fromisoformat(told[0]["minute"]) == now - timedelta(minutes=5)
+    assert "# 7. " in plain
+    assert without == []
+    assert cli("stats", "--minutes", "-1").code == 2
+
+
+def test_a_leader_without_the_right_to_prune_is_found_by_doctor(cli: Cli, app: App) -> None:
+    row = WorkerRow(WorkerId("w-1"), "host", 1, queues=("mail",), info='{"denied": ["prune"]}')
+    app.store.do(Heartbeat([], worker=row))
+    assert not [one for one in cli("doctor", "--no-sandbox", "--json").json["checks"] if one["name"] == "upkeep"]
+
+    app.acquire_lease("leader", "w-1")
+    found = [one for one in cli("doctor", "--no-sandbox", "--json").json["checks"] if one["name"] == "upkeep"]
+
+    assert [one["status"] for one in found] == ["wrong"]
+    assert "may not prune" in found[0]["says"]
 
 
 def test_top_looks_once_where_there_is_no_terminal(cli: Cli, app: App) -> None:

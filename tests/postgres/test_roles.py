@@ -20,14 +20,14 @@ pytestmark = pytest.mark.postgres
 
 CALLERS: Final = {
     "producer worker reader operator admin": "now now_us to_us from_us schema_version get_jobs list_profiles "
-    "serially parsed",
+    "serially parsed by_index",
     "producer worker operator admin": "enqueue enqueue_group",
     "worker admin": "exchange claim settle start heartbeat append_events record_effect acquire_lease release_lease "
-    "remove_workers set_schedules tick_schedule",
+    "remove_workers set_schedules tick_schedule roll_up",
     "worker operator admin": "reap wake",
     "worker reader operator admin": "list_queues list_jobs list_effects list_attempts list_gates list_schedules",
     "reader operator admin": "count_jobs list_dead_letters group_dead_letters list_workers list_events "
-    "list_audit summary standing newest prunable",
+    "list_audit summary standing newest prunable list_metrics",
     "operator admin": "cancel revive resolve_effect clone triage_dead_letters pause_queues prune pause_schedules "
     "remove_schedules",
     "admin": "set_queues set_gate",
@@ -115,7 +115,7 @@ def test_what_a_role_may_call_lends_the_owners_rights_or_touches_nothing(admin: 
         "AND has_function_privilege('tenure_admin', oid, 'EXECUTE')".encode()
     ).fetchall()
 
-    assert {name for (name,) in rows} == {"now", "to_us", "from_us", "serially", "parsed"}
+    assert {name for (name,) in rows} == {"now", "to_us", "from_us", "serially", "parsed", "by_index"}
 
 
 def test_the_matrix_holds_for_a_real_login(login: Callable[[str], str], admin: psycopg.Connection) -> None:

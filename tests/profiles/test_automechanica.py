@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from tenure import Forbidden, InvalidArgument, LeaseLost
-from tenure.model.ids import new_worker_id
+from tenure.model.ids import JobId, new_job_id, new_worker_id
+from tenure.model.job import NewJob
+from tenure.model.policy import QueuePolicy
+from tenure.store.base import Enqueue
+from tenure.store.metric import RollUp
 from tests.profiles.ground import Ground
 
 VIEW = "automechanica.tasks"
@@ -269,6 +275,34 @@ def test_the_other_views_read_what_is_there(ground: Ground) -> None:
     assert (metric["tasks_created"], metric["tasks_completed"], metric["tasks_failed"]) == (5, 3, 1)
     assert (metric["average_latency"], metric["error_rates_per_agent"]) == (2, 0.25)
     assert "worker_heartbeat_delay" in metric
+
+
+def test_a_leader_fills_the_metrics_of_each_agent(ground: Ground) -> None:
+    started = ground.clock.now()
+    ground.clock.advance(61 - started.second - started.microsecond / 1e6)  # a second into a minute
+    moment = ground.clock.now()
+    for agent in ("FitmentAgent", "FitmentAgent", "PricingAgent"):
+        job = NewJob(id=_id_at(moment), kind="generate", payload="{}", queue=agent, max_attempts=1)
+        ground.app.store.do(Enqueue([job], {agent: QueuePolicy(profile="automechanica")}))
+    ground.clock.advance(4)
+    ground.app.complete(ground.claim("FitmentAgent", kinds=["generate"], limit=1))
+    ground.app.fail(ground.claim("FitmentAgent", kinds=["generate"], limit=1), error="no")
+    ground.clock.advance(170)
+
+    deadline = time.monotonic() + 20
+    while ground.app.store.do(RollUp()).more:
+        assert time.monotonic() < deadline
+
+    fitment = ground.row("automechanica.task_queue_metrics", "agent_name = 'FitmentAgent'")
+    assert (fitment["tasks_created"], fitment["tasks_completed"], fitment["tasks_failed"]) == (2, 1, 1)
+    assert (fitment["average_latency"], fitment["error_rates_per_agent"]) == (pytest.approx(4.0), 0.5)
+    pricing = ground.row("automechanica.task_queue_metrics", "agent_name = 'PricingAgent'")
+    assert (pricing["tasks_created"], pricing["tasks_completed"], pricing["average_latency"]) == (1, 0, None)
+
+
+def _id_at(moment: datetime) -> JobId:
+    ms = f"{round(moment.timestamp() * 1000):012x}"
+    return JobId(f"{ms[:8]}-{ms[8:]}{new_job_id()[13:]}")
 
 
 @pytest.mark.postgres

@@ -47,7 +47,7 @@ ARROWS: Final[Mapping[str, frozenset[str]]] = {
 }
 
 # The contract has several files; to know one is to know the contract.
-CONTRACT: Final = frozenset({"base", "reading", "operating", "scheduling", "summary"})
+CONTRACT: Final = frozenset({"base", "measuring", "metric", "reading", "operating", "scheduling", "summary"})
 
 # A database's driver stays behind the store, and each engine knows only its own.
 DRIVERS: Final[Mapping[str, frozenset[str]]] = {

@@ -25,14 +25,29 @@ def stats(
     ] = HOUR,
     queue: Queues = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="Rows per question.")] = 20,
+    minutes: Annotated[
+        int,
+        typer.Option(
+            "--minutes",
+            "-m",
+            metavar="N",
+            min=0,
+            max=43_200,
+            help="Also what was counted in each of the last N minutes.",
+        ),
+    ] = 0,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Answer what is outstanding, failed, stuck, slow, repeated, and what ran lately."""
     with opened(url) as tenure:
-        found = overview(tenure.store, window_seconds=window, queues=queue or (), limit=limit)
+        found = overview(tenure.store, window_seconds=window, queues=queue or (), limit=limit, minutes=minutes)
     screen = Screen(as_json, found.summary.at)
-    screen.show(found, *_parts(found))
+    screen.show(found, *_parts(found), *(_minutes(found) if minutes else ()))
+    if minutes and not found.minutes:
+        screen.note(
+            "No minute is counted here. A worker that leads counts once a minute, some two minutes after one is over."
+        )
 
 
 def _parts(found: Overview) -> list[Part]:
@@ -91,4 +106,28 @@ def _parts(found: Overview) -> list[Part]:
             drop=("last", "cancelled", "queue"),
             title=f"6. What ran in the last {window}?",
         ),
+    ]
+
+
+def _minutes(found: Overview) -> list[Part]:
+    return [
+        Grid(
+            ("minute", "queue", "created", "completed", "failed", "error_rate", "latency", "heartbeat_delay"),
+            [
+                (
+                    one.minute,
+                    one.queue,
+                    one.created,
+                    one.completed,
+                    one.failed,
+                    None if one.error_rate is None else f"{one.error_rate:.1%}",
+                    one.latency_average,
+                    one.heartbeat_delay,
+                )
+                for one in found.minutes
+            ],
+            right=frozenset({"created", "completed", "failed", "error_rate", "latency", "heartbeat_delay"}),
+            drop=("heartbeat_delay", "error_rate"),
+            title="7. What happened minute by minute?",
+        )
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -69,6 +69,12 @@ def prune(
             "--workers-after", parser=duration, metavar="DURATION", help="Forget workers not seen for this long."
         ),
     ] = 86_400.0,
+    metrics_after: Annotated[
+        float,
+        typer.Option(
+            "--metrics-after", parser=duration, metavar="DURATION", help="Forget counted minutes older than this."
+        ),
+    ] = 2_592_000.0,
     yes: Yes = False,
     url: Url = None,
     as_json: Json = False,
@@ -80,19 +86,23 @@ def prune(
     total = Pruned(0, 0, 0, 0, more=False)
     screen = Screen(as_json)
     with opened(url) as tenure:
-        found = prunable(tenure.store, older_than=older_than, delete_after=delete_after, worker_after=workers_after)
-        if found.cleaned or found.deleted or found.workers:
+        terms: dict[str, Any] = {
+            "older_than": older_than,
+            "delete_after": delete_after,
+            "worker_after": workers_after,
+            "metric_after": metrics_after,
+        }
+        found = prunable(tenure.store, **terms)
+        if found.cleaned or found.deleted or found.workers or found.metrics:
             confirm(
                 f"clean {found.cleaned:,} jobs, delete {found.deleted:,} jobs with {found.events:,} events, and forget "
-                f"{found.workers:,} workers",
+                f"{found.workers:,} workers and {found.metrics:,} counted minutes",
                 yes=yes,
             )
             with progress("pruning", found.cleaned + found.deleted) as advance:
                 more = True
                 while more:
-                    step = tenure.prune(
-                        limit=BATCH, older_than=older_than, delete_after=delete_after, worker_after=workers_after
-                    )
+                    step = tenure.prune(limit=BATCH, **terms)
                     total = _plus(total, step)
                     advance(step.cleaned + step.deleted)
                     more = step.more
@@ -104,6 +114,7 @@ def prune(
                 ("deleted", total.deleted),
                 ("events", total.events),
                 ("workers", total.workers),
+                ("metrics", total.metrics),
             ]
         ),
     )
@@ -137,4 +148,5 @@ def _plus(one: Pruned, other: Pruned) -> Pruned:
         one.events + other.events,
         one.workers + other.workers,
         more=False,
+        metrics=one.metrics + other.metrics,
     )

@@ -14,6 +14,7 @@ from tenure.cli.loading import loaded
 from tenure.cli.options import Json, Kinds, duration
 from tenure.cli.screen import Facts, Screen, colours_on
 from tenure.errors import UsageError
+from tenure.worker.config import CONCURRENCY, GRACE_SECONDS, POLL_SECONDS, PREFETCH
 
 if TYPE_CHECKING:
     from tenure.model.notice import Emit
@@ -59,16 +60,16 @@ def worker(
     target: Target = None,
     queue: WeightedQueues = None,
     kind: Kinds = None,
-    concurrency: Concurrency = 10,
+    concurrency: Concurrency = CONCURRENCY,
     processes: Processes = 1,
     strict: Strict = False,
     drain: Drain = False,
     once: Once = False,
     lease: OwnLease = None,
     heartbeat: Heartbeat = None,
-    poll: Poll = 1.0,
-    grace: Grace = 20.0,
-    prefetch: Prefetch = 500,
+    poll: Poll = POLL_SECONDS,
+    grace: Grace = GRACE_SECONDS,
+    prefetch: Prefetch = PREFETCH,
     artifacts: Artifacts = None,
     reconcile: Reconcile = False,
     log: LogFormat = "human",

@@ -122,8 +122,11 @@ class Operating(Door):
         older_than: Duration | None = None,
         delete_after: Duration | None = None,
         worker_after: Duration = 86_400.0,
+        metric_after: Duration = 2_592_000.0,
     ) -> Talk[Pruned]:
         """Retention, up to `limit` rows: payloads of ended jobs go, rows and dead letters stay.
+
+        Workers not seen for `worker_after`, and minutes counted longer ago than `metric_after`, go too.
 
         `more` in the answer says to call again.
         """
@@ -132,6 +135,7 @@ class Operating(Door):
             older_than_seconds=None if older_than is None else arguments.seconds("older_than", older_than),
             delete_after_seconds=None if delete_after is None else arguments.seconds("delete_after", delete_after),
             worker_seconds=arguments.seconds("worker_after", worker_after),
+            metric_seconds=arguments.seconds("metric_after", metric_after),
         )
         return (yield from ask(request))
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -74,6 +75,7 @@ def examine(store: Store, url: str) -> Iterator[Check]:
     workers = store.do(ListWorkers())
     summed = store.do(Summary(limit=5))
     yield from _workers(workers, queues, summed)
+    yield from _denied(workers)
     yield from _stuck(summed)
     yield from _switches(store, queues)
     yield from _dead_letters(store)
@@ -252,6 +254,23 @@ def _workers(workers: list[WorkerSeen], queues: list[QueueRow], summed: Summed) 
                     f"queue {backlog.queue!r} lags {lag:.0f} s behind with {backlog.due:,} due jobs",
                     "start more workers, or raise --concurrency",
                 )
+
+
+def _denied(workers: list[WorkerSeen]) -> Iterator[Check]:
+    """Duties of a leader that its login may not do. The worker says so in its row."""
+    undone = {"prune": "prune", "remove_workers": "remove dead workers", "roll_up": "count minutes"}
+    for one in workers:
+        duties = [duty for duty in json.loads(one.row.info).get("denied", ()) if duty in undone]
+        if one.is_leader and duties:
+            yield Check(
+                "upkeep",
+                "wrong",
+                f"the leader {one.row.id} may not {' or '.join(undone[duty] for duty in duties)}: its login lacks the "
+                + ("role tenure_operator, so payloads outlive their retention" if "prune" in duties else "right"),
+                "GRANT tenure_operator TO the worker's login, or daily: tenure prune --yes"
+                if "prune" in duties
+                else "GRANT tenure_worker TO the worker's login, then: tenure migrate",
+            )
 
 
 def _stuck(summed: Summed) -> Iterator[Check]:

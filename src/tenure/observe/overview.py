@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tenure.model.job import Job
 from tenure.model.state import ACTIVE, HELD
 from tenure.store.base import Prune, Pruned, Store
+from tenure.store.metric import ListMetrics, Metric
 from tenure.store.reading import (
     Count,
     CountJobs,
@@ -40,15 +41,20 @@ class Overview:
     """Pending dead letters by what they died of, the largest group first (2)."""
     summary: Summed
     """Stuck (3), how long (4), repeated keys (5), what ran in the window (6)."""
+    minutes: list[Metric]
+    """What happened minute by minute, newest first, where it was asked for."""
 
 
-def overview(store: Store, *, window_seconds: float = HOUR, queues: Sequence[str] = (), limit: int = 20) -> Overview:
-    """Ask the six questions."""
+def overview(
+    store: Store, *, window_seconds: float = HOUR, queues: Sequence[str] = (), limit: int = 20, minutes: int = 0
+) -> Overview:
+    """Ask the six questions; with `minutes`, also what was counted in the last so many."""
     failures = store.do(GroupDeadLetters(limit=limit))
     return Overview(
         outstanding=store.do(CountJobs(queues=queues, states=sorted(ACTIVE))),
         failures=[one for one in failures if not queues or one.queue in queues],
         summary=store.do(Summary(window_seconds=window_seconds, queues=queues, limit=limit)),
+        minutes=store.do(ListMetrics(minutes, queues)) if minutes else [],
     )
 
 
@@ -88,8 +94,18 @@ def schema_versions(store: Store) -> tuple[int, int]:
 
 
 def prunable(
-    store: Store, *, older_than: float | None = None, delete_after: float | None = None, worker_after: float = 86_400.0
+    store: Store,
+    *,
+    older_than: float | None = None,
+    delete_after: float | None = None,
+    worker_after: float = 86_400.0,
+    metric_after: float = 2_592_000.0,
 ) -> Pruned:
     """What a prune with these arguments would remove."""
-    prune = Prune(older_than_seconds=older_than, delete_after_seconds=delete_after, worker_seconds=worker_after)
+    prune = Prune(
+        older_than_seconds=older_than,
+        delete_after_seconds=delete_after,
+        worker_seconds=worker_after,
+        metric_seconds=metric_after,
+    )
     return store.do(Prunable(prune))

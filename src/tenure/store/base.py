@@ -102,7 +102,8 @@ class Settle(Request[list[Settled]]):
     attempts are spent. Rejected → failed with a dead letter. Released → queued, attempt refunded. Suspended →
     waiting, attempt refunded. Stopped → cancelled. If a cancel was requested, every one of them ends in `cancelled`
     instead. Each end but success writes an attempt row. Jobs, events and effects of a Completed are committed with
-    it, and only if it was accepted. A slot of scope `active` is free again once the job has ended.
+    it, and only if it was accepted; such jobs pass every gate, for a settle is never gated. A slot of scope `active`
+    is free again once the job has ended.
     """
 
     outcomes: Sequence[Outcome]
@@ -261,6 +262,8 @@ class Pruned:
     workers: int
     more: bool
     """The limit was reached; call again."""
+    metrics: int = 0
+    """Rows of counted minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +271,8 @@ class Prune(Request[Pruned]):
     """Retention: the payload, result and error of jobs that ended longer ago than their queue retains go;
     the row stays (`cleaned_at`).
 
-    `delete_after_seconds` removes cleaned rows that ended longer ago than that, with their attempts and events.
-    Dead letters are never touched, nor jobs that have one which is not closed.
+    `delete_after_seconds` removes cleaned rows that ended longer ago than that, with their attempts,
+    effects and events. Dead letters are never touched, nor jobs that have one which is not closed.
     """
 
     limit: int = 1000
@@ -278,6 +281,8 @@ class Prune(Request[Pruned]):
     delete_after_seconds: float | None = None
     worker_seconds: float = 86_400.0
     """Rows of workers that were not seen for this long go; jobs they held are taken back first."""
+    metric_seconds: float = 2_592_000.0
+    """Counted minutes that lie further back go: 30 days."""
 
 
 # --- the store

@@ -11,6 +11,10 @@ from tenure.model.policy import QueuePolicy
 
 HEARTBEATS_PER_LEASE = 3
 """Two heartbeats may fail before a lease is in danger."""
+CONCURRENCY = 10
+PREFETCH = 1000
+POLL_SECONDS = 1.0
+GRACE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +28,11 @@ class WorkerConfig:
     kinds: Sequence[str] | None = None
     """Claim only these. None claims every kind; what has no handler here is dealt with by the queue's policy."""
     affinity: Sequence[str | None] | None = None
-    concurrency: int = 10
+    concurrency: int = CONCURRENCY
     """How many handlers run at once."""
     queue_concurrency: Mapping[str, int] = field(default_factory=dict)
     """How many jobs of a queue this worker holds at once."""
-    prefetch: int = 1000
+    prefetch: int = PREFETCH
     """How many jobs may wait inside the worker at most. How many do follows the rate: slow jobs are not hoarded."""
     exchanges: int | None = None
     """Exchanges in flight at once. None: one on SQLite, which has one writer, and two elsewhere."""
@@ -36,8 +40,8 @@ class WorkerConfig:
     """None: each queue's own."""
     heartbeat_seconds: float | None = None
     """None: a third of the lease."""
-    poll_seconds: float = 1.0
-    grace_seconds: float = 20.0
+    poll_seconds: float = POLL_SECONDS
+    grace_seconds: float = GRACE_SECONDS
     """How long running handlers may go on after a request to stop."""
     drain: bool = False
     """Stop when no job is due."""
@@ -53,6 +57,8 @@ class WorkerConfig:
     dead_worker_seconds: float = 300.0
     delete_after_seconds: float | None = None
     """Remove the rows of cleaned jobs that ended longer ago than this. None keeps them."""
+    metric_seconds: float = 2_592_000.0
+    """Remove counted minutes that lie further back than this: 30 days."""
     handle_signals: bool = True
 
     def __post_init__(self) -> None:
@@ -65,7 +71,7 @@ class WorkerConfig:
             raise ConfigError("`prefetch` and `grace_seconds` cannot be negative. Use 0 for none.")
         if self.exchanges is not None and not 1 <= self.exchanges <= 8:
             raise ConfigError(f"`exchanges` is {self.exchanges}, but between 1 and 8 may be in flight.")
-        for name in ("poll_seconds", "lease_seconds", "heartbeat_seconds", "dead_worker_seconds"):
+        for name in ("poll_seconds", "lease_seconds", "heartbeat_seconds", "dead_worker_seconds", "metric_seconds"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"`{name}` is {value:g}, but must be above 0.")

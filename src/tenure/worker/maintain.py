@@ -1,8 +1,12 @@
-"""The work that is nobody's job: taking back expired leases, sweeping, schedules.
+"""The work that is nobody's job: taking back expired leases, sweeping, counting minutes, schedules.
 
 Every worker reaps from time to time, leader or not: a leader that dies takes nothing with it. The leader, one named
-lease with a term, only saves the others the trouble of sweeping, and carries out the schedules. Two that both believe
-to lead do no harm: sweeps are safe to repeat, and the row of a schedule decides that a tick happens once.
+lease with a term, only saves the others the trouble of sweeping, counts what happened minute by minute, and carries out
+the schedules. Two that both believe to lead do no harm: sweeps are safe to repeat, a mark decides that a minute is
+counted once, and the row of a schedule that a tick happens once.
+
+A duty that the worker's login has no right to is said once in the log and shown in the worker's row, where
+`tenure doctor` finds it; the other duties go on.
 """
 
 from __future__ import annotations
@@ -14,12 +18,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from tenure.errors import StoreUnavailable, TenureError
+from tenure.errors import AccessDenied, StoreUnavailable, TenureError
 from tenure.model.ids import WorkerId
 from tenure.model.notice import ERROR, INFO, WARNING
 from tenure.model.outcome import Settled
 from tenure.model.schedule import Schedule
 from tenure.store.base import Prune, Reap, Store
+from tenure.store.metric import RollUp
 from tenure.store.operating import AcquireLease, ReleaseLease, RemoveWorkers
 from tenure.store.scheduling import ListSchedules, ScheduleRow, SetSchedules, TickSchedule
 from tenure.worker.config import WorkerConfig
@@ -35,9 +40,20 @@ SWEEP_SECONDS = 60.0
 SWEEP_LIMIT = 1000
 ROUNDS = 20
 """Batches in one sweep at most; the next sweep goes on."""
+ROLL_UP_SECONDS = 60.0
 SCHEDULES_SECONDS = 15.0
 """How often the leader looks for schedules that are new, changed or paused."""
 GOODBYE_SECONDS = 2.0
+DENIED = {
+    "prune": "This worker leads, but its login may not prune: payloads of ended jobs are kept beyond their queue's "
+    "retention. Grant the login tenure_operator beside tenure_worker, or run `tenure prune --yes` daily as one that "
+    "may. All other duties go on.",
+    "remove_workers": "This worker leads, but its login may not remove the rows of dead workers. Grant it "
+    "tenure_worker. Their jobs come back all the same, as leases run out.",
+    "roll_up": "This worker leads, but its login may not count minutes, so `tenure stats --minutes` shows none. Grant "
+    "it tenure_worker; if it has that, run `tenure migrate`, which grants what is new.",
+}
+"""What a duty left undone means, and what to do."""
 
 
 class Maintainer:
@@ -64,6 +80,8 @@ class Maintainer:
         self._rows_read_at: float | None = None
         self._offset = timedelta()
         self._unreadable: set[str] = set()
+        self.denied: dict[str, str] = {}
+        """Duties that the store does not let this worker do, and what it said."""
 
     @property
     def is_leader(self) -> bool:
@@ -78,6 +96,7 @@ class Maintainer:
             if self._config.maintain:
                 group.create_task(self._repeat(self.stand_for_election, ELECTION_SECONDS, at_once=True))
                 group.create_task(self._repeat(self._sweep_if_leader, SWEEP_SECONDS))
+                group.create_task(self._repeat(self._roll_up_if_leader, ROLL_UP_SECONDS))
                 group.create_task(self._keep_schedules())
 
     async def declare(self) -> None:
@@ -106,13 +125,12 @@ class Maintainer:
 
     async def sweep(self) -> None:
         """Remove dead workers, handing back what they held, and what retention lets go."""
-        gone = await self._store.ado(RemoveWorkers(unseen_seconds=self._config.dead_worker_seconds))
-        for worker in gone:
-            self._report.say("worker_removed", WARNING, f"{worker} was not seen for long, so its row was removed")
-        for _ in range(ROUNDS):
-            pruned = await self._store.ado(Prune(SWEEP_LIMIT, delete_after_seconds=self._config.delete_after_seconds))
-            if not pruned.more:
-                return
+        await self._duty("remove_workers", self._remove_workers)
+        await self._duty("prune", self._prune)
+
+    async def roll_up(self) -> None:
+        """Count the minutes that are over."""
+        await self._duty("roll_up", self._roll_up)
 
     async def read_schedules(self) -> None:
         """Look up every schedule in the store, and its clock."""
@@ -167,6 +185,44 @@ class Maintainer:
     async def _sweep_if_leader(self) -> None:
         if self.is_leader:
             await self.sweep()
+
+    async def _roll_up_if_leader(self) -> None:
+        if self.is_leader:
+            await self.roll_up()
+
+    async def _duty(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
+        """Do one of several duties. Where the right to it is missing, say so once; the others go on."""
+        try:
+            await act()
+        except AccessDenied as exc:
+            if name not in self.denied:
+                self._report.say("upkeep_denied", WARNING, f"{DENIED[name]} {exc}", duty=name, code=exc.code)
+            self.denied[name] = str(exc)
+        else:
+            self.denied.pop(name, None)
+
+    async def _remove_workers(self) -> None:
+        gone = await self._store.ado(RemoveWorkers(unseen_seconds=self._config.dead_worker_seconds))
+        for worker in gone:
+            self._report.say("worker_removed", WARNING, f"{worker} was not seen for long, so its row was removed")
+
+    async def _prune(self) -> None:
+        request = Prune(
+            SWEEP_LIMIT,
+            delete_after_seconds=self._config.delete_after_seconds,
+            metric_seconds=self._config.metric_seconds,
+        )
+        for _ in range(ROUNDS):
+            if not (await self._store.ado(request)).more:
+                return
+
+    async def _roll_up(self) -> None:
+        counted: datetime | None = None
+        for _ in range(ROUNDS):
+            rolled = await self._store.ado(RollUp())
+            if not rolled.more or rolled.until == counted:  # done, or a transaction of somebody else is still writing
+                return
+            counted = rolled.until
 
     async def _keep_schedules(self) -> None:
         while True:

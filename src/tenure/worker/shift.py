@@ -208,12 +208,15 @@ class Shift:
     def _row(self) -> WorkerRow:
         """This worker as others see it."""
         running = next((ticket for ticket in snapshot(self.held) if ticket.started and not ticket.ended), None)
-        told = {
+        told: dict[str, object] = {
             "claimed": self.exchanger.claimed,
             "completed": self.outbox.completed,
             "held": len(self.held),
             "is_stopping": self.stopping.is_set(),
         }
+        denied = self.maintainer.denied
+        if denied:
+            told["denied"] = sorted(denied)
         return WorkerRow(
             id=self._worker,
             hostname=os.uname().nodename,
@@ -222,6 +225,7 @@ class Shift:
             kinds=tuple(self._config.kinds or self._registry),
             concurrency=self._config.concurrency,
             version=_version(),
+            status="warn" if denied else "ok",
             current_job_id=running.grant.id if running else None,
             info=json.dumps(told),
         )

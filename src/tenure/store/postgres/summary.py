@@ -10,6 +10,7 @@ from typing import Any
 
 from tenure.model.clock import from_us
 from tenure.store.base import Pruned
+from tenure.store.metric import ListMetrics, Metric, RolledUp, RollUp
 from tenure.store.postgres import migrate as migrations
 from tenure.store.postgres.call import Call
 from tenure.store.postgres.errors import driver_errors
@@ -50,6 +51,10 @@ def _stood(answer: Any, _: Standing) -> Stood | None:
     return None if answer is None else Stood(**{**answer, "at": from_us(answer["at"])})
 
 
+def _rolled_up(answer: Any, _: RollUp) -> RolledUp:
+    return RolledUp(None if answer["until"] is None else from_us(answer["until"]), answer["rows"], answer["more"])
+
+
 def inspect(url: str, newest: Callable[[], Any]) -> Inspection:
     """What the server says about itself. `newest` asks our own schema, and is called only if it is there."""
     import psycopg
@@ -69,6 +74,12 @@ CALLS: dict[type[Any], Call] = {
         "summary",
         lambda r: json.dumps({"window_seconds": r.window_seconds, "queues": list(r.queues), "limit": r.limit}),
         _summed,
+    ),
+    RollUp: Call("roll_up", lambda r: json.dumps({"minutes": r.minutes}), _rolled_up),
+    ListMetrics: Call(
+        "list_metrics",
+        lambda r: json.dumps({"minutes": r.minutes, "queues": list(r.queues), "limit": r.limit}),
+        lambda answer, _: [Metric(from_us(row[0]), *row[1:]) for row in answer],
     ),
     Standing: Call("standing", lambda r: json.dumps({"job_id": r.job_id, "cap": r.cap}), _stood),
     Prunable: Call("prunable", lambda r: json.dumps(asdict(r.prune)), lambda answer, _: Pruned(**answer)),

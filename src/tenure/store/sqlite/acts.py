@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tenure.store import base
+from tenure.store import metric as metered
 from tenure.store import operating as ordered
 from tenure.store import reading as asked
 from tenure.store import scheduling as timed
@@ -16,6 +17,7 @@ from tenure.store.sqlite import (
     enqueue,
     expire,
     ledger,
+    metric,
     moves,
     operating,
     profiles,
@@ -52,6 +54,7 @@ WRITES: Final[Mapping[type, Act]] = {
     ordered.AppendEvents: ledger.append_events,
     ordered.RecordEffect: ledger.record_effect,
     ordered.ResolveEffect: ledger.resolve_effect,
+    metered.RollUp: metric.roll_up,
     timed.SetSchedules: scheduling.set_schedules,
     timed.TickSchedule: scheduling.tick_schedule,
     timed.PauseSchedules: scheduling.pause_schedules,
@@ -73,6 +76,7 @@ READS: Final[Mapping[type, Act]] = {
     asked.ListAudit: reading.list_audit,
     asked.ListEffects: reading.list_effects,
     timed.ListSchedules: scheduling.list_schedules,
+    metered.ListMetrics: metric.list_metrics,
     summed.Summary: summary.summarize,
     summed.Standing: summary.stand,
     summed.Inspect: summary.inspect,

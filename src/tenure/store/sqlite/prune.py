@@ -7,7 +7,7 @@ import json
 from tenure.model.ids import WorkerId
 from tenure.store.base import Prune, Pruned
 from tenure.store.operating import RemoveWorkers
-from tenure.store.sqlite import expire, tally
+from tenure.store.sqlite import expire, metric, tally
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction, check_limit
 
@@ -31,13 +31,15 @@ def prune(transaction: Transaction, request: Prune) -> Pruned:
         array = {"ids": json.dumps(ids)}
         tally.tally_gone(transaction, array["ids"])
         transaction.run(load("prune_attempts"), array)
+        transaction.run(load("prune_effects"), array)
         events = transaction.run(load("prune_events"), array).rowcount
         deleted = transaction.run(load("prune_jobs"), array).rowcount
     unseen = _unseen(transaction, request.worker_seconds, request.limit)
     removed = [worker for worker in unseen if _remove(transaction, worker)]
+    metrics = metric.drop(transaction, request.metric_seconds, request.limit)
     tally.tally_up(transaction)
-    more = request.limit in (cleaned, deleted, len(unseen))
-    return Pruned(cleaned, deleted, events, len(removed), more)
+    more = request.limit in (cleaned, deleted, len(unseen), metrics)
+    return Pruned(cleaned, deleted, events, len(removed), more, metrics)
 
 
 def remove_workers(transaction: Transaction, request: RemoveWorkers) -> list[WorkerId]:

@@ -90,10 +90,12 @@ def count_prunable(transaction: Transaction, request: Prunable) -> Pruned:
             "older_than_seconds": request.prune.older_than_seconds,
             "delete_after_seconds": request.prune.delete_after_seconds,
             "worker_seconds": request.prune.worker_seconds,
+            "metric_seconds": request.prune.metric_seconds,
         },
     )
     assert row is not None
-    return Pruned(*(*row, False))
+    *counts, metrics = row
+    return Pruned(*counts, more=False, metrics=metrics)
 
 
 def _moment(us: int | None) -> datetime | None:

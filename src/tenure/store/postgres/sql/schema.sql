@@ -4,7 +4,7 @@
 --
 -- Locks are taken in this order, so that no two functions can wait for each other in a circle:
 --   1. queue rows (share), 2. job rows by rising id, 3. everything that belongs to a job (attempt, dead_letter, effect, event),
---   4. worker and waiter rows, 5. named leases, 6. the tally's mark.
+--   4. worker and waiter rows, 5. named leases, 6. the tally's mark, 7. the metrics' mark.
 -- A claim never waits for a job row: it skips what is locked.
 
 CREATE SCHEMA IF NOT EXISTS tenure;
@@ -421,7 +421,7 @@ CREATE TABLE tenure.agent_event (
 CREATE INDEX agent_event_job_idx ON tenure.agent_event (job_id);
 CREATE INDEX agent_event_agent_idx ON tenure.agent_event (agent, at);
 
--- metric: what happened in a queue within a minute.
+-- metric: what happened in a queue within a minute, counted once when it is over. latency_seconds is the sum over the completed jobs.
 CREATE TABLE tenure.metric (
     minute timestamptz NOT NULL,
     queue text NOT NULL,
@@ -432,6 +432,14 @@ CREATE TABLE tenure.metric (
     latency_seconds double precision NOT NULL DEFAULT 0,
     heartbeat_delay_seconds double precision,
     PRIMARY KEY (minute, queue)
+);
+-- Minutes before counted_until are counted; those before next_until are as soon as every transaction below next_xid has ended.
+CREATE TABLE tenure.metric_mark (
+    is_only boolean PRIMARY KEY DEFAULT true,
+    counted_until timestamptz,
+    next_until timestamptz,
+    next_xid xid8,
+    CONSTRAINT metric_mark_is_one CHECK (is_only)
 );
 
 -- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
@@ -446,6 +454,12 @@ AS $$ SELECT true $$;
 CREATE OR REPLACE FUNCTION tenure.parsed(p_value json) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 1000
 AS $$ BEGIN RETURN p_value::pg_catalog.jsonb; END $$;
+
+-- by_index: its argument. Its price makes a scan of the whole table look dear beside the indexes of people.sql, whose predicates repeat
+-- the call and so save it: a page of ended jobs is never looked for in a heap where another profile's million may come first.
+CREATE OR REPLACE FUNCTION tenure.by_index(p_moment timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 2000
+AS $$ BEGIN RETURN p_moment; END $$;
 
 CREATE VIEW tenure.shown AS
 SELECT 'due'::text AS stage, false AS is_cleaned, q.profile AS of_profile, j.*
@@ -475,35 +489,36 @@ WHERE j.state = 'running'
 UNION ALL
 SELECT 'succeeded', false, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'failed', false, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'dead', false, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'cancelled', false, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'succeeded', true, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+WHERE j.state = 'succeeded' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'failed', true, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+WHERE j.state = 'failed' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'dead', true, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
+WHERE j.state = 'dead' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
 UNION ALL
 SELECT 'cancelled', true, j.profile, j.*
 FROM tenure.job AS j
-WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL;
+WHERE j.state = 'cancelled' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL;
 
 INSERT INTO tenure.tally_mark DEFAULT VALUES;
+INSERT INTO tenure.metric_mark DEFAULT VALUES;
 INSERT INTO tenure.queue (name, created_at, updated_at) VALUES ('default', tenure.now(), tenure.now());

@@ -20,4 +20,5 @@ gone AS (
 SELECT (SELECT count(*) FROM clean),
     (SELECT count(*) FROM gone),
     (SELECT count(*) FROM tenure_event WHERE job_id IN (SELECT id FROM gone)),
-    (SELECT count(*) FROM tenure_worker WHERE last_seen_at <= :now - 1000000 * :worker_seconds);
+    (SELECT count(*) FROM tenure_worker WHERE last_seen_at <= :now - 1000000 * :worker_seconds),
+    (SELECT count(*) FROM tenure_metric WHERE minute <= :now - 1000000 * :metric_seconds);

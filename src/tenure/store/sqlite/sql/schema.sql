@@ -121,15 +121,19 @@ CREATE TABLE tenure_job (
     artifacts_path TEXT,
     last_error TEXT,
     failure_class TEXT,
-    CONSTRAINT job_state_known CHECK (
-        state IN ('queued', 'leased', 'running', 'waiting', 'succeeded', 'failed', 'dead', 'cancelled')
-    ),
-    CONSTRAINT job_finished_iff_terminal CHECK (
-        (finished_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'dead', 'cancelled'))
-    ),
-    CONSTRAINT job_leased_iff_held CHECK (
-        (lease_owner IS NOT NULL) = (state IN ('leased', 'running'))
-        AND (lease_until IS NOT NULL) = (state IN ('leased', 'running'))
+    -- PostgreSQL's job_state_known, job_finished_iff_terminal and job_leased_iff_held in one. The states of a good life come first: every
+    -- move pays for this check, and SQLite looks up a list of more than two words in a temporary index, row by row.
+    CONSTRAINT job_state_sound CHECK (
+        CASE state
+            WHEN 'succeeded' THEN finished_at IS NOT NULL AND lease_owner IS NULL AND lease_until IS NULL
+            WHEN 'running' THEN finished_at IS NULL AND lease_owner IS NOT NULL AND lease_until IS NOT NULL
+            WHEN 'queued' THEN finished_at IS NULL AND lease_owner IS NULL AND lease_until IS NULL
+            ELSE
+                state IN ('queued', 'leased', 'running', 'waiting', 'succeeded', 'failed', 'dead', 'cancelled')
+                AND (finished_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'dead', 'cancelled'))
+                AND (lease_owner IS NOT NULL) = (state IN ('leased', 'running'))
+                AND (lease_until IS NOT NULL) = (state IN ('leased', 'running'))
+        END
     ),
     CONSTRAINT job_payload_gone_only_when_cleaned CHECK (payload IS NOT NULL OR cleaned_at IS NOT NULL),
     CONSTRAINT job_payload_is_json CHECK (payload IS NULL OR json_valid(payload)),
@@ -363,7 +367,7 @@ CREATE TABLE tenure_agent_event (
 CREATE INDEX agent_event_job_idx ON tenure_agent_event (job_id);
 CREATE INDEX agent_event_agent_idx ON tenure_agent_event (agent, at);
 
--- metric: what happened in a queue within a minute.
+-- metric: what happened in a queue within a minute, counted once when it is over. latency_seconds is the sum over the completed jobs.
 CREATE TABLE tenure_metric (
     minute INTEGER NOT NULL,
     queue TEXT NOT NULL,
@@ -374,6 +378,12 @@ CREATE TABLE tenure_metric (
     latency_seconds REAL NOT NULL DEFAULT 0,
     heartbeat_delay_seconds REAL,
     PRIMARY KEY (minute, queue)
+) STRICT;
+-- Minutes before counted_until are counted.
+CREATE TABLE tenure_metric_mark (
+    is_only INTEGER NOT NULL PRIMARY KEY DEFAULT 1,
+    counted_until INTEGER,
+    CONSTRAINT metric_mark_is_one CHECK (is_only = 1)
 ) STRICT;
 
 -- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
@@ -435,6 +445,15 @@ UNION ALL
 SELECT 'cancelled', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL;
+
+-- inserted: the job that the newest INSERT into a profile's view made, or found under its key. SQLite's RETURNING cannot show it, and
+-- nothing that a trigger writes belongs to a connection; but whoever has written holds the file until its transaction ends, so within
+-- that transaction this row is its own.
+CREATE TABLE tenure_inserted (
+    profile TEXT NOT NULL PRIMARY KEY,
+    id TEXT NOT NULL,
+    is_duplicate INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 
 -- inbox: an INSERT here enqueues, by the same rules as tenure.store.sqlite.enqueue, in SQL alone: any client of any language may write
 -- to it, and the views of profiles do. Unlike there the time is the machine's, payloads have no hash (a key that is taken is told from
@@ -504,14 +523,35 @@ BEGIN
     ) AS n
     WHERE q.name = NEW.queue
     ON CONFLICT DO NOTHING;
+    INSERT INTO tenure_inserted (profile, id, is_duplicate)
+    SELECT
+        NEW.profile,
+        coalesce(
+            (SELECT j.id FROM tenure_job AS j WHERE changes() = 1 AND j.rowid = last_insert_rowid()),
+            (
+                SELECT j.id
+                FROM tenure_queue AS q
+                JOIN tenure_job AS j ON j.dedup_slot = substr(q.key_scope, 1, 1) || '|' || q.profile || char(31)
+                    || CASE q.key_space WHEN 'kind' THEN length(NEW.kind) || char(31) || NEW.kind ELSE '' END || char(31) || NEW.key
+                WHERE q.name = NEW.queue AND q.key_scope <> 'none'
+            ),
+            lower(NEW.id)
+        ),
+        changes() = 0
+    WHERE true
+    ON CONFLICT (profile) DO UPDATE
+    SET id = excluded.id,
+        is_duplicate = excluded.is_duplicate;
     INSERT INTO tenure_event (at, kind, job_id, queue)
     SELECT j.created_at, 'queued', j.id, j.queue
-    FROM tenure_job AS j
+    FROM tenure_inserted AS i
+    JOIN tenure_job AS j ON j.id = i.id
     JOIN tenure_queue AS q ON q.name = j.queue AND q.events = 1
-    WHERE changes() = 1 AND j.rowid = last_insert_rowid();
+    WHERE i.profile = NEW.profile AND i.is_duplicate = 0;
 END;
 
 INSERT INTO tenure_tally_mark DEFAULT VALUES;
+INSERT INTO tenure_metric_mark DEFAULT VALUES;
 
 INSERT INTO tenure_queue (name, created_at, updated_at)
 VALUES ('default', CAST(strftime('%s', 'now') AS INTEGER) * 1000000, CAST(strftime('%s', 'now') AS INTEGER) * 1000000);

@@ -168,6 +168,8 @@ AS $$
         'events', (SELECT count(*) FROM tenure.event AS e WHERE e.job_id IN (SELECT g.id FROM gone AS g)),
         'workers', (SELECT count(*) FROM tenure.worker AS w
             WHERE w.last_seen_at <= tenure.now() - coalesce((p_request ->> 'worker_seconds')::double precision, 86400) * interval '1 second'),
+        'metrics', (SELECT count(*) FROM tenure.metric AS m
+            WHERE m.minute <= tenure.now() - coalesce((p_request ->> 'metric_seconds')::double precision, 2592000) * interval '1 second'),
         'more', false)
 $$;
 

@@ -1,0 +1,68 @@
+"""A leader whose login may not do every duty: said, shown, and no reason to leave the others undone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tenure.handler.registry import Registry
+from tenure.observe.doctor import Check, examine
+from tenure.store.postgres.store import PostgresStore
+from tenure.store.reading import ListWorkers
+from tenure.worker import maintain
+from tenure.worker.config import WorkerConfig
+from tenure.worker.worker import Worker
+from tests.worker.bed import Ear, until
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.mark.anyio
+async def test_a_leader_that_may_not_prune_says_so_once_and_counts_all_the_same(
+    login: Callable[[str], str], url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintain, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(maintain, "ROLL_UP_SECONDS", 0.05)
+    ear = Ear()
+    store, owner = PostgresStore(login("worker")), PostgresStore(url)
+    config = WorkerConfig(heartbeat_seconds=0.1, handle_signals=False, grace_seconds=5.0)
+    worker = Worker(store, Registry(), config, emit=ear)
+    running = asyncio.ensure_future(worker.run())
+    try:
+        await until(lambda: "upkeep_denied" in ear.names())
+        await until(lambda: _status(owner) == "warn")
+        await until(lambda: _counted(admin))
+        sweeps = store.stats().requests
+        await until(lambda: store.stats().requests > sweeps + 20)
+        found = [check for check in await asyncio.to_thread(_examine, owner, url) if check.name == "upkeep"]
+    finally:
+        worker.stop()
+        await running
+        store.close()
+        owner.close()
+
+    [said] = [notice for notice in ear.notices if notice.name == "upkeep_denied"]
+    assert said.fields["duty"] == "prune"
+    assert "may not prune" in str(said.message)
+    assert "tenure_operator" in str(said.message)
+    [check] = found
+    assert check.status == "wrong"
+    assert "may not prune" in check.says
+    assert check.fix is not None
+    assert "tenure_operator" in check.fix
+
+
+def _status(store: PostgresStore) -> str | None:
+    return next((seen.row.status for seen in store.do(ListWorkers())), None)
+
+
+def _counted(admin: psycopg.Connection) -> bool:
+    row = admin.execute("SELECT counted_until FROM tenure.metric_mark").fetchone()
+    return row is not None and row[0] is not None
+
+
+def _examine(store: PostgresStore, url: str) -> list[Check]:
+    return list(examine(store, url))

@@ -1,0 +1,142 @@
+"""The leader's duties: minutes are counted by whoever leads, once, and by nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tenure.errors import AccessDenied
+from tenure.model.clock import ManualClock
+from tenure.model.ids import WorkerId
+from tenure.model.outcome import Completed
+from tenure.store.base import Claim, Enqueue, Settle, Store
+from tenure.store.metric import ListMetrics, Metric
+from tenure.store.operating import AcquireLease
+from tenure.worker import maintain
+from tenure.worker.config import WorkerConfig
+from tenure.worker.maintain import LEADER, Maintainer
+from tenure.worker.report import Reporter
+from tests.conformance.acts import new_job
+from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_postgres, open_sqlite
+from tests.servers import PostgresServer
+from tests.worker.bed import Ear, until
+
+
+@dataclass
+class Ground:
+    """A store on a clock that the test moves."""
+
+    store: Store
+    clock: SteeredClock
+
+    def happen(self) -> None:
+        """Two jobs are made in the first minute, and one of them ends well; then the minute is over."""
+        self.store.do(Enqueue([new_job(), new_job()]))
+        [grant] = self.store.do(Claim(WorkerId("w1"), ["default"]))
+        self.store.do(Settle([Completed(grant.id, grant.token)]))
+        self.clock.advance(180)
+
+    def metrics(self) -> list[Metric]:
+        return self.store.do(ListMetrics())
+
+    def worker(self, name: str, ear: Ear | None = None) -> Maintainer:
+        async def nothing() -> None: ...
+
+        reporter = Reporter(name, ear or Ear())
+        return Maintainer(self.store, WorkerId(name), WorkerConfig(), [], reporter, nothing)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
+    if request.param == "sqlite":
+        clock = ManualClock(START)
+        store = open_sqlite(tmp_path / "jobs.db", clock)
+        yield Ground(store, clock)
+        store.close()
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    database = SteeredDatabase(server)
+    store = open_postgres(database.url)
+    yield Ground(store, database)
+    store.close()
+    database.close()
+
+
+@contextlib.asynccontextmanager
+async def upkeep(*workers: Maintainer) -> AsyncIterator[None]:
+    """Workers that do their upkeep meanwhile."""
+    tasks = [asyncio.ensure_future(each.run()) for each in workers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.anyio
+async def test_the_leader_counts_minutes_that_are_over(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintain, "ROLL_UP_SECONDS", 0.05)
+    ground.happen()
+
+    async with upkeep(ground.worker("one"), ground.worker("two")):
+        await until(ground.metrics)
+
+    assert [(one.minute, one.queue, one.completed, one.failed) for one in ground.metrics()] == [
+        (START, "default", 1, 0)
+    ]
+
+
+@pytest.mark.anyio
+async def test_two_that_both_believe_to_lead_count_a_minute_once(ground: Ground) -> None:
+    ground.happen()
+    believers = [ground.worker(name) for name in ("one", "two", "three")]
+
+    async def counted() -> bool:
+        await asyncio.gather(*(each.roll_up() for each in believers))
+        return bool(ground.metrics())
+
+    await until(counted)  # on a server that others use too, a transaction of theirs may have to end first
+    await asyncio.gather(*(each.roll_up() for each in believers))
+
+    assert [(one.minute, one.completed) for one in ground.metrics()] == [(START, 1)]
+
+
+@pytest.mark.anyio
+async def test_who_does_not_lead_counts_nothing(ground: Ground) -> None:
+    ground.happen()
+    ground.store.do(AcquireLease(LEADER, "somebody else"))
+    follower = ground.worker("one")
+    await follower.stand_for_election()
+
+    await follower._roll_up_if_leader()
+    await follower._roll_up_if_leader()
+
+    assert not follower.is_leader
+    assert ground.metrics() == []
+
+
+@pytest.mark.anyio
+async def test_a_duty_that_is_denied_is_said_once_and_told_until_it_is_allowed(ground: Ground) -> None:
+    ear = Ear()
+    leader = ground.worker("one", ear)
+    refusals = [AccessDenied("no right"), AccessDenied("no right"), None, AccessDenied("no right again")]
+
+    async def act() -> None:
+        refusal = refusals.pop(0)
+        if refusal is not None:
+            raise refusal
+
+    told = []
+    for _ in range(4):
+        await leader._duty("prune", act)
+        told.append(dict(leader.denied))
+
+    assert told == [{"prune": "no right"}, {"prune": "no right"}, {}, {"prune": "no right again"}]
+    assert ear.names() == ["upkeep_denied", "upkeep_denied"]
+    assert "tenure_operator" in str(ear.notices[0].message)
