@@ -74,6 +74,7 @@ class PostgresGround:
         """Empty, with the profiles installed and the clock set back."""
         self._connection.execute("SELECT pristine.restore()")
         self._connection.execute("DELETE FROM automechanica.agent")
+        self._connection.execute("DELETE FROM substrate.executor_change")
         self._clock = engines.START
         return Ground("postgres", App(self.url, actor="test"), self, self.execute)
 

@@ -37,6 +37,7 @@ VIEWS: Final = {
     },
     "substrate.job_queue": {"SELECT": "worker reader operator admin", "INSERT": "producer worker operator admin"},
     "substrate.job_dead_letter": {"SELECT": "reader operator admin", "UPDATE": "operator admin"},
+    "substrate.executor_change": {},
     "substrate.queue_heartbeat": {"SELECT": "worker reader operator admin"},
     "substrate.dot_config": {"SELECT": "worker reader operator admin", "UPDATE": "operator admin"},
     **{

@@ -199,6 +199,41 @@ def test_on_postgresql_every_look_goes_by_an_index(full_database: psycopg.Connec
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("page", ["LIMIT 50", "ORDER BY {ended} DESC LIMIT 50", ""])
+@pytest.mark.parametrize("name", PROFILES)
+def test_on_postgresql_each_status_word_is_found_by_an_index(
+    full_database: psycopg.Connection, name: str, page: str
+) -> None:
+    main, words = MAIN[name], dict(profile_of(name).words)
+    ended = {"agent_queue": "finished_at", "automechanica": "updated_at", "substrate": "finished_at"}
+    rest = page.format(ended=ended.get(name, "completed_at"))
+
+    for word in set(words.values()):
+        statement = f"SELECT * FROM {main.view} WHERE {main.status} = '{word}' {rest}"
+        plan = "\n".join(line for (line,) in full_database.execute(f"EXPLAIN {statement}".encode()).fetchall())
+        assert "Seq Scan on job" not in plan, f"{word}\n{plan}"
+        assert re.search(r"Index (Only )?Scan .*\bjob_\w+_idx", plan), f"{word}\n{plan}"
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("name", PROFILES)
+def test_on_postgresql_a_page_of_any_status_reads_few_pages_of_the_table(
+    full_database: psycopg.Connection, name: str
+) -> None:
+    """Whoever came first in the table: a scan from its beginning would read all that other profiles have put there."""
+    main, words = MAIN[name], dict(profile_of(name).words)
+
+    for word in set(words.values()) - {words["leased"], words["running"]}:
+        rows = full_database.execute(
+            f"EXPLAIN (ANALYZE, BUFFERS) SELECT * FROM {main.view} WHERE {main.status} = '{word}' LIMIT 50".encode()
+        ).fetchall()
+        plan = "\n".join(line for (line,) in rows)
+        found = re.search(r"^  Buffers: shared (?:hit=(\d+))? ?(?:read=(\d+))?", plan, re.MULTILINE)
+        assert found is not None, plan
+        assert sum(int(pages or 0) for pages in found.groups()) < 150, f"{word}\n{plan}"
+
+
+@pytest.mark.postgres
 @pytest.mark.parametrize("name", PROFILES)
 def test_on_postgresql_a_word_names_its_branches_and_the_others_fall_away(
     full_database: psycopg.Connection, name: str

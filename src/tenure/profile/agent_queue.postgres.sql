@@ -59,6 +59,23 @@ $$;
 CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON agent_queue.agent_jobs
 FOR EACH ROW EXECUTE FUNCTION agent_queue.enqueue_agent_job();
 
+-- refuse_change: an UPDATE or DELETE of agent_jobs is an error, also one that would find no row: whoever writes it means something else.
+CREATE OR REPLACE FUNCTION agent_queue.refuse_change() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'Jobs are not changed by % on agent_queue.agent_jobs: a write that names no grant could come from a worker that lost its lease. '
+        'Nothing was changed.', TG_OP
+        USING ERRCODE = 'TN008', HINT = 'Claim, complete and fail jobs through App, the tenure command or tenure.claim and tenure.settle; '
+            'tenure.cancel is for operators.';
+END
+$$;
+CREATE OR REPLACE TRIGGER refuse INSTEAD OF UPDATE OR DELETE ON agent_queue.agent_jobs
+FOR EACH ROW EXECUTE FUNCTION agent_queue.refuse_change();
+CREATE OR REPLACE TRIGGER refuse_all BEFORE UPDATE OR DELETE ON agent_queue.agent_jobs
+FOR EACH STATEMENT EXECUTE FUNCTION agent_queue.refuse_change();
+
 SELECT tenure.hand_over('agent_queue', '{
     "SELECT ON agent_jobs": "worker reader operator admin",
     "SELECT (id) ON agent_jobs": "producer",

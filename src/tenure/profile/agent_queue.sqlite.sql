@@ -47,3 +47,21 @@ BEGIN
         NEW.created_by_user_id, NEW.requested_by_user_id, NEW.affinity_key, NEW.artifacts_path
     );
 END;
+
+-- SQLite's RETURNING shows what was given. RETURNING (SELECT id FROM agent_queue_agent_jobs_inserted) shows what was made, or found under the key.
+DROP VIEW IF EXISTS agent_queue_agent_jobs_inserted;
+CREATE VIEW agent_queue_agent_jobs_inserted AS
+SELECT j.id AS id, j.kind AS type, i.is_duplicate AS duplicate
+FROM tenure_inserted AS i
+JOIN tenure_job AS j ON j.id = i.id
+WHERE i.profile = 'agent_queue';
+
+-- Without these an UPDATE or DELETE … RETURNING would answer as if it had been done.
+CREATE TRIGGER agent_queue_refuse_update INSTEAD OF UPDATE ON agent_queue_agent_jobs
+BEGIN
+    SELECT RAISE(ABORT, 'A job is not changed by UPDATE: it could come from a worker that lost its lease. Nothing was changed. Claim, complete and fail jobs through App or the tenure command; tenure jobs cancel is for operators.');
+END;
+CREATE TRIGGER agent_queue_refuse_delete INSTEAD OF DELETE ON agent_queue_agent_jobs
+BEGIN
+    SELECT RAISE(ABORT, 'A job is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
+END;

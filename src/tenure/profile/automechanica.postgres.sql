@@ -127,10 +127,6 @@ AS $$
 DECLARE
     v_id uuid;
 BEGIN
-    IF TG_OP = 'UPDATE' THEN
-        RAISE EXCEPTION 'Tasks are not changed by UPDATE: a write that names no grant could come from a worker that lost its lease.'
-            USING ERRCODE = 'TN008', HINT = 'Use automechanica.claim_task, start_task, extend_lease, complete_task or fail_task.';
-    END IF;
     IF coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0 THEN
         RAISE EXCEPTION 'A task begins as pending, with no attempts made. Nothing was created.' USING ERRCODE = 'TN008';
     END IF;
@@ -141,9 +137,26 @@ BEGIN
     RETURN NEW;
 END
 $$;
--- The UPDATE is there to be refused with a hint; the right to it lets the specification's SELECT … FOR UPDATE run.
-CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT OR UPDATE ON automechanica.tasks
+CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON automechanica.tasks
 FOR EACH ROW EXECUTE FUNCTION automechanica.insert_task();
+
+-- refuse_change: an UPDATE or DELETE of tasks is an error, also one that would find no row: whoever writes it means something else.
+-- The right to UPDATE is given all the same: it lets the specification's SELECT … FOR UPDATE run.
+CREATE OR REPLACE FUNCTION automechanica.refuse_change() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'Tasks are not changed by % on automechanica.tasks: a write that names no grant could come from a worker that lost its lease. '
+        'Nothing was changed.', TG_OP
+        USING ERRCODE = 'TN008', HINT = 'Use automechanica.claim_task, start_task, extend_lease, complete_task or fail_task; '
+            'tenure.cancel and tenure.revive are for operators.';
+END
+$$;
+CREATE OR REPLACE TRIGGER refuse INSTEAD OF UPDATE OR DELETE ON automechanica.tasks
+FOR EACH ROW EXECUTE FUNCTION automechanica.refuse_change();
+CREATE OR REPLACE TRIGGER refuse_all BEFORE UPDATE OR DELETE ON automechanica.tasks
+FOR EACH STATEMENT EXECUTE FUNCTION automechanica.refuse_change();
 
 -- claim_task: the SELECT and the three SETs of the specification's section 4, as one statement. Null if there is nothing to do.
 CREATE OR REPLACE FUNCTION automechanica.claim_task(

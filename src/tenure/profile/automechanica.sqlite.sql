@@ -64,6 +64,24 @@ BEGIN
     );
 END;
 
+-- SQLite's RETURNING shows what was given. RETURNING (SELECT id FROM automechanica_tasks_inserted) shows what was made, or found under the key.
+DROP VIEW IF EXISTS automechanica_tasks_inserted;
+CREATE VIEW automechanica_tasks_inserted AS
+SELECT j.id AS id, j.kind AS task_type, i.is_duplicate AS duplicate
+FROM tenure_inserted AS i
+JOIN tenure_job AS j ON j.id = i.id
+WHERE i.profile = 'automechanica';
+
+-- Without these an UPDATE or DELETE … RETURNING would answer as if it had been done.
+CREATE TRIGGER automechanica_refuse_update INSTEAD OF UPDATE ON automechanica_tasks
+BEGIN
+    SELECT RAISE(ABORT, 'A task is not changed by UPDATE: it could come from a worker that lost its lease. Nothing was changed. Claim, complete and fail tasks through App or the tenure command; tenure jobs cancel and tenure jobs revive are for operators.');
+END;
+CREATE TRIGGER automechanica_refuse_delete INSTEAD OF DELETE ON automechanica_tasks
+BEGIN
+    SELECT RAISE(ABORT, 'A task is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
+END;
+
 DROP VIEW IF EXISTS automechanica_workflows;
 CREATE VIEW automechanica_workflows AS
 SELECT

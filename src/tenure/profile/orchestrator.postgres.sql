@@ -60,6 +60,40 @@ $$;
 CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON orchestrator.tasks
 FOR EACH ROW EXECUTE FUNCTION orchestrator.enqueue_task();
 
+-- refuse_change: an UPDATE or DELETE of tasks is an error, also one that would find no row: whoever writes it means something else.
+CREATE OR REPLACE FUNCTION orchestrator.refuse_change() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'Tasks are not changed by % on orchestrator.tasks: a write that names no grant could come from a worker that lost its lease. '
+        'Nothing was changed.', TG_OP
+        USING ERRCODE = 'TN008', HINT = 'Claim, complete and fail tasks through App, the tenure command or tenure.claim and tenure.settle; '
+            'tenure.cancel and tenure.revive are for operators.';
+END
+$$;
+CREATE OR REPLACE TRIGGER refuse INSTEAD OF UPDATE OR DELETE ON orchestrator.tasks
+FOR EACH ROW EXECUTE FUNCTION orchestrator.refuse_change();
+CREATE OR REPLACE TRIGGER refuse_all BEFORE UPDATE OR DELETE ON orchestrator.tasks
+FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
+
+-- update_updated_at_column: refreshes updated_at after an UPDATE that has not moved it itself. Every function of Tenure does, so it runs for
+-- changes by hand alone; after the row, because a trigger before it locks each row first, whatever it decides.
+CREATE OR REPLACE FUNCTION orchestrator.update_updated_at_column() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    UPDATE tenure.job AS j
+    SET updated_at = greatest(tenure.now(), OLD.updated_at + interval '1 microsecond')
+    WHERE j.id = NEW.id AND j.updated_at = OLD.updated_at;
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER update_tasks_updated_at AFTER UPDATE ON tenure.job
+FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at AND NEW.profile = 'orchestrator')
+EXECUTE FUNCTION orchestrator.update_updated_at_column();
+
 -- One row of tenure.lease decides who leads; a worker is shown as leader while that lease is its own.
 CREATE OR REPLACE VIEW orchestrator.workers AS
 SELECT

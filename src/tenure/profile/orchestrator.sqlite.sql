@@ -43,6 +43,34 @@ BEGIN
     );
 END;
 
+-- SQLite's RETURNING shows what was given. RETURNING (SELECT id FROM orchestrator_tasks_inserted) shows what was made, or found under the key.
+DROP VIEW IF EXISTS orchestrator_tasks_inserted;
+CREATE VIEW orchestrator_tasks_inserted AS
+SELECT j.id AS id, j.kind AS type, i.is_duplicate AS duplicate
+FROM tenure_inserted AS i
+JOIN tenure_job AS j ON j.id = i.id
+WHERE i.profile = 'orchestrator';
+
+-- Without these an UPDATE or DELETE … RETURNING would answer as if it had been done.
+CREATE TRIGGER orchestrator_refuse_update INSTEAD OF UPDATE ON orchestrator_tasks
+BEGIN
+    SELECT RAISE(ABORT, 'A task is not changed by UPDATE: it could come from a worker that lost its lease. Nothing was changed. Claim, complete and fail tasks through App or the tenure command; tenure jobs cancel and tenure jobs revive are for operators.');
+END;
+CREATE TRIGGER orchestrator_refuse_delete INSTEAD OF DELETE ON orchestrator_tasks
+BEGIN
+    SELECT RAISE(ABORT, 'A task is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
+END;
+
+-- updated_at is refreshed after an UPDATE that has not moved it itself. Every move of Tenure does, so this runs for changes by hand alone.
+DROP TRIGGER IF EXISTS update_tasks_updated_at;
+CREATE TRIGGER update_tasks_updated_at AFTER UPDATE ON tenure_job
+WHEN NEW.updated_at = OLD.updated_at AND NEW.profile = 'orchestrator'
+BEGIN
+    UPDATE tenure_job
+    SET updated_at = max(OLD.updated_at + 1, CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000)
+    WHERE rowid = NEW.rowid;
+END;
+
 DROP VIEW IF EXISTS orchestrator_workers;
 CREATE VIEW orchestrator_workers AS
 SELECT
@@ -62,3 +90,7 @@ WHERE EXISTS (
     FROM json_each(w.queues) AS served
     JOIN tenure_queue AS q ON q.name = served.value AND q.profile = 'orchestrator'
 );
+CREATE TRIGGER orchestrator_refuse_beat INSTEAD OF UPDATE ON orchestrator_workers
+BEGIN
+    SELECT RAISE(ABORT, 'A worker is not changed by UPDATE on SQLite, where no function stands behind it. Nothing was changed. tenure worker beats and leads by itself; App.heartbeat does for a worker of your own.');
+END;

@@ -49,6 +49,23 @@ $$;
 CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON outbox.jobs
 FOR EACH ROW EXECUTE FUNCTION outbox.enqueue_job();
 
+-- refuse_change: an UPDATE or DELETE of jobs is an error, also one that would find no row: whoever writes it means something else.
+CREATE OR REPLACE FUNCTION outbox.refuse_change() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'Jobs are not changed by % on outbox.jobs: a write that names no grant could come from a worker that lost its lease. '
+        'Nothing was changed.', TG_OP
+        USING ERRCODE = 'TN008', HINT = 'Claim, complete and fail jobs through App, the tenure command or tenure.claim and tenure.settle; '
+            'tenure.cancel and tenure.revive are for operators.';
+END
+$$;
+CREATE OR REPLACE TRIGGER refuse INSTEAD OF UPDATE OR DELETE ON outbox.jobs
+FOR EACH ROW EXECUTE FUNCTION outbox.refuse_change();
+CREATE OR REPLACE TRIGGER refuse_all BEFORE UPDATE OR DELETE ON outbox.jobs
+FOR EACH STATEMENT EXECUTE FUNCTION outbox.refuse_change();
+
 SELECT tenure.hand_over('outbox', '{
     "SELECT ON jobs": "worker reader operator admin",
     "SELECT (id) ON jobs": "producer",

@@ -39,3 +39,21 @@ BEGIN
         NEW.id, 'outbox', 'outbox', NEW.type, coalesce(NEW.payload, '{}'), NEW.priority, NEW.max_attempts, NEW.idempotency_key
     );
 END;
+
+-- SQLite's RETURNING shows what was given. RETURNING (SELECT id FROM outbox_jobs_inserted) shows what was made, or found under the key.
+DROP VIEW IF EXISTS outbox_jobs_inserted;
+CREATE VIEW outbox_jobs_inserted AS
+SELECT j.id AS id, j.kind AS type, i.is_duplicate AS duplicate
+FROM tenure_inserted AS i
+JOIN tenure_job AS j ON j.id = i.id
+WHERE i.profile = 'outbox';
+
+-- Without these an UPDATE or DELETE … RETURNING would answer as if it had been done.
+CREATE TRIGGER outbox_refuse_update INSTEAD OF UPDATE ON outbox_jobs
+BEGIN
+    SELECT RAISE(ABORT, 'A job is not changed by UPDATE: it could come from a worker that lost its lease. Nothing was changed. Claim, complete and fail jobs through App or the tenure command; tenure jobs cancel and tenure jobs revive are for operators.');
+END;
+CREATE TRIGGER outbox_refuse_delete INSTEAD OF DELETE ON outbox_jobs
+BEGIN
+    SELECT RAISE(ABORT, 'A job is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
+END;

@@ -74,6 +74,12 @@ EXCEPTION WHEN duplicate_object THEN
 END
 $guard$;
 
+-- executor_change: when an executor's row was last changed otherwise than by a tick, which moves last_seen_at.
+CREATE TABLE IF NOT EXISTS substrate.executor_change (
+    executor_name text PRIMARY KEY REFERENCES tenure.worker (id) ON DELETE CASCADE,
+    updated_at timestamptz NOT NULL
+);
+
 -- An executor is a worker that serves a queue of the profile, or that has ticked. Its own lease_owner travels in its info.
 CREATE OR REPLACE VIEW substrate.queue_heartbeat AS
 SELECT
@@ -86,9 +92,40 @@ SELECT
     w.info ->> 'lease_owner' AS lease_owner,
     w.info - 'lease_owner' AS metadata,
     w.started_at AS created_at,
-    w.last_seen_at AS updated_at
+    greatest(w.last_seen_at, c.updated_at) AS updated_at
 FROM tenure.worker AS w
+LEFT JOIN substrate.executor_change AS c ON c.executor_name = w.id
 WHERE w.queues && ARRAY(SELECT q.name FROM tenure.queue AS q WHERE q.profile = 'substrate');
+
+-- fn_job_queue_updated_at: refreshes updated_at after an UPDATE that has not moved it itself. Every function of Tenure does, so it runs for
+-- changes by hand alone. Its triggers come after the row, not before it as the specification has them: before it, PostgreSQL would lock every
+-- row first, of every profile and on the path of every job, only to find that there is nothing to do.
+CREATE OR REPLACE FUNCTION substrate.fn_job_queue_updated_at() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    IF TG_TABLE_NAME = 'job' THEN
+        UPDATE tenure.job AS j
+        SET updated_at = greatest(tenure.now(), OLD.updated_at + interval '1 microsecond')
+        WHERE j.id = NEW.id AND j.updated_at = OLD.updated_at;
+    ELSE
+        INSERT INTO substrate.executor_change AS c (executor_name, updated_at)
+        SELECT h.executor_name, greatest(tenure.now(), h.updated_at + interval '1 microsecond')
+        FROM substrate.queue_heartbeat AS h
+        WHERE h.executor_name = NEW.id
+        ON CONFLICT (executor_name) DO UPDATE
+        SET updated_at = excluded.updated_at;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER tr_job_queue_updated_at AFTER UPDATE ON tenure.job
+FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at AND NEW.profile = 'substrate')
+EXECUTE FUNCTION substrate.fn_job_queue_updated_at();
+CREATE OR REPLACE TRIGGER tr_queue_heartbeat_updated_at AFTER UPDATE ON tenure.worker
+FOR EACH ROW WHEN (NEW.last_seen_at = OLD.last_seen_at)
+EXECUTE FUNCTION substrate.fn_job_queue_updated_at();
 
 -- Four gates, three settings of the queue, one of the profile.
 CREATE OR REPLACE VIEW substrate.dot_config AS
@@ -238,7 +275,8 @@ CROSS JOIN (
         UNION ALL
         SELECT CASE e.state WHEN 'dead' THEN 'dead_letter' ELSE e.state END, count(*)
         FROM tenure.job AS e
-        WHERE e.state IN ('failed', 'dead', 'cancelled') AND e.profile = 'substrate' AND e.cleaned_at IS NULL
+        WHERE e.state IN ('failed', 'dead', 'cancelled') AND e.profile = 'substrate' AND e.finished_at IS NOT NULL AND e.cleaned_at IS NULL
+            AND tenure.by_index(e.finished_at) IS NOT NULL
         GROUP BY e.state
         UNION ALL
         SELECT CASE WHEN t.is_cleaned THEN 'cleaned' ELSE 'succeeded' END, t.jobs FROM tenure.tally AS t WHERE t.profile = 'substrate'

@@ -60,6 +60,24 @@ BEGIN
     );
 END;
 
+-- SQLite's RETURNING shows what was given. RETURNING (SELECT job_id FROM substrate_job_queue_inserted) shows what was made, or found under the key.
+DROP VIEW IF EXISTS substrate_job_queue_inserted;
+CREATE VIEW substrate_job_queue_inserted AS
+SELECT j.id AS job_id, j.kind AS job_kind, i.is_duplicate AS duplicate
+FROM tenure_inserted AS i
+JOIN tenure_job AS j ON j.id = i.id
+WHERE i.profile = 'substrate';
+
+-- Without these an UPDATE or DELETE … RETURNING would answer as if it had been done.
+CREATE TRIGGER substrate_refuse_update INSTEAD OF UPDATE ON substrate_job_queue
+BEGIN
+    SELECT RAISE(ABORT, 'A job is not changed by UPDATE: it could come from a worker that lost its lease. Nothing was changed. Claim, complete and fail jobs through App or the tenure command; tenure jobs cancel and tenure jobs revive are for operators.');
+END;
+CREATE TRIGGER substrate_refuse_delete INSTEAD OF DELETE ON substrate_job_queue
+BEGIN
+    SELECT RAISE(ABORT, 'A job is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
+END;
+
 DROP VIEW IF EXISTS substrate_job_dead_letter;
 CREATE VIEW substrate_job_dead_letter AS
 SELECT
@@ -83,6 +101,47 @@ SELECT
     d.triaged_by
 FROM tenure_dead_letter AS d
 WHERE d.profile = 'substrate';
+CREATE TRIGGER substrate_refuse_triage INSTEAD OF UPDATE ON substrate_job_dead_letter
+BEGIN
+    SELECT RAISE(ABORT, 'A dead letter is not triaged by UPDATE on SQLite, where no function stands behind it. Nothing was changed. Use tenure dlq ack, escalate, close or replay.');
+END;
+
+-- updated_at is refreshed after an UPDATE that has not moved it itself. Every move of Tenure does, so these run for changes by hand alone.
+DROP TRIGGER IF EXISTS tr_job_queue_updated_at;
+CREATE TRIGGER tr_job_queue_updated_at AFTER UPDATE ON tenure_job
+WHEN NEW.updated_at = OLD.updated_at AND NEW.profile = 'substrate'
+BEGIN
+    UPDATE tenure_job
+    SET updated_at = max(OLD.updated_at + 1, CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000)
+    WHERE rowid = NEW.rowid;
+END;
+
+-- executor_change: when an executor's row was last changed otherwise than by a tick, which moves last_seen_at.
+CREATE TABLE IF NOT EXISTS substrate_executor_change (
+    executor_name TEXT NOT NULL PRIMARY KEY,
+    updated_at INTEGER NOT NULL
+) STRICT;
+DROP TRIGGER IF EXISTS tr_queue_heartbeat_updated_at;
+CREATE TRIGGER tr_queue_heartbeat_updated_at AFTER UPDATE ON tenure_worker
+WHEN NEW.last_seen_at = OLD.last_seen_at
+BEGIN
+    INSERT INTO substrate_executor_change (executor_name, updated_at)
+    VALUES (
+        NEW.id,
+        max(
+            NEW.last_seen_at + 1,
+            coalesce((SELECT c.updated_at + 1 FROM substrate_executor_change AS c WHERE c.executor_name = NEW.id), 0),
+            CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000
+        )
+    )
+    ON CONFLICT (executor_name) DO UPDATE
+    SET updated_at = excluded.updated_at;
+END;
+DROP TRIGGER IF EXISTS tr_queue_heartbeat_gone;
+CREATE TRIGGER tr_queue_heartbeat_gone AFTER DELETE ON tenure_worker
+BEGIN
+    DELETE FROM substrate_executor_change WHERE executor_name = OLD.id;
+END;
 
 DROP VIEW IF EXISTS substrate_queue_heartbeat;
 CREATE VIEW substrate_queue_heartbeat AS
@@ -96,8 +155,10 @@ SELECT
     json_extract(w.info, '$.lease_owner') AS lease_owner,
     json_remove(w.info, '$.lease_owner') AS metadata,
     datetime(w.started_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.started_at / 1000 % 1000), -3) AS created_at,
-    datetime(w.last_seen_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.last_seen_at / 1000 % 1000), -3) AS updated_at
+    datetime(max(w.last_seen_at, coalesce(c.updated_at, 0)) / 1000000, 'unixepoch') || '.'
+        || substr('00' || (max(w.last_seen_at, coalesce(c.updated_at, 0)) / 1000 % 1000), -3) AS updated_at
 FROM tenure_worker AS w
+LEFT JOIN substrate_executor_change AS c ON c.executor_name = w.id
 WHERE EXISTS (
     SELECT 1
     FROM json_each(w.queues) AS served
@@ -127,6 +188,10 @@ FROM (
         ('queue.retry.backoff_base_sec', NULL, 'backoff'),
         ('queue.lease.duration_sec', NULL, 'lease')
 ) AS k;
+CREATE TRIGGER substrate_refuse_config INSTEAD OF UPDATE ON substrate_dot_config
+BEGIN
+    SELECT RAISE(ABORT, 'dot_config is not set by UPDATE on SQLite, where no function stands behind it. Nothing was changed. Use tenure gates open or close (substrate.master, .worker, .notify, .heartbeat), or tenure queues set substrate.');
+END;
 
 -- What ended well is read from the tally and the little that it has not counted yet; everything else is counted where it lies.
 CREATE VIEW substrate_v_job_queue_backlog AS

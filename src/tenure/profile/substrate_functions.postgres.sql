@@ -299,6 +299,23 @@ $$;
 CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON substrate.job_queue
 FOR EACH ROW EXECUTE FUNCTION substrate.enqueue_job();
 
+-- refuse_change: an UPDATE or DELETE of job_queue is an error, also one that would find no row: whoever writes it means something else.
+CREATE OR REPLACE FUNCTION substrate.refuse_change() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'Jobs are not changed by % on substrate.job_queue: a write that names no grant could come from a worker that lost its lease. '
+        'Nothing was changed.', TG_OP
+        USING ERRCODE = 'TN008', HINT = 'Use substrate.fn_job_claim, fn_job_ack, fn_job_fail_or_retry or fn_job_move_to_dead_letter; '
+            'tenure.cancel and tenure.revive are for operators.';
+END
+$$;
+CREATE OR REPLACE TRIGGER refuse INSTEAD OF UPDATE OR DELETE ON substrate.job_queue
+FOR EACH ROW EXECUTE FUNCTION substrate.refuse_change();
+CREATE OR REPLACE TRIGGER refuse_all BEFORE UPDATE OR DELETE ON substrate.job_queue
+FOR EACH STATEMENT EXECUTE FUNCTION substrate.refuse_change();
+
 -- triage: UPDATE job_dead_letter sets what was decided. manual_replay queues the job again.
 CREATE OR REPLACE FUNCTION substrate.triage() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
