@@ -260,6 +260,9 @@ def test_every_act_has_an_async_twin_with_the_same_parameters() -> None:
         assert inspect.signature(one).parameters.keys() == inspect.signature(twin).parameters.keys(), name
         assert twin.__name__ == f"a{name}"
         assert twin.__doc__, name
+        told = str(inspect.signature(one).return_annotation)
+        assert "Talk" not in told, f"help() shows {told} for {name}"
+        assert told.count("[") == told.count("]"), f"help() shows {told} for {name}"
     assert {"enqueue", "claim", "heartbeat", "complete", "fail", "release", "get", "jobs", "cancel", "revive"} <= {
         *acts
     }

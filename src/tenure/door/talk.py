@@ -175,8 +175,8 @@ def _named(method: F, act: Callable[..., Any], prefix: str) -> F:
     """Name the method as callers know it, and let `help()` show what it returns instead of the conversation."""
     method.__name__ = prefix + act.__name__.lstrip("_")
     method.__qualname__ = f"{act.__qualname__.rpartition('.')[0]}.{method.__name__}"
-    returns = str(act.__annotations__.get("return", ""))
-    if returns.startswith("Talk["):
-        act.__annotations__["return"] = returns[5:-1]
+    answers = str(act.__annotations__.get("return", "")).split(" | Talk[")  # one for each overload
+    if answers[0].startswith("Talk["):
+        act.__annotations__["return"] = " | ".join(answer.removeprefix("Talk[")[:-1] for answer in answers)
         method.__annotations__ = act.__annotations__
     return method
