@@ -18,6 +18,19 @@ CHILDREN = Path(__file__).parent / "children"
 
 
 @pytest.fixture
+def store_url(request: pytest.FixtureRequest) -> str | None:
+    """Where `temporary_app` makes its store: SQLite, or PostgreSQL for tests under `on_both_engines`."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return None
+    return str(request.getfixturevalue("postgres_url"))
+
+
+on_both_engines = pytest.mark.parametrize(
+    "store_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+
+
+@pytest.fixture
 def place() -> Iterator[Path]:
     """A folder that everybody may enter, unlike pytest's own, for children that run as somebody else."""
     folder = Path(tempfile.mkdtemp(prefix="tenure-test-"))

@@ -18,6 +18,8 @@ class Seen:
     path: str
     headers: Mapping[str, str]
     body: bytes
+    raw_names: tuple[str, ...] = ()
+    """Names of headers in lower case, as often as they came."""
 
     @property
     def target(self) -> str:
@@ -44,11 +46,11 @@ class Rule:
 
 
 class CuttingProxy(ThreadingHTTPServer):
-    """Stands before `127.0.0.1:target_port`."""
+    """Stands before `127.0.0.1:target_port`; without one there is nobody behind it, and rules are all there is."""
 
     daemon_threads = True
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target_port = target_port
         self.rules: list[Rule] = []
@@ -91,8 +93,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response_only(100)
             self.end_headers()
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        seen = Seen(self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+        given = [(name.lower(), value) for name, value in self.headers.items()]
+        seen = Seen(self.command, self.path, dict(given), body, tuple(name for name, _ in given))
         rule = self.server.rule_for(seen)
+        if rule is not None and rule.reply is None and self.server.target_port is None:
+            self.close_connection = True
+            return
         answer = rule.reply if rule is not None and rule.reply is not None else self._forward(seen)
         if rule is not None and rule.reply is None:
             self.close_connection = True
@@ -110,6 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815
 
     def _forward(self, seen: Seen) -> Reply:
+        assert self.server.target_port is not None, "no rule answers this request"
         connection = http.client.HTTPConnection("127.0.0.1", self.server.target_port, timeout=30)
         try:
             dropped = {"expect", "connection"}

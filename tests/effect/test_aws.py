@@ -15,7 +15,8 @@ import tenure
 from tenure.effect import aws, cloud_resources
 from tenure.effect.kinds import Kit
 from tenure.testing import ManualClock, drain, temporary_app
-from tests.effect.cloud_control import CloudControl
+from tests.effect.cloud_control import CloudControl, faults_of_answer, faults_of_request
+from tests.effect.conftest import on_both_engines
 from tests.effect.proxies import CuttingProxy, Reply, Rule, Seen
 
 BUCKET = "AWS::S3::Bucket"
@@ -84,8 +85,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def app(proxy: CuttingProxy, kit: Kit, clock: ManualClock) -> Iterator[tenure.App]:
-    with temporary_app(tenure.App().use(kit), clock=clock) as app:
+def app(proxy: CuttingProxy, kit: Kit, clock: ManualClock, store_url: str | None) -> Iterator[tenure.App]:
+    with temporary_app(tenure.App().use(kit), clock=clock, url=store_url) as app:
         app.set_queue("aws", backoff=tenure.Backoff(shape="none"))
         yield app
 
@@ -102,6 +103,7 @@ def sync(app: tenure.App, kind: str, name: str, config: dict[str, Any] | None = 
     return app.get(job_id)
 
 
+@on_both_engines
 def test_a_bucket_is_created_changed_left_alone_and_deleted(app: tenure.App, proxy: CuttingProxy) -> None:
     s3 = client(proxy.url, "s3")
 
@@ -117,6 +119,7 @@ def test_a_bucket_is_created_changed_left_alone_and_deleted(app: tenure.App, pro
     assert tags == [{"Key": "team", "Value": "dev"}]
 
 
+@on_both_engines
 def test_an_object_is_written_and_compared_by_its_content(app: tenure.App, proxy: CuttingProxy) -> None:
     s3 = client(proxy.url, "s3")
     s3.create_bucket(Bucket="bucket-2")
@@ -132,6 +135,7 @@ def test_an_object_is_written_and_compared_by_its_content(app: tenure.App, proxy
     assert sync(app, OBJECT, "bucket-2/dir/f.txt", operation="delete").result["action"] == "deleted"
 
 
+@on_both_engines
 def test_a_queue_and_its_attributes(app: tenure.App, proxy: CuttingProxy) -> None:
     sqs = client(proxy.url, "sqs")
 
@@ -144,6 +148,7 @@ def test_a_queue_and_its_attributes(app: tenure.App, proxy: CuttingProxy) -> Non
     assert sync(app, QUEUE, "q1", operation="delete").result["action"] == "deleted"
 
 
+@on_both_engines
 def test_a_table_and_what_cannot_be_changed_about_it(app: tenure.App) -> None:
     created = sync(app, TABLE, "t1", TABLE_CONFIG)
     throughput = {"ReadCapacityUnits": 3, "WriteCapacityUnits": 2}
@@ -176,6 +181,7 @@ LOST: dict[str, tuple[str, str, dict[str, Any], Callable[[Seen], bool]]] = {
 }
 
 
+@on_both_engines
 @pytest.mark.parametrize("operation", ["apply", "create"])
 @pytest.mark.parametrize("sort", LOST)
 def test_a_reply_that_got_lost_makes_no_second_resource(
@@ -191,6 +197,7 @@ def test_a_reply_that_got_lost_makes_no_second_resource(
     assert list(app.reconcile()) == []
 
 
+@on_both_engines
 def test_a_resource_that_was_half_made_is_completed(app: tenure.App, proxy: CuttingProxy) -> None:
     proxy.rules.append(Rule(lambda seen: "versioning" in seen.path and seen.method == "PUT", Reply(500, b"")))
 
@@ -199,6 +206,7 @@ def test_a_resource_that_was_half_made_is_completed(app: tenure.App, proxy: Cutt
     assert (job.state, job.attempt, job.result["action"]) == ("succeeded", 2, "updated")
 
 
+@on_both_engines
 def test_being_throttled_spends_no_attempt_and_waits_as_long_as_asked(
     app: tenure.App, proxy: CuttingProxy, clock: ManualClock
 ) -> None:
@@ -217,6 +225,7 @@ def test_being_throttled_spends_no_attempt_and_waits_as_long_as_asked(
     assert (ended.state, ended.attempt) == ("succeeded", 1)
 
 
+@on_both_engines
 def test_a_refusal_is_for_good_and_a_breakdown_is_not(app: tenure.App, proxy: CuttingProxy) -> None:
     denied = Reply(
         403, b'{"__type":"AccessDeniedException","message":"no"}', {"Content-Type": "application/x-amz-json-1.0"}
@@ -262,6 +271,7 @@ def test_a_role_is_taken_on_for_each_job_and_tagged_with_it(proxy: CuttingProxy)
     assert len(keys) == 2, "the bucket was made with the worker's own key"
 
 
+@on_both_engines
 def test_reconciliation_reads_back(app: tenure.App, proxy: CuttingProxy) -> None:
     jobs = {
         name: sync(app, QUEUE, name, {"Attributes": {"VisibilityTimeout": 45}}) for name in ("kept", "gone", "other")
@@ -285,33 +295,68 @@ def test_reconciliation_reads_back(app: tenure.App, proxy: CuttingProxy) -> None
 def control() -> Iterator[CloudControl]:
     with CloudControl() as server:
         yield server
+    assert server.breaches == []
 
 
 @pytest.fixture
-def generic(control: CloudControl, clock: ManualClock) -> Iterator[tuple[tenure.App, CuttingProxy]]:
+def generic(
+    control: CloudControl, clock: ManualClock, store_url: str | None
+) -> Iterator[tuple[tenure.App, CuttingProxy]]:
     with CuttingProxy(control.port) as proxy:
         kit = aws(region="us-east-1", endpoint_url=proxy.url)
-        with temporary_app(tenure.App().use(kit), clock=clock) as app:
+        with temporary_app(tenure.App().use(kit), clock=clock, url=store_url) as app:
             app.set_queue("aws", backoff=tenure.Backoff(shape="none"))
             yield app, proxy
 
 
+FUNCTION = "AWS::Lambda::Function"
+
+
+def test_moto_has_no_cloud_control_which_is_why_there_is_a_stand_in(app: tenure.App) -> None:
+    """It breaks down over the very first look. On the day this fails, the tests below can be run against moto."""
+    from moto.backend_index import backend_url_patterns
+
+    job = sync(app, FUNCTION, "mine", {"MemorySize": 128})
+
+    assert (job.state, job.attempt) == ("dead", 3)
+    assert "AwsTrouble: 500" in (job.last_error or "")
+    assert [name for name, _ in backend_url_patterns if "cloudcontrol" in name] == []
+
+
+def test_the_stand_in_refuses_what_aws_would() -> None:
+    """The check that keeps it honest can itself say no."""
+    asked = {"TypeName": FUNCTION, "DesiredState": "{}", "ClientToken": "a"}
+    event = {"OperationStatus": "SUCCESS", "Operation": "CREATE"}
+
+    assert faults_of_request("CreateResource", asked) == []
+    assert faults_of_answer("CreateResource", 200, {"ProgressEvent": event}) == []
+    for name, wrong in (("DesiredState", {}), ("ClientToken", "no blanks"), ("TypeName", "short"), ("Identifier", "x")):
+        assert faults_of_request("CreateResource", {**asked, name: wrong}), name
+    assert faults_of_request("MakeResource", asked)
+    assert faults_of_request("CreateResource", {"TypeName": FUNCTION})
+    assert faults_of_answer("CreateResource", 200, {"ProgressEvent": event | {"OperationStatus": "DONE"}})
+    assert faults_of_answer("CreateResource", 200, {"ProgressEvent": event | {"EventTime": "now"}})
+    assert faults_of_answer("GetResourceRequestStatus", 400, {"__type": "ThrottlingException", "message": ""})
+
+
+@on_both_engines
 def test_any_other_type_goes_through_cloud_control(
     generic: tuple[tenure.App, CuttingProxy], control: CloudControl
 ) -> None:
     app, _ = generic
 
-    created = sync(app, "AWS::Lambda::Function", "mine", {"MemorySize": 128})
+    created = sync(app, FUNCTION, "mine", {"MemorySize": 128})
     identifier = created.result["identifier"]
-    updated = sync(app, "AWS::Lambda::Function", identifier, {"MemorySize": 256})
-    same = sync(app, "AWS::Lambda::Function", identifier, {"MemorySize": 256})
+    updated = sync(app, FUNCTION, identifier, {"MemorySize": 256})
+    same = sync(app, FUNCTION, identifier, {"MemorySize": 256})
 
     assert [job.result["action"] for job in (created, updated, same)] == ["created", "updated", "unchanged"]
-    assert control.resources == {("AWS::Lambda::Function", identifier): {"MemorySize": 256, "Id": identifier}}
-    assert sync(app, "AWS::Lambda::Function", identifier, operation="delete").result["action"] == "deleted"
-    assert sync(app, "AWS::Lambda::Function", identifier, operation="delete").result["action"] == "absent"
+    assert control.resources == {(FUNCTION, identifier): {"MemorySize": 256, "Id": identifier}}
+    assert sync(app, FUNCTION, identifier, operation="delete").result["action"] == "deleted"
+    assert sync(app, FUNCTION, identifier, operation="delete").result["action"] == "absent"
 
 
+@on_both_engines
 def test_a_lost_reply_of_cloud_control_is_the_same_request_again(
     generic: tuple[tenure.App, CuttingProxy], control: CloudControl
 ) -> None:
@@ -319,7 +364,7 @@ def test_a_lost_reply_of_cloud_control_is_the_same_request_again(
     app, proxy = generic
     proxy.rules.append(Rule(lambda seen: seen.target == "CreateResource"))
 
-    job = sync(app, "AWS::Lambda::Function", "mine", {"MemorySize": 128})
+    job = sync(app, FUNCTION, "mine", {"MemorySize": 128})
 
     assert (job.state, job.attempt) == ("succeeded", 2)
     assert len([seen for seen in proxy.seen if seen.target == "CreateResource"]) == 2
@@ -327,10 +372,98 @@ def test_a_lost_reply_of_cloud_control_is_the_same_request_again(
     assert len(control.resources) == 1
 
 
+@pytest.mark.parametrize("lost", ["GetResourceRequestStatus", "UpdateResource", "DeleteResource"])
+def test_other_lost_replies_of_cloud_control_change_nothing_twice(
+    generic: tuple[tenure.App, CuttingProxy], control: CloudControl, lost: str
+) -> None:
+    app, proxy = generic
+    identifier = sync(app, FUNCTION, "mine", {"MemorySize": 128}).result["identifier"]
+    proxy.rules.append(Rule(lambda seen: seen.target == lost))
+
+    if lost == "DeleteResource":
+        job = sync(app, FUNCTION, identifier, operation="delete")
+    else:
+        job = sync(app, FUNCTION, identifier, {"MemorySize": 256})
+
+    assert (job.state, job.attempt) == ("succeeded", 2)
+    assert len(control.requests) == 2
+    assert len(control.resources) == (0 if lost == "DeleteResource" else 1)
+
+
+@on_both_engines
+@pytest.mark.parametrize(
+    ("code", "attempts"), [("ServiceInternalError", 2), ("NotStabilized", 2), ("Throttling", 1)], ids=str
+)
+def test_a_request_that_failed_in_passing_is_made_anew_and_makes_one_resource(
+    generic: tuple[tenure.App, CuttingProxy], control: CloudControl, clock: ManualClock, code: str, attempts: int
+) -> None:
+    """AWS answers the same ClientToken with the same failure for ever; so a new request needs a new one."""
+    app, _ = generic
+    control.failures.append(f"{code}: not today")
+
+    job = sync(app, FUNCTION, "mine", {"MemorySize": 128})
+    if code == "Throttling":
+        assert (job.state, job.attempt) == ("queued", 0)
+        assert app.attempts(job.id)[0].failure_class == "rate_limited"
+        clock.advance(10)
+        drain(app)
+        job = app.get(job.id)
+
+    assert (job.state, job.attempt) == ("succeeded", attempts)
+    assert len(control.resources) == 1
+    assert list(control.by_token) == [job.id] if code == "NotStabilized" else [job.id, f"{job.id}-1"]
+    assert list(app.reconcile()) == []
+
+
+@on_both_engines
+def test_cloud_control_that_throttles_spends_no_attempt(
+    generic: tuple[tenure.App, CuttingProxy], control: CloudControl, clock: ManualClock
+) -> None:
+    app, proxy = generic
+    proxy.rules.append(Rule(lambda seen: seen.target == "CreateResource", THROTTLED))
+
+    job = sync(app, FUNCTION, "mine", {"MemorySize": 128})
+
+    assert (job.state, job.attempt, job.run_at - clock.now()) == ("queued", 0, timedelta(seconds=45))
+    clock.advance(45)
+    drain(app)
+    ended = app.get(job.id)
+    assert (ended.state, ended.attempt, len(control.resources)) == ("succeeded", 1, 1)
+
+
+def test_a_request_that_takes_long_is_waited_for_without_a_slot(
+    generic: tuple[tenure.App, CuttingProxy],
+    control: CloudControl,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app, _ = generic
+    monkeypatch.setattr(cloud_resources, "POLL_MOST", 0.0)
+
+    job = sync(app, FUNCTION, "mine", {"MemorySize": 128})
+    assert (job.state, job.attempt) == ("queued", 0)
+    clock.advance(5)
+    drain(app)
+
+    ended = app.get(job.id)
+    assert (ended.state, ended.attempt, len(control.requests)) == ("succeeded", 1, 1)
+
+
+def test_one_that_goes_while_it_is_deleted_is_gone(
+    generic: tuple[tenure.App, CuttingProxy], control: CloudControl
+) -> None:
+    app, _ = generic
+    identifier = sync(app, FUNCTION, "mine", {"MemorySize": 128}).result["identifier"]
+    control.failures.append("NotFound: it is gone")
+
+    assert sync(app, FUNCTION, identifier, operation="delete").result["action"] == "deleted"
+
+
+@on_both_engines
 def test_what_cloud_control_could_not_do_is_told(generic: tuple[tenure.App, CuttingProxy]) -> None:
     app, _ = generic
 
-    job = sync(app, "AWS::Lambda::Function", "mine", {"Bad": True})
+    job = sync(app, FUNCTION, "mine", {"Bad": True})
 
     assert (job.state, job.attempt) == ("failed", 1)
     assert "Bad is not allowed" in (job.last_error or "")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.effect.cloud_resources import (
     Ask,
+    Busy,
     Client,
     Config,
     Pending,
@@ -52,10 +53,12 @@ _PASSING = {
     "ConcurrentOperationException",
     "ExpiredToken",
     "ExpiredTokenException",
+    "NotStabilizedException",
     "OperationAborted",
     "RequestExpired",
     "RequestTimeTooSkewed",
     "RequestTimeout",
+    "ResourceConflictException",
     "ResourceInUseException",
 }
 """Refusals with a status of 4xx that time heals."""
@@ -174,6 +177,8 @@ def refusals() -> Iterator[None]:
         yield
     except Pending as exc:
         raise Snooze(5.0, str(exc)) from exc
+    except Busy as exc:
+        raise RateLimited(THROTTLED_SECONDS, str(exc)) from exc
     except Exception as exc:
         code, status = code_of(exc), status_of(exc)
         if not status:

@@ -25,8 +25,27 @@ POLL_SECONDS = 0.2
 POLL_MOST = 60.0
 
 
+_PASSING_ENDS = {
+    "InternalFailure",
+    "NetworkFailure",
+    "NotStabilized",
+    "ResourceConflict",
+    "ServiceInternalError",
+    "ServiceTimeout",
+}
+"""Ends of a Cloud Control request that another one may not have."""
+
+
 class Pending(Exception):
     """AWS is still at it; the next attempt finds out."""
+
+
+class Busy(Exception):
+    """AWS took the request and gave up on it for want of room."""
+
+
+class RequestBroke(Exception):
+    """AWS took the request and could not finish it; another one may go better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +273,10 @@ class Table:
 class Generic:
     """Any other type, through Cloud Control. Config: the properties of the type's schema.
 
-    A create carries the job's token as ClientToken, so a repeat after a lost reply is the same request to AWS. The id
-    of the request is kept as soon as it is known; where AWS chooses the identifier, so is that.
+    Every request carries the job's token as ClientToken, so a repeat after a lost reply is the same request to AWS.
+    That also holds for one that failed, which AWS would tell again and again; so once the end of a request is known,
+    the next one has a token of its own, counted. What is known of a request is kept: its id as soon as AWS tells it,
+    and the identifier, which AWS may have chosen, also if the request failed after it had made the resource.
     """
 
     type: str
@@ -273,15 +294,12 @@ class Generic:
 
     def create(self, client: Client, ask: Ask) -> None:
         control = client("cloudcontrol")
-        if "request" not in ask.known:
-            event = control.create_resource(
-                TypeName=self.type, DesiredState=json.dumps(ask.config), ClientToken=ask.token
-            )["ProgressEvent"]
-            ask.remember({"request": event["RequestToken"]})
-        else:
-            event = {"RequestToken": ask.known["request"]}
-        done = _awaited(control, event["RequestToken"])
-        ask.remember({"request": event["RequestToken"], "identifier": done.get("Identifier", ask.id)})
+        request = ask.known.get("request")
+        if request is None:
+            told = {"TypeName": self.type, "DesiredState": json.dumps(ask.config), "ClientToken": _client_token(ask)}
+            request = control.create_resource(**told)["ProgressEvent"]["RequestToken"]
+            ask.remember({**ask.known, "request": request})
+        self._await(control, request, ask)
 
     def update(self, client: Client, ask: Ask, found: Config) -> None:
         control = client("cloudcontrol")
@@ -293,15 +311,36 @@ class Generic:
             TypeName=self.type,
             Identifier=ask.known.get("identifier", ask.id),
             PatchDocument=json.dumps(patch),
-            ClientToken=f"{ask.token}-{hashlib.sha256(json.dumps(patch).encode()).hexdigest()[:16]}",
+            ClientToken=f"{_client_token(ask)}-{hashlib.sha256(json.dumps(patch).encode()).hexdigest()[:16]}",
         )["ProgressEvent"]
-        _awaited(control, event["RequestToken"])
+        self._await(control, event["RequestToken"], ask)
 
     def delete(self, client: Client, ask: Ask) -> None:
         control = client("cloudcontrol")
-        identifier = ask.known.get("identifier", ask.id)
-        event = control.delete_resource(TypeName=self.type, Identifier=identifier, ClientToken=f"{ask.token}-delete")
-        _awaited(control, event["ProgressEvent"]["RequestToken"])
+        event = control.delete_resource(
+            TypeName=self.type,
+            Identifier=ask.known.get("identifier", ask.id),
+            ClientToken=f"{_client_token(ask)}-delete",
+        )["ProgressEvent"]
+        self._await(control, event["RequestToken"], ask)
+
+    def _await(self, control: Any, request: str, ask: Ask) -> None:
+        """Wait for the end of a request and keep it. Raises: Pending, Busy, RequestBroke or Permanent."""
+        event = _ended(control, request)
+        kept = {name: value for name, value in ask.known.items() if name != "request"}
+        kept["ended"] = ask.known.get("ended", 0) + 1
+        if event.get("Operation") == "CREATE" and "Identifier" in event:
+            kept["identifier"] = event["Identifier"]
+        ask.remember(kept)
+        if event["OperationStatus"] == "SUCCESS":
+            return
+        code = str(event.get("ErrorCode", event["OperationStatus"]))
+        if code == "NotFound" and event.get("Operation") == "DELETE":
+            return
+        trouble = f"Cloud Control: {code}: {event.get('StatusMessage', '')}"
+        if code == "Throttling":
+            raise Busy(trouble)
+        raise RequestBroke(trouble) if code in _PASSING_ENDS else Permanent(trouble)
 
 
 NATIVE: Mapping[str, Resource] = {
@@ -333,24 +372,20 @@ def status_of(exc: BaseException) -> int:
     return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if isinstance(response, dict) else 0
 
 
-def _awaited(control: Any, request: str) -> Config:
-    """The end of a Cloud Control request. Raises: Pending; Permanent or RuntimeError if AWS could not do it."""
+def _client_token(ask: Ask) -> str:
+    ended = ask.known.get("ended", 0)
+    return f"{ask.token}-{ended}" if ended else ask.token
+
+
+def _ended(control: Any, request: str) -> Config:
+    """How a Cloud Control request ended. Raises: Pending."""
     until = time.monotonic() + POLL_MOST
     while True:
         event: Config = control.get_resource_request_status(RequestToken=request)["ProgressEvent"]
-        status = event["OperationStatus"]
-        if status == "SUCCESS":
+        if event["OperationStatus"] in {"SUCCESS", "FAILED", "CANCEL_COMPLETE"}:
             return event
-        if status in {"FAILED", "CANCEL_COMPLETE"}:
-            code, said = str(event.get("ErrorCode", status)), str(event.get("StatusMessage", ""))
-            if code == "NotFound" and event.get("Operation") == "DELETE":
-                return event
-            trouble = f"Cloud Control: {code}: {said}"
-            if code in {"Throttling", "ServiceInternalError", "NetworkFailure", "InternalFailure", "NotStabilized"}:
-                raise RuntimeError(trouble)
-            raise Permanent(trouble)
         if time.monotonic() > until:
-            raise Pending(f"Cloud Control request {request} is {status}")
+            raise Pending(f"Cloud Control request {request} is {event['OperationStatus']}")
         time.sleep(POLL_SECONDS)
 
 
