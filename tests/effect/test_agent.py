@@ -22,7 +22,7 @@ from tenure.effect.atomic import write_file
 from tenure.effect.limits import MIB, Limits
 from tenure.effect.sandbox import offers
 from tenure.testing import adrain, temporary_app
-from tests.effect.conftest import processes_with
+from tests.effect.conftest import on_both_engines, processes_with
 
 TOOLS = Path(__file__).parent / "tools"
 PYTHON = str(Path(sys.executable).resolve())
@@ -71,19 +71,18 @@ class Bed:
         return sorted(path.name for path in self.workspaces.iterdir()) if self.workspaces.exists() else []
 
 
-def make_bed(place: Path, *tools: AgentTool) -> Iterator[Bed]:
+def make_bed(place: Path, *tools: AgentTool, url: str | None = None) -> Iterator[Bed]:
     (place / "root").mkdir()
     kit = agents(*tools, root=place / "root", workspaces=place / "workspaces", artifacts=place / "artifacts")
-    with temporary_app(tenure.App().use(kit)) as app:
+    with temporary_app(tenure.App().use(kit), url=url) as app:
         app.set_queue("agents", backoff=tenure.Backoff(shape="none"))
         yield Bed(app, place)
 
 
 @pytest.fixture
-def bed(place: Path, marker: str) -> Iterator[Bed]:
-    yield from make_bed(
-        place, tool("claude", "claude", marker), tool("codex", "codex", marker), tool("plain", "plain", marker)
-    )
+def bed(place: Path, marker: str, store_url: str | None) -> Iterator[Bed]:
+    tools = (tool("claude", "claude", marker), tool("codex", "codex", marker), tool("plain", "plain", marker))
+    yield from make_bed(place, *tools, url=store_url)
 
 
 def read(path: str) -> str:
@@ -98,6 +97,7 @@ def order(**what: Any) -> str:
     return json.dumps(what)
 
 
+@on_both_engines
 async def test_claude_extraction_writes_the_answer_and_keeps_what_the_run_told(bed: Bed) -> None:
     job = await bed.run(
         "claude_extraction", {"prompt": "extract it", "targetPath": "out/r.md", "requirementId": "REQ-7"}
@@ -120,6 +120,7 @@ async def test_claude_extraction_writes_the_answer_and_keeps_what_the_run_told(b
     assert list(bed.app.reconcile()) == []
 
 
+@on_both_engines
 async def test_codex_and_plain_tools_are_read_in_their_own_ways(bed: Bed) -> None:
     codex = await bed.run("codex_exec", {"prompt": "do it"})
     plain = await bed.run("agent", {"agent": "plain", "prompt": "do it"})
@@ -129,6 +130,7 @@ async def test_codex_and_plain_tools_are_read_in_their_own_ways(bed: Bed) -> Non
     assert codex.result_summary == "do it"
 
 
+@on_both_engines
 async def test_a_skill_is_used_if_the_operator_allows_it(bed: Bed) -> None:
     allowed = await bed.run("codex_skill", {"skill": "pr-review", "prompt": "of this"})
     other = await bed.run("codex_skill", {"skill": "rm-rf", "prompt": "of this"})
@@ -181,6 +183,7 @@ async def test_a_schema_that_cannot_be_used_fails_for_good_and_fetches_nothing(
     assert why in (job.last_error or "")
 
 
+@on_both_engines
 @pytest.mark.parametrize("kind", ["claude_extraction", "codex_exec"])
 async def test_a_retry_resumes_the_session_and_costs_add_up(bed: Bed, kind: str) -> None:
     more = {"targetPath": "x", "requirementId": "R"} if kind == "claude_extraction" else {}
@@ -196,6 +199,7 @@ async def test_a_retry_resumes_the_session_and_costs_add_up(bed: Bed, kind: str)
     assert bed.left() == []
 
 
+@on_both_engines
 @pytest.mark.parametrize("said", ["API Error: 429 too many requests, retry after 90 s", "529 overloaded_error"])
 async def test_a_busy_service_spends_no_attempt(bed: Bed, said: str) -> None:
     job = await bed.run("codex_exec", {"prompt": order(act="fail", say=said)})
@@ -254,6 +258,7 @@ async def test_what_an_agent_leaves_running_is_gone_with_it(bed: Bed, marker: st
     assert processes_with(marker) == []
 
 
+@on_both_engines
 async def test_lines_of_output_are_events(bed: Bed) -> None:
     job = await bed.run("codex_exec", {"prompt": order(act="chat", lines=3, word="hello", say="bye")})
 
@@ -353,6 +358,83 @@ async def test_a_known_secret_shows_nowhere_although_the_agent_prints_it(bed: Be
     assert CANARY not in told
 
 
+def result_of_claude(**told: Any) -> str:
+    """What Claude Code would print at its end, with some of it made up."""
+    return json.dumps({"type": "result", "subtype": "success", "is_error": False, "result": "done", **told})
+
+
+async def test_a_secret_given_as_session_count_or_wrong_answer_shows_nowhere(bed: Bed) -> None:
+    usage = {CANARY: 7, CANARY.replace("-", "_"): 7, "output_tokens": 3}
+    named = result_of_claude(session_id=CANARY, usage=usage)
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+    job = await bed.run("agent", {"agent": "claude", "prompt": order(act="raw", print=named)})
+    wrong = await bed.run(
+        "agent",
+        {"agent": "plain", "prompt": order(say={"n": "x" * 290 + CANARY}), "outputSchema": schema},
+        max_attempts=1,
+    )
+
+    assert (job.state, job.result["sessionId"], wrong.state) == ("succeeded", None, "dead")
+    assert "does not fit outputSchema at $.n" in (wrong.last_error or "")
+    told = repr([one.result for one in (job, wrong)]) + repr(wrong.last_error) + repr(bed.app.attempts(wrong.id))
+    told += repr([bed.events(one) for one in (job, wrong)])
+    told += repr([bed.app.effects(job_id=one.id).items for one in (job, wrong)])
+    assert CANARY not in told
+    assert CANARY[:10] not in told.replace(CANARY.replace("-", "_"), "")
+
+
+@on_both_engines
+@pytest.mark.parametrize("cost", ["NaN", "1e999", "-5"])
+async def test_a_cost_that_is_none_neither_breaks_a_store_nor_the_budget(bed: Bed, cost: str) -> None:
+    printed = result_of_claude(session_id="s1", total_cost_usd="COST").replace('"COST"', cost)
+
+    job = await bed.run("agent", {"agent": "claude", "prompt": order(act="raw", print=printed)})
+
+    assert (job.state, job.result["costUsd"]) == ("succeeded", 0.0)
+
+
+@on_both_engines
+async def test_text_that_no_database_holds_is_kept_without_it(bed: Bed) -> None:
+    plain = await bed.run("agent", {"agent": "plain", "prompt": order(act="raw", print="a\0b\x1b[31m\r\nc")})
+    half = await bed.run("codex_exec", {"prompt": order(say="a\ud800b"), "targetPath": "half"})
+    failed = await bed.run("codex_exec", {"prompt": order(act="fail", say="a\0b\ud800")}, max_attempts=1)
+    crashed = await bed.run("codex_exec", {"prompt": order(act="crash", say="a\0b")}, max_attempts=1)
+
+    assert (plain.state, plain.result["output"]) == ("succeeded", "a\ufffdb\x1b[31m\r\nc\n")
+    assert (half.state, (bed.root / "half").read_text()) == ("succeeded", "a\ufffdb")
+    assert (failed.state, crashed.state) == ("dead", "dead")
+    assert bed.events(crashed, "stderr")[-1]["text"] == "a\ufffdb"
+
+
+@pytest.mark.parametrize("value", ["NaN", '{"n": 1e999}', '["a\\u0000b"]', '"\\ud800"', "[" * 100_000])
+async def test_json_that_no_database_holds_is_no_valid_answer(bed: Bed, value: str) -> None:
+    job = await bed.run("agent", {"agent": "plain", "prompt": order(say=value), "outputSchema": {}}, max_attempts=1)
+
+    assert job.state == "dead"
+    assert "The answer is not JSON" in (job.last_error or "")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("act", "text"),
+    [
+        ("answer", "```json" + "\n" * 200_000 + "``"),
+        ("answer", "```\n" * 100_001),
+        ("fail", "retry" * 200_000),
+        ("fail", "try again " + " " * 500_000),
+    ],
+    ids=["a fence without end", "many fences", "no number", "blanks"],
+)
+async def test_an_answer_made_to_be_slow_to_read_is_read_at_once(bed: Bed, act: str, text: str) -> None:
+    """Patterns that go back and forth over an agent's text would hold up every other job of the worker."""
+    payload = {"agent": "codex", "prompt": order(act=act, say=text), "outputSchema": {"type": "object"}}
+
+    job = await bed.run("agent", payload, max_attempts=1)
+
+    assert job.state == "dead"
+
+
 async def test_a_hostile_agent_reaches_nothing_and_cannot_lead_the_worker_astray(bed: Bed, place: Path) -> None:
     secret = place / "jobs.db"
     secret.write_text("private")
@@ -373,6 +455,7 @@ async def test_a_hostile_agent_reaches_nothing_and_cannot_lead_the_worker_astray
     assert bed.left() == []
 
 
+@on_both_engines
 async def test_a_target_that_is_taken_is_told_before_anything_is_run(bed: Bed) -> None:
     (bed.root / "taken").write_text("mine")
 
@@ -383,6 +466,7 @@ async def test_a_target_that_is_taken_is_told_before_anything_is_run(bed: Bed) -
     assert (forced.state, (bed.root / "taken").read_text()) == ("succeeded", "x")
 
 
+@on_both_engines
 async def test_an_answer_that_was_recorded_is_written_without_another_run(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

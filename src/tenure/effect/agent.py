@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 BUSY_SECONDS = 60.0
 ANSWER_CHARS = 500_000
 """An answer is kept in the database until it is written; a larger one is refused."""
+
+_UNSTORABLE = re.compile(r"[\0\ud800-\udfff]")
 
 
 class AgentFailed(Exception):
@@ -216,23 +219,25 @@ class _Work:
         answer = read_answer(self._tool, ended)
         kept["runs"][-1] = begun | self._told(answer, ended, transcript)
         self._ctx.event("agent_run", kept["runs"][-1])
-        await self._judge(answer, kept)
-        kept["text"] = self._shown(answer.text or "")
+        # What is checked, told in errors and written is the answer without secrets.
+        shown = self._shown(answer.text or "")
+        await self._judge(answer, shown, kept)
+        kept["text"] = shown
         await self._record(EffectRecord("run", "confirmed", result=json.dumps(kept)))
         return kept
 
-    async def _judge(self, answer: Answer, kept: dict[str, Any]) -> None:
+    async def _judge(self, answer: Answer, shown: str, kept: dict[str, Any]) -> None:
         """Raise what a run without a valid answer means; first keep what it told."""
         trouble: Exception | None = None
         if answer.error is not None:
             said = self._kit.redactor.bounded(f"Agent {self._tool.name!r}: {answer.error}", 4000)
             busy = RateLimited(min(answer.wait_seconds or BUSY_SECONDS, 3600.0), said)
             trouble = busy if answer.is_busy else AgentFailed(said)
-        elif answer.text is not None and len(answer.text) > ANSWER_CHARS:
-            trouble = Permanent(f"The answer has {len(answer.text):,} characters, and {ANSWER_CHARS:,} are allowed.")
+        elif len(shown) > ANSWER_CHARS:
+            trouble = Permanent(f"The answer has {len(shown):,} characters, and {ANSWER_CHARS:,} are allowed.")
         elif self._payload.outputSchema is not None:
             try:
-                await asyncio.to_thread(_check_answer, answer.text or "", self._payload.outputSchema)
+                await asyncio.to_thread(_check_answer, shown, self._payload.outputSchema)
             except (AnswerInvalid, Permanent) as exc:
                 trouble = exc
         if trouble is not None:
@@ -281,7 +286,7 @@ class _Work:
         record(self._ctx, EffectRecord("run", "sent", result=json.dumps({"runs": runs})))
 
     def session_of(self, line: str) -> str | None:
-        return session_in(self._tool, line)
+        return self._unless_secret(session_in(self._tool, line))
 
     def _command(self, session: str | None) -> Command:
         tool, ctx = self._tool, self._ctx
@@ -315,9 +320,9 @@ class _Work:
 
     def _told(self, answer: Answer, ended: Ended, transcript: Path | None) -> dict[str, Any]:
         return {
-            "sessionId": answer.session,
+            "sessionId": self._unless_secret(answer.session),
             "costUsd": answer.cost_usd,
-            "tokens": dict(answer.tokens),
+            "tokens": {name: count for name, count in answer.tokens.items() if self._unless_secret(name)},
             "exit": ended.exit_code if ended.reason == "exited" and ended.signal is None else ended.reason,
             "seconds": round(ended.wall.total_seconds(), 3),
             "leftBehind": ended.left_behind,
@@ -335,7 +340,12 @@ class _Work:
         return None if self._artifacts is None else self._artifacts / f"transcript-{self._ctx.token}.log"
 
     def _shown(self, text: str) -> str:
-        return self._kit.values_only.text(text)
+        """The answer as it is kept: without secrets, and without what no text in a database can hold."""
+        return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", self._kit.values_only.text(text))
+
+    def _unless_secret(self, name: str | None) -> str | None:
+        """A name that the agent chose, unless it chose a secret."""
+        return name if name is not None and self._kit.redactor.text(name) == name else None
 
     async def _record(self, record: EffectRecord) -> Any:
         arecord = self._ctx.bench.arecord

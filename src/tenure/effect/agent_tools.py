@@ -17,15 +17,21 @@ from typing import Any, Literal
 from tenure.effect.limits import MIB, Limits
 from tenure.effect.process import Ended
 from tenure.effect.sandbox import Layer, Network
-from tenure.errors import ConfigError
+from tenure.errors import ConfigError, InvalidPayload
+from tenure.handler.payload import encode
 
 Dialect = Literal["claude", "codex", "plain"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_COUNT = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _BUSY = re.compile(r"\b(?:429|529)\b|rate.?limit|overloaded|too many requests", re.IGNORECASE)
-_WAIT = re.compile(r"(?:retry|try again|reset)\w*[ -]*(?:after|in)?[:\s]+(\d+(?:\.\d+)?)\s*(ms|s|m)?", re.IGNORECASE)
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
+# Bounded, for they are held against what an agent wrote: one that it can make slow would stop the whole worker.
+_WAIT = re.compile(
+    r"(?:retry|try again|reset)\w{0,8}[ -]{0,3}(?:after|in)?[:\s]{1,3}(\d{1,9}(?:\.\d{1,9})?)\s?(ms|s|m)?",
+    re.IGNORECASE,
+)
+_ERROR_CHARS = 8000
 _STDERR_TAIL = 2000
 
 
@@ -103,12 +109,12 @@ class Answer:
     @property
     def is_busy(self) -> bool:
         """Whether the service behind the tool had no room for it."""
-        return self.error is not None and bool(_BUSY.search(self.error))
+        return self.error is not None and bool(_BUSY.search(self.error[:_ERROR_CHARS]))
 
     @property
     def wait_seconds(self) -> float | None:
         """How long the service asked to wait, if it said."""
-        found = _WAIT.search(self.error or "")
+        found = _WAIT.search((self.error or "")[:_ERROR_CHARS])
         if found is None:
             return None
         return float(found[1]) * {"ms": 0.001, "m": 60.0}.get(found[2] or "s", 1.0)
@@ -134,14 +140,39 @@ def session_in(tool: AgentTool, line: str) -> str | None:
 
 
 def json_in(text: str) -> Any:
-    """The JSON value in an answer: all of it, or its one fenced block. Raises: ValueError."""
+    """The JSON value in an answer: all of it, or its one fenced block.
+
+    Raises: ValueError, also for what no store holds: Python reads NaN and numbers without end, which JSON does not
+    have, and PostgreSQL has neither NUL nor half a character.
+    """
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        blocks = _FENCE.findall(text)
+        blocks = _fenced(text)
         if len(blocks) != 1:
             raise
-        return json.loads(blocks[0])
+        value = json.loads(blocks[0])
+    try:
+        encode(value, what="The answer")
+    except InvalidPayload as exc:
+        raise ValueError(str(exc)) from exc
+    return value
+
+
+def _fenced(text: str) -> list[str]:
+    """What stands between lines of three backticks. By line, not by pattern: the time it takes grows with the text."""
+    blocks: list[str] = []
+    inside: list[str] | None = None
+    for line in text.splitlines(keepends=True):
+        mark = line.strip()
+        if inside is not None and mark == "```":
+            blocks.append("".join(inside))
+            inside = None
+        elif inside is not None:
+            inside.append(line)
+        elif mark in {"```", "```json"}:
+            inside = []
+    return blocks
 
 
 def _read_claude(printed: str) -> Answer:
@@ -153,11 +184,10 @@ def _read_claude(printed: str) -> Answer:
             continue
         text = event.get("result")
         is_error = bool(event.get("is_error")) or event.get("subtype", "success") != "success"
-        cost = event.get("total_cost_usd", event.get("cost_usd"))
         answer = Answer(
             text if isinstance(text, str) and not is_error else None,
             session,
-            float(cost) if isinstance(cost, int | float) else None,
+            _cost(event.get("total_cost_usd", event.get("cost_usd"))),
             _numbers(event.get("usage")),
             f"{event.get('subtype', 'error')}: {text}" if is_error else None,
         )
@@ -224,12 +254,18 @@ def _session(value: Any) -> str | None:
     return value if isinstance(value, str) and _SESSION.fullmatch(value) else None
 
 
+def _cost(value: Any) -> float | None:
+    """An amount of money. What is none of it (less than nothing, NaN, without end) must not talk a budget away."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < 1e9 else None
+
+
 def _numbers(usage: Any) -> dict[str, int]:
     """The counts of tokens; whatever else is in there is left out."""
     if not isinstance(usage, dict):
         return {}
     return {
-        str(name)[:64]: value
+        name: value
         for name, value in list(usage.items())[:32]
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+        if _COUNT.fullmatch(name) and isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
     }

@@ -69,6 +69,7 @@ class StreamLog:
             self._transcript.write(stream, text)
         for line in text.splitlines():
             self.lines += 1
+            line = line.replace("\0", "\N{REPLACEMENT CHARACTER}")  # noqa: PLW2901 - no event may hold it
             shown = line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]}… [{len(line) - LINE_CHARS} more]"
             if self.lines <= FIRST_LINES:
                 self._ctx.event(_KINDS[stream], {"text": shown})

@@ -179,6 +179,12 @@ def fork(tool: Tool, order: dict[str, object]) -> int:
     return say(tool, order)
 
 
+def raw(_: Tool, order: dict[str, object]) -> int:
+    """Print just what the order says."""
+    print(order["print"], flush=True)
+    return 0
+
+
 def look(tool: Tool, _: dict[str, object]) -> int:
     """Tell everything that can be seen from here."""
     environs = ""
@@ -231,6 +237,7 @@ ACTS = {
     "chat": chat,
     "fork": fork,
     "look": look,
+    "raw": raw,
     "attack": attack,
 }
 
