@@ -151,7 +151,22 @@ class Report(Payload):
 
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-_OURS = {"host", "content-length", "transfer-encoding", "connection", "idempotency-key"}
+_HEADER_VALUE = re.compile(r"[\x20-\x7e\x80-\xff]*")
+_OURS = {
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "idempotency-key",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+}
+"""What the sender decides, or what is between two machines only: a payload that set it could split the request."""
 
 
 class HttpRequest(Payload):
@@ -172,8 +187,10 @@ class HttpRequest(Payload):
         for name, value in self.headers.items():
             if not _HEADER_NAME.fullmatch(name) or name.lower() in _OURS or name.lower().startswith("tenure-"):
                 raise ValueError(f"headers: {name[:100]!r} cannot be set")
-            if any(ord(char) < 32 or ord(char) == 127 for char in value):
-                raise ValueError(f"headers: the value of {name!r} contains control characters")
+            if not _HEADER_VALUE.fullmatch(value):
+                raise ValueError(f"headers: the value of {name!r} contains control characters or other scripts")
+        if len({name.lower() for name in self.headers}) < len(self.headers):
+            raise ValueError("headers: a name is there twice, in two spellings")
         return self
 
 

@@ -15,11 +15,12 @@ import ipaddress
 import re
 import socket
 import ssl
+import string
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from tenure.errors import TenureError, UsageError
 
@@ -28,7 +29,10 @@ Resolver = Callable[[str, int], Sequence[str]]
 
 _NETWORKS = "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10 ::1/128"
 _PRIVATE = tuple(map(ipaddress.ip_network, _NETWORKS.split()))
-_METADATA = tuple(map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32")))
+# Where clouds answer their own machines: link-local, but Alibaba's, AWS's and Google's over IPv6, and Azure's, whose
+# address looks like anybody's.
+_CLOUDS = "169.254.0.0/16 fe80::/10 fd00:ec2::/32 fd20:ce::/32 100.100.100.200/32 168.63.129.16/32"
+_METADATA = tuple(map(ipaddress.ip_network, _CLOUDS.split()))
 # Prefixes that carry an IPv4 address inside, which somebody else's gateway would unpack for us.
 _CARRIERS = ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
 _TRANSLATED = tuple(map(ipaddress.ip_network, _CARRIERS))
@@ -36,8 +40,10 @@ _HOST_NAME = re.compile(
     r"(?=.{1,253}\Z)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
 )
 _NUMBER = re.compile(r"0x[0-9a-f]*|\d+")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _REDIRECTS = {301, 302, 303, 307, 308}
-_NOT_FOR_OTHERS = {"authorization", "cookie", "proxy-authorization"}
+_FOR_EVERYBODY = {"accept", "accept-encoding", "accept-language", "user-agent"}
 _CHUNK = 64 * 1024
 
 
@@ -132,7 +138,7 @@ def why_blocked(address: Address, *, allow_private: bool = False) -> str | None:
     if address.is_unspecified:
         return "means every address of this machine"
     if any(address in network for network in _METADATA if network.version == address.version):
-        return "is link-local, where clouds keep their metadata"
+        return "is where clouds keep their metadata, or link-local as those are"
     is_private = any(address in network for network in _PRIVATE if network.version == address.version)
     if not is_private and any(address in network for network in _TRANSLATED if network.version == address.version):
         return "carries another address inside"
@@ -157,11 +163,12 @@ def request(
     """Send one request and read the answer, all within `timeout` seconds (name resolution apart).
 
     Raises:
+        ValueError: A header cannot be sent. Nothing was; the message does not show the value.
         AddressBlocked: This URL, or one it redirects to, leads where jobs may not go.
         RequestFailed: No complete answer in time, or one larger than `max_body`.
     """
     deadline = time.monotonic() + timeout
-    sent = {"Accept-Encoding": "identity", "User-Agent": "tenure", **(headers or {})}
+    sent = {"Accept-Encoding": "identity", "User-Agent": "tenure", **_sendable(headers or {})}
     for hops in range(max_redirects + 1):
         target = judge(url, policy, resolver)
         answer = _exchange(method, target, sent, body, deadline, max_body, context or ssl.create_default_context())
@@ -176,6 +183,16 @@ def request(
         sent = _for_redirect(sent, url, new, keeps_body=bool(body))
         url = new
     raise AssertionError("the loop returns on its last round")
+
+
+def _sendable(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """The headers, if each is one: http.client would say so too, but with the value, which may be a secret."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name[:100]!r} is no name of a header")
+        if not _HEADER_VALUE.fullmatch(value):
+            raise ValueError(f"the value of header {name!r} holds line ends, control characters or other scripts")
+    return headers
 
 
 def sign(secret: bytes, body: bytes, timestamp: int) -> str:
@@ -252,7 +269,8 @@ def _exchange(
 ) -> Response:
     url = target.url
     connection = http.client.HTTPConnection(target.host, target.port)
-    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    # What is not ASCII is sent as browsers do; what is escaped already stays.
+    path = quote((url.path or "/") + (f"?{url.query}" if url.query else ""), safe=string.printable)
     try:
         with _connect(target, deadline, context) as sock:
             connection.sock = cast(socket.socket, _Timed(sock, deadline))
@@ -335,14 +353,14 @@ def _host_header(target: Target) -> str:
 
 
 def _for_redirect(headers: Mapping[str, str], old: str, new: str, *, keeps_body: bool) -> dict[str, str]:
-    """Headers to send along: credentials and signatures only to the same scheme, host and port."""
+    """Headers to send along. To another scheme, host or port only what is surely no secret: no list knows all names."""
     before, after = urlsplit(old), urlsplit(new)
     same = (before.scheme, before.netloc) == (after.scheme, after.netloc)
+    about_body = {name for name in headers if name.lower().startswith("content-")}
     return {
         name: value
         for name, value in headers.items()
-        if (same or not (name.lower() in _NOT_FOR_OTHERS or "signature" in name.lower() or "key" in name.lower()))
-        and (keeps_body or not name.lower().startswith("content-"))
+        if (keeps_body if name in about_body else same or name.lower() in _FOR_EVERYBODY)
     }
 
 

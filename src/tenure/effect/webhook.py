@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 30.0
 BODY_CHARS = 20_000
+ERROR_CHARS = 2000
 _REFERENCE = "secret://"
 
 
@@ -72,17 +73,19 @@ class Webhooks:
                     payload.method,
                     payload.url,
                     policy=self.policy,
-                    headers={"Content-Type": "application/json", **headers, **ours, **signed},
+                    headers={**headers, **ours, **signed},
                     body=body,
                     timeout=payload.timeoutSeconds,
                     resolver=self.resolver,
                 )
-            except AddressBlocked as exc:
-                raise Permanent(str(exc)) from exc
+            except (AddressBlocked, ValueError) as exc:
+                raise Permanent(str(exc)) from None
             except RequestFailed as exc:
+                # A receiver may send a secret back in what should be a status line; no cause may bring it along.
+                said = self.redactor.bounded(str(exc), ERROR_CHARS)
                 if isinstance(exc.__cause__, ConnectionRefusedError | socket.gaierror):
-                    raise NotDone(str(exc)) from exc  # nobody was there to hear it
-                raise
+                    raise NotDone(said) from None  # nobody was there to hear it
+                raise RequestFailed(said) from None
             return self._judge(answer)
 
         args = {"method": payload.method, "url": self.redactor.text(payload.url.partition("?")[0])}
@@ -90,7 +93,8 @@ class Webhooks:
 
     def _judge(self, answer: Response) -> dict[str, Any]:
         """An answer is a reply, a refusal for good, or a request to come back later."""
-        text = self.redactor.bounded(answer.body.decode(errors="replace"), BODY_CHARS)
+        body = answer.body.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        text = self.redactor.bounded(body, BODY_CHARS)
         said = f"the receiver answered {answer.status}: {text[:300]}"
         if 200 <= answer.status < 300:
             return {"status": answer.status, "body": text}
@@ -104,10 +108,12 @@ class Webhooks:
         raise Permanent(said)
 
     def _headers(self, payload: HttpRequest) -> dict[str, str]:
-        return {
+        given = {
             name: self._known(value.removeprefix(_REFERENCE)) if value.startswith(_REFERENCE) else value
             for name, value in payload.headers.items()
         }
+        is_typed = any(name.lower() == "content-type" for name in given)
+        return given if is_typed or payload.body is None else {"Content-Type": "application/json", **given}
 
     def _known(self, name: str) -> str:
         if name not in self.secrets:
