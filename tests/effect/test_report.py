@@ -12,7 +12,9 @@ import pytest
 
 import tenure
 from tenure.effect import reports
+from tenure.effect.atomic import write_file
 from tenure.testing import drain, temporary_app
+from tests.effect.conftest import on_both_engines
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def app(root: Path) -> Iterator[tenure.App]:
+def app(root: Path, store_url: str | None) -> Iterator[tenure.App]:
     app = tenure.App().use(reports(root=root))
 
     @app.job
@@ -35,7 +37,7 @@ def app(root: Path) -> Iterator[tenure.App]:
     def fail(payload: str) -> None:
         raise ValueError(payload)
 
-    with temporary_app(app) as app:
+    with temporary_app(app, url=store_url) as app:
         yield app
 
 
@@ -45,6 +47,7 @@ def report(app: tenure.App, **payload: Any) -> tenure.Job:
     return app.get(job_id)
 
 
+@on_both_engines
 def test_a_report_lists_jobs_with_results_and_errors(app: tenure.App, root: Path) -> None:
     ids = [app.enqueue("echo", {"n": 7}).id, app.enqueue("fail", "no luck").id]
     drain(app)
@@ -79,6 +82,7 @@ def test_a_workflow_or_a_parent_names_the_jobs(app: tenure.App, root: Path, by: 
     assert sorted(row["result"] for row in rows) == [0, 1, 2]
 
 
+@on_both_engines
 def test_it_waits_for_jobs_that_have_not_ended_without_spending_attempts(app: tenure.App, root: Path) -> None:
     pending = app.enqueue("echo", 1, delay=3600).id
 
@@ -87,6 +91,43 @@ def test_it_waits_for_jobs_that_have_not_ended_without_spending_attempts(app: te
 
     assert (waiting.state, waiting.attempt, at_once.state) == ("queued", 0, "succeeded")
     assert "queued" in (root / "report.md").read_text()
+
+
+@on_both_engines
+def test_an_attempt_that_died_after_its_write_does_not_stand_in_the_next_ones_way(
+    app: tenure.App, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs moved on in between, so the second attempt writes something else over what the first one left."""
+    app.set_queue("reports", backoff=tenure.Backoff(shape="none"))
+    watched = app.enqueue("echo", 1, delay=3600).id
+    calls: list[Any] = []
+
+    def die_once(*args: Any, **settings: Any) -> Any:
+        calls.append(args)
+        record = write_file(*args, **settings)
+        if len(calls) == 1:
+            app.cancel(watched)
+            raise OSError("the worker died here")
+        return record
+
+    monkeypatch.setattr("tenure.effect.report.write_file", die_once)
+
+    job = report(app, jobIds=[watched], waitForAll=False)
+
+    assert (job.state, job.attempt, len(calls)) == ("succeeded", 2, 2)
+    assert "1 jobs, 1 cancelled" in (root / "report.md").read_text()
+    assert list(app.reconcile()) == []
+
+
+@on_both_engines
+def test_a_file_of_somebody_elses_is_left_alone(app: tenure.App, root: Path) -> None:
+    (root / "report.md").write_text("mine")
+    ids = [app.enqueue("echo", 1).id]
+    drain(app)
+
+    job = report(app, jobIds=ids)
+
+    assert (job.state, job.attempt, (root / "report.md").read_text()) == ("failed", 1, "mine")
 
 
 def test_what_results_say_is_inert_in_markdown(app: tenure.App, root: Path) -> None:
@@ -122,6 +163,7 @@ def test_secrets_by_key_are_hidden(app: tenure.App, root: Path) -> None:
     assert '"api_key": "[redacted]"' in (root / "report.md").read_text()
 
 
+@on_both_engines
 def test_a_job_that_is_not_there_or_no_job_at_all_is_refused(app: tenure.App) -> None:
     missing = report(app, jobIds=[str(uuid4())])
 

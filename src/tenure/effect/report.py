@@ -6,6 +6,7 @@ them, and in table cells every mark is escaped: a report shows what a result say
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -20,10 +21,13 @@ from tenure.effect.atomic import Tag, write_file
 from tenure.effect.file import Place, holds, refusals
 from tenure.effect.kinds import Finding, Host, Terms, call, fence, register
 from tenure.effect.redact import Redactor
+from tenure.errors import LeaseLost
 from tenure.handler.context import Context
 from tenure.handler.ends import Permanent, Snooze
+from tenure.handler.ledger import LedgerRow
 from tenure.model.ids import JobId
 from tenure.model.job import Job
+from tenure.model.outcome import EffectRecord
 from tenure.model.state import TERMINAL
 from tenure.store.reading import GetJobs, ListJobs, Page
 
@@ -68,7 +72,7 @@ class Reports:
                 self.place.root,
                 payload.path,
                 content,
-                overwrite=payload.overwrite,
+                overwrite=payload.overwrite or self._is_ours(payload.path, content, ctx),
                 check=fence(ctx),
                 tag=Tag(ctx.id, ctx.token),
             )
@@ -81,6 +85,17 @@ class Reports:
             "jobs": len(jobs),
             "states": states,
         }
+
+    def _is_ours(self, path: str, content: bytes, ctx: Context) -> bool:
+        """Whether an earlier attempt of this job wrote what is there; what this one is about to write is taken down.
+
+        The jobs may have moved on since, so a repeat may have other content, and its own file is nobody else's.
+        """
+        hashes = _recorded(ctx, EffectRecord("report", "intended")).result or []
+        is_ours = any(holds(self.place.root, path, one) is None for one in hashes)
+        hashes = [*hashes, hashlib.sha256(content).hexdigest()]
+        _recorded(ctx, EffectRecord("report", "sent", result=json.dumps(hashes)))
+        return is_ours
 
     def subject(self, job: Job) -> str | None:
         """See Checker."""
@@ -97,6 +112,13 @@ def reports(
 ) -> Reports:
     """The kind `report`, for `app.use(reports(root="data"))`."""
     return Reports(Place(root), kind, Terms(queue, max_attempts=max_attempts), Redactor())
+
+
+def _recorded(ctx: Context, record: EffectRecord) -> LedgerRow:
+    row = None if ctx.bench.record is None else ctx.bench.record(ctx, record)
+    if row is None:
+        raise LeaseLost(f"Job {ctx.id}: the report was left to a newer attempt, because the lease has ended.")
+    return row
 
 
 def _gather(payload: Report, ctx: Context) -> list[Job]:
