@@ -63,6 +63,18 @@ def test_limits_are_written_as_the_kernel_reads_them(tmp_path: Path) -> None:
     assert group.ran_out_of_memory()
 
 
+def test_what_is_missing_is_told_with_what_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cgroup.why_not(frozenset()).startswith("no version 2 group may be made here; rlimits bound")
+    for table, why in (
+        ("memory\t4\t23\t1\npids\t8\t1\t1\n", "version 1 has taken the controllers memory and pids"),
+        ("memory\t0\t23\t1\npids\t8\t1\t1\n", "version 1 has taken the controllers pids"),
+        ("memory\t0\t23\t1\npids\t0\t1\t1\n", "have no memory and no pids"),
+    ):
+        head = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
+        monkeypatch.setattr(Path, "read_text", lambda _, text=head + table: text)
+        assert why in cgroup.why_not(frozenset({cgroup.KILL}))
+
+
 def test_where_none_can_be_made_nothing_is_offered(tmp_path: Path) -> None:
     assert cgroup.create(tmp_path / "missing") is None
     assert cgroup.powers(tmp_path / "missing") == frozenset()

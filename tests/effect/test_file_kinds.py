@@ -22,7 +22,8 @@ from tests.effect.conftest import wait_until
 from tests.effect.points import watch
 
 WORKER_POINTS = Path(__file__).parent / "children/worker_points.py"
-ZOMBIES = 1000 if os.environ.get("TENURE_LONG") else 20
+LONG = bool(os.environ.get("TENURE_LONG"))
+ZOMBIES = 1000 if LONG else 20
 
 
 @pytest.fixture
@@ -154,6 +155,7 @@ def test_a_worker_killed_at_every_call_leaves_a_whole_file_and_the_next_one_ends
         assert all(death["then"]["result"]["deleted"] for death in deaths)
 
 
+@pytest.mark.timeout(1200 if LONG else 120)
 def test_a_zombie_that_wakes_up_about_to_write_does_not_undo_a_newer_attempt(app: tenure.App, root: Path) -> None:
     """A worker is paused right before its rename, past its lease; the job is run by another; then the first goes on."""
     for number in range(ZOMBIES):
@@ -170,7 +172,7 @@ def test_a_zombie_that_wakes_up_about_to_write_does_not_undo_a_newer_attempt(app
                 assert awake.wait(20)
 
         with watch(hook):
-            zombie = threading.Thread(target=drain, args=(app,))
+            zombie = threading.Thread(target=drain, args=(app,), daemon=True)
             zombie.start()
             assert asleep.wait(20)
             wait_until(lambda: any(seen.held for seen in app.workers()))
@@ -183,3 +185,4 @@ def test_a_zombie_that_wakes_up_about_to_write_does_not_undo_a_newer_attempt(app
 
         assert (root / "f").read_text() == "even newer"
         assert [path.name for path in root.iterdir()] == ["f"]
+    print(f"{ZOMBIES:,} zombies")

@@ -280,7 +280,10 @@ def test_a_hostile_program_is_stopped_and_leaves_nothing(
 ) -> None:
     script = [str(CHILDREN / "hostile.py"), program]
 
-    answer = world.run(workspace, script, env={"MARKER": marker}, timeout=2, grace=0.3, limits=limits)
+    # Only what ends by the clock alone is given little of it: on a busy machine the other limits take their time.
+    timeout = 2 if reasons == {"timeout"} else 60
+
+    answer = world.run(workspace, script, env={"MARKER": marker}, timeout=timeout, grace=0.3, limits=limits)
 
     assert answer.get("reason") in reasons, {**answer, "stdout": ""}
     assert answer["exit_code"] != 0 or program == "daemon"

@@ -1,5 +1,8 @@
 """Control groups, version 2, where this process may make them: memory and process counts of a whole tree.
 
+Version 1 is not used: it is on its way out, has a tree for each controller and no way to kill a group in one stroke.
+On machines that still have it the rlimits hold, and the keeper watches the tree's memory.
+
 A group is named for the worker that made it, `tenure-<pid>-<random>`. A worker that is killed leaves it empty
 behind, since its children die with it; the next one to come along removes it.
 """
@@ -65,6 +68,18 @@ def powers(parent: Path | None = None) -> frozenset[str]:
     return group.powers
 
 
+def why_not(offered: frozenset[str]) -> str:
+    """Why no group here bounds memory and process counts, and what bounds them instead; for people."""
+    lacking = [name for name in (MEMORY, PIDS) if name not in offered]
+    if not offered:
+        why = "no version 2 group may be made here"
+    elif (taken := _taken_by_version_1(lacking)) != []:
+        why = f"version 1 has taken the controllers {' and '.join(taken)}, and only version 2 is used"
+    else:
+        why = f"the groups that may be made here have no {' and no '.join(lacking)}"
+    return f"{why}; rlimits bound each process and the count of them, and the tree's memory is watched instead"
+
+
 def create(parent: Path | None = None) -> Cgroup | None:
     """Make a group beneath `parent`, by default beneath our own; None where that is not allowed."""
     made = [group for home in ([parent] if parent else _homes()) if (group := _create(home))]
@@ -97,6 +112,16 @@ def _homes() -> list[Path]:
         return []
     home = mount / own.lstrip("/")
     return [home] if home == mount else [home, home.parent]
+
+
+def _taken_by_version_1(names: list[str]) -> list[str]:
+    """Those that are bound to a hierarchy of version 1, which the kernel numbers; version 2 is number 0."""
+    try:
+        rows = [line.split() for line in Path("/proc/cgroups").read_text().splitlines()[1:]]
+    except OSError:
+        return []
+    bound = {words[0] for words in rows if words[1] != "0"}
+    return [name for name in names if name in bound]
 
 
 def _sweep(home: Path) -> None:

@@ -35,7 +35,8 @@ Network = Literal["none", "host"]
 NOBODY = 65534
 CHILD = Path(__file__).with_name("sandbox_child.py")
 
-# Programs, their libraries, certificates and the few tables that libc reads; missing ones are left out.
+# Programs, their libraries, certificates and the few tables that libc reads; missing ones are left out. Not /opt: what
+# people install there they also configure there, and some of it holds passwords. A tool from there names its folder.
 READABLE = (
     "/usr",
     "/bin",
@@ -43,7 +44,6 @@ READABLE = (
     "/lib",
     "/lib32",
     "/lib64",
-    "/opt",
     "/etc/alternatives",
     "/etc/ca-certificates",
     "/etc/ssl",
@@ -193,7 +193,7 @@ def _offers(cgroup_parent: Path | None) -> SandboxOffer:
         missing["seccomp"] = "the kernel takes no filters, or the machine is neither x86_64 nor aarch64"
     powers = cgroup.powers(cgroup_parent)
     if not {cgroup.MEMORY, cgroup.PIDS} <= powers:
-        missing["cgroup"] = "no version 2 group with memory and pids may be made here"
+        missing["cgroup"] = cgroup.why_not(powers)
     every: tuple[Layer, ...] = ("namespaces", "landlock", "seccomp", "cgroup")
     layers = frozenset(layer for layer in every if layer not in missing)
     return SandboxOffer(layers, abi, bool(trial.get("proc")), powers, missing)
