@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
-FOLDER: Final = files("tenure.store.sqlite") / "sql"
+FOLDER: Final = Path(__file__).parent / "sql"
 
 
 @cache

@@ -6,12 +6,10 @@ all its rows are fetched before it ends, and lists have limits.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tenure.model.clock import Clock
 from tenure.store.sqlite import place
@@ -19,6 +17,9 @@ from tenure.store.sqlite.connect import open_reader
 from tenure.store.sqlite.errors import is_broken, translate
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 MAX_READERS: Final = 4
 
@@ -49,8 +50,12 @@ class Readers:
 
     async def acall(self, act: Callable[[Transaction, Any], Any], request: Any, clock: Clock) -> Any:
         """The same in a thread."""
+        import asyncio  # late: a command that is over in a moment would wait for it
+
         with self._mutex:
             if self._pool is None:
+                from concurrent.futures import ThreadPoolExecutor
+
                 self._pool = ThreadPoolExecutor(MAX_READERS, thread_name_prefix="tenure-sqlite-reader")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.call, act, request, clock)
 

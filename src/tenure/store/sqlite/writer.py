@@ -25,7 +25,6 @@ What holds:
 
 from __future__ import annotations
 
-import asyncio
 import random
 import sqlite3
 import threading
@@ -33,7 +32,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tenure.errors import Corrupt, StoreBusy, StoreUnavailable
 from tenure.model.clock import Clock
@@ -44,6 +43,9 @@ from tenure.store.sqlite.errors import busy, is_broken, is_busy, translate
 from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction
+
+if TYPE_CHECKING:
+    import asyncio
 
 Act = Callable[[Transaction, Any], Any]
 
@@ -128,6 +130,8 @@ class Writer:
 
     async def acall(self, act: Act, request: Any, clock: Clock) -> Any:
         """The same for a caller on an event loop, which goes on meanwhile."""
+        import asyncio  # late: whoever is on a loop has it, and a command that is over in a moment never needs it
+
         item = _Request(act, request, clock)
         item.loop = asyncio.get_running_loop()
         item.future = item.loop.create_future()
