@@ -118,7 +118,7 @@ def test_json_has_exactly_the_shape_that_is_written_down(cli: Cli, busy: dict[st
 
 def test_every_shape_is_looked_at() -> None:
     looked = {path for path in SHAPES for look in LOOKS if f"{look} ".startswith(f"{path} ")}
-    elsewhere = {"claim", "tail", "jobs logs", "worker", "demo"}  # below, and among the processes
+    elsewhere = {"claim", "tail", "jobs logs", "worker", "demo", "bench"}  # below, and among the processes
     others = {path for path in SHAPES if path.split()[0] in {"reconcile", "profile"}}  # beside what they are about
 
     assert set(SHAPES) - looked <= elsewhere | others

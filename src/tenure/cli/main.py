@@ -58,6 +58,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "gates": ("gates", "List, open and close the switches that stop all work."),
         "schedules": ("schedules", "List, run and pause schedules."),
         "profile": ("profile", "List, show and install profiles: another queue's words over the same jobs."),
+        "bench": ("bench", "Measure this database: enqueue, drain, wake-up, beside the bare engine."),
         "doctor": ("doctor", "Check the installation, and say how to fix what is wrong."),
         "migrate": ("upkeep", "Bring the database's schema up to this version."),
         "prune": ("upkeep", "Clean up what ended long ago."),

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tenure.cli import answers
+from tenure.cli.bench_rounds import Benched
 from tenure.cli.demo import Shown
 from tenure.cli.main import COMMANDS, EXIT_CODES, SECTIONS, find_command
 from tenure.cli.reconcile import Reconciled
@@ -27,6 +28,7 @@ WIDTH = 100
 
 SHAPES: Mapping[str, type] = {
     "demo": Shown,
+    "bench": Benched,
     "worker": WorkerStats,
     "enqueue": answers.EnqueuedJobs,
     "claim": answers.Grants,

@@ -26,6 +26,7 @@ from tenure.store.base import (
     StoreStats,
     Subscription,
 )
+from tenure.store.measuring import DropQueue, Measure
 from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.postgres import migrate as migrations
 from tenure.store.postgres import moves, operating, profiles, reading, scheduling, summary
@@ -48,6 +49,8 @@ _CALLS: dict[type[Any], Call] = {
     **summary.CALLS,
     **profiles.CALLS,
 }
+_APART = (Inspect, Measure, DropQueue)
+"""Answered on a connection of their own, with the rights of whoever opened the store."""
 _TRIES = 6
 
 
@@ -77,8 +80,8 @@ class PostgresStore:
             return cast(
                 T, self._exchange(request, lambda argument: self._run("exchange", (argument,), self._pool, tries=1))
             )
-        if type(request) is Inspect:
-            return cast(T, summary.inspect(self.url, lambda: self._run("newest", (), self._pool)))
+        if type(request) in _APART:
+            return cast(T, self._apart(request))
         call = _call_for(request)
         pool = self._pulse if type(request) is Heartbeat else self._pool
         answer = self._run(call.function, (call.encode(request),), pool)
@@ -91,7 +94,7 @@ class PostgresStore:
             return cast(T, await self._gather.aenqueue(request))
         if isinstance(request, (Exchange, Claim)):
             return cast(T, await self._aexchange(request))
-        if type(request) is Inspect:
+        if type(request) in _APART:
             return cast(T, await asyncio.get_running_loop().run_in_executor(None, self.do, cast(Any, request)))
         call = _call_for(request)
         pool = self._pulse if type(request) is Heartbeat else self._pool
@@ -155,6 +158,15 @@ class PostgresStore:
     async def aclose(self) -> None:
         """The same; closing sockets does not block for long, but the listener's thread is joined elsewhere."""
         await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    def _apart(self, request: Any) -> Any:
+        from tenure.store.postgres import measuring
+
+        if isinstance(request, Measure):
+            return measuring.measure(self.url, request)
+        if isinstance(request, DropQueue):
+            return measuring.drop_queue(self.url, request)
+        return summary.inspect(self.url, lambda: self._run("newest", (), self._pool))
 
     def _connect(self) -> Link:
         with driver_errors(self.url):

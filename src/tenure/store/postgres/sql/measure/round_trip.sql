@@ -1,0 +1,2 @@
+-- round_trip: there and back.
+SELECT 1;

@@ -1,0 +1,2 @@
+-- bare_read: a statement that reads nothing.
+SELECT 1;

@@ -1,0 +1,2 @@
+-- drop_metrics: what was counted of a queue.
+DELETE FROM tenure_metric WHERE queue = :name;
