@@ -15,41 +15,57 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import environment, machine
+from benchmarks import environment, keeping, machine, plan
 from benchmarks.catalogue import CONTENDERS, ROOT, Contender
 from benchmarks.errors import BenchError
 from benchmarks.figures import Figures
-from benchmarks.report import ENGINE_NAMES, MARKS, Results, lines, show, show_spread, to_json, verdicts, write_page
+from benchmarks.report import (
+    ENGINE_NAMES,
+    MARKS,
+    Results,
+    lines,
+    plain,
+    show,
+    show_spread,
+    to_json,
+    verdicts,
+    write_page,
+)
 from benchmarks.run import TIMES_UP, Engines, Sample, Task, measure_all, rounds_of
 from benchmarks.workloads import ALIASES, WORKLOADS, Size, Workload
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-QUICK_SECONDS = 165.0
+QUICK_SECONDS = 160.0
 QUICK_REDIS = {"W3t", "W4"}
+SAVED = ROOT / ".bench" / "last.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run; gives the exit code: 0 done, 1 nothing could be measured, 2 the command makes no sense."""
+    """Run; gives the exit code: 0 done, 1 nothing was measured, 2 the command makes no sense, 130 cut short."""
     options = _options(argv)
     try:
         results = _run(options)
     except BenchError as exc:
         print(f"benchmarks: {exc}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("benchmarks: stopped before anything was measured.", file=sys.stderr)
+        return 130
     _print(results)
-    if options.json:
-        options.json.write_text(to_json(results), encoding="utf-8")
     if options.page:
         write_page(results, options.page)
         print(f"Wrote {options.page}.", file=sys.stderr)
+    if results.is_cut_short:
+        print(f"benchmarks: cut short. Go on with --resume --json {options.json}.", file=sys.stderr)
+        return 130
     return 0 if any(sample.metrics for sample in results.samples) else 1
 
 
@@ -61,17 +77,32 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="few jobs, the leading peers only, at most three minutes")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds in turns (3; 2 with --quick)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample as JSON")
+    parser.add_argument(
+        "--minutes", type=float, metavar="N", help="spread the rounds over this time, by what they took before"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", default=SAVED, help="save every sample as it comes (.bench/last.json)"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from what --json has, and measure only what is missing"
+    )
     parser.add_argument(
         "--page", type=Path, metavar="FILE", help="write the page, plots beside it (docs/benchmarks.md)"
     )
     parser.add_argument("--postgres", metavar="URL", help="use this server instead of a throw-away one")
     parser.add_argument("--scratch", type=Path, metavar="FOLDER", help="where databases live while the run lasts")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, metavar="X", help="multiply all numbers of jobs: 0.05 tries the workloads"
+    )
     parser.add_argument("--reinstall", action="store_true", help="install the peers again")
     parser.add_argument("--list", action="store_true", help="list workloads and contenders, and measure nothing")
     options = parser.parse_args(argv)
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if options.minutes is not None and options.minutes <= 0:
+        parser.error("--minutes must be more than 0")
+    if not 0 < options.scale <= 1:
+        parser.error("--scale must be more than 0, and at most 1")
     if options.list:
         _list()
         raise SystemExit(0)
@@ -81,36 +112,81 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 def _run(options: argparse.Namespace) -> Results:
     cells = _cells(options.only)
     chosen = _contenders(options.peers, quick=options.quick)
-    packages = environment.ensure(lambda text: print(f"benchmarks: {text}", file=sys.stderr), again=options.reinstall)
+    earlier = keeping.Earlier()
+    if options.resume:
+        earlier = keeping.read(options.json, is_quick=options.quick, scale=options.scale)
+    packages = environment.ensure(_say, again=options.reinstall)
     reasons = {c.name: environment.missing(c, packages) for c in chosen}
     absent = {name: reason for name, reason in reasons.items() if reason}
-    tasks = _tasks(cells, [c for c in chosen if c.name not in absent], quick=options.quick)
+    tasks = _tasks(cells, [c for c in chosen if c.name not in absent], quick=options.quick, scale=options.scale)
     if not tasks:
         why = "".join(f"\n  {name}: {reason}" for name, reason in absent.items())
         raise BenchError(f"Nothing is left to measure. Look at --only and --peers with --list.{why}")
-    rounds = options.rounds or (2 if options.quick else 3)
-    with _scratch(options.scratch) as scratch, Engines(scratch, options.postgres) as engines:
-        samples = _measure(tasks, rounds, engines, seconds=QUICK_SECONDS if options.quick else None)
-        found = {name: f"{s.version}: {s.settings}" for name, s in engines.running.items()}
-    return Results(
-        made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        command=_command(options),
-        rounds=rounds,
-        is_quick=options.quick,
-        machine=machine.describe(),
-        servers=found,
-        absent=absent,
-        packages=packages,
-        samples=samples,
-    )
+    estimates, stop = plan.Estimates(), keeping.Stop()
+    todo = _todo(tasks, options, estimates, {sample.key for sample in earlier.samples})
+    samples = list(earlier.samples)
+    with keeping.only_run(), _scratch(options.scratch) as scratch, Engines(scratch, options.postgres) as engines:
+
+        def found() -> Results:
+            return Results(
+                made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+                command=" ; ".join(dict.fromkeys(filter(None, [earlier.command, _command(options)]))),
+                rounds=1 + max((sample.round for sample in samples), default=0),
+                is_quick=options.quick,
+                machine=machine.describe(),
+                servers=earlier.servers | {name: f"{s.version}: {s.settings}" for name, s in engines.running.items()},
+                absent=absent,
+                packages=packages,
+                samples=samples,
+                scale=options.scale,
+                is_cut_short=stop.is_asked,
+            )
+
+        def keep(task: Task, sample: Sample) -> None:
+            samples.append(sample)
+            estimates.learn(task, sample)
+            estimates.save()
+            keeping.write(options.json, to_json(found()))
+
+        budget = QUICK_SECONDS if options.quick else options.minutes * 60 if options.minutes else None
+        with stop.listening():
+            _measure(todo, engines, keep, stop, seconds=budget, broken=[s for s in earlier.samples if s.problem])
+        keeping.write(options.json, to_json(found()))
+        return found()
+
+
+def _todo(
+    tasks: Sequence[Task], options: argparse.Namespace, estimates: plan.Estimates, done: set[tuple[str, str, str, int]]
+) -> list[tuple[int, Task]]:
+    """Give what is to be measured, and say how long it will take."""
+    rounds: int | Mapping[str, int] = options.rounds or (2 if options.quick else 3)
+    if options.minutes:
+        rounds = plan.spread(tasks, options.minutes, estimates, options.rounds or plan.MOST_ROUNDS)
+        left_out = [group for group, number in rounds.items() if not number]
+        if left_out:
+            _say(f"{options.minutes:g} minutes are too few for {', '.join(left_out)}")
+    todo = [
+        (number, task)
+        for number, task in rounds_of(tasks, rounds)
+        if (task.workload.name, task.engine, task.contender.name, number) not in done
+    ]
+    seconds = plan.total(todo, estimates)
+    limit = ", but three at most" if options.quick else ""
+    _say(f"{len(todo)} measurements, about {seconds / 60:.0f} minutes{limit}; Ctrl-C keeps what there is")
+    return todo
+
+
+def _say(text: str) -> None:
+    print(f"benchmarks: {text}", file=sys.stderr)
 
 
 def _command(options: argparse.Namespace) -> str:
     """Give the command for the page: what was measured, without anybody's paths or passwords."""
     parts = ["python", "-m", "benchmarks", *(["--quick"] if options.quick else [])]
-    for name in ("only", "peers", "rounds"):
+    for name in ("only", "peers", "rounds", "minutes", "scale"):
         value = getattr(options, name)
-        parts += [] if value is None else [f"--{name}", str(value)]
+        if value is not None and (name, value) != ("scale", 1.0):
+            parts += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
     return shlex.join(parts)
 
 
@@ -142,7 +218,9 @@ def _contenders(peers: str | None, *, quick: bool) -> list[Contender]:
     return [c for c in CONTENDERS.values() if c.name in names or c.role != "peer"]
 
 
-def _tasks(cells: Sequence[tuple[Workload, str]], contenders: Sequence[Contender], *, quick: bool) -> list[Task]:
+def _tasks(
+    cells: Sequence[tuple[Workload, str]], contenders: Sequence[Contender], *, quick: bool, scale: float = 1.0
+) -> list[Task]:
     tasks = []
     for workload, engine in cells:
         size = workload.quick if quick else workload.full
@@ -151,8 +229,17 @@ def _tasks(cells: Sequence[tuple[Workload, str]], contenders: Sequence[Contender
         for contender in contenders:
             if engine in contender.engines and workload.name in contender.workloads:
                 jobs = min(size.jobs, contender.jobs_for(workload.name, size.jobs, quick=quick))
-                tasks.append(Task(workload, engine, contender, Size(jobs, size.backlog, size.clients)))
+                tasks.append(Task(workload, engine, contender, _scaled(size, jobs, scale)))
     return tasks
+
+
+def _scaled(size: Size, jobs: int, scale: float) -> Size:
+    """Multiply; a drain needs more than a worker takes at once, and a backlog more than the drain."""
+    if scale == 1:
+        return Size(jobs, size.backlog, size.clients)
+    few = max(min(jobs, 60), int(jobs * scale))
+    backlog = max(20 * few, int(size.backlog * scale)) if size.backlog else 0
+    return Size(few, backlog, max(2, int(size.clients * scale)) if size.clients else 0)
 
 
 @contextmanager
@@ -170,26 +257,42 @@ def _scratch(given: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _measure(tasks: Sequence[Task], rounds: int, engines: Engines, *, seconds: float | None) -> list[Sample]:
-    """Measure behind a progress bar on stderr."""
+def _measure(
+    todo: Sequence[tuple[int, Task]],
+    engines: Engines,
+    keep: Callable[[Task, Sample], None],
+    stop: keeping.Stop,
+    *,
+    seconds: float | None,
+    broken: Sequence[Sample],
+) -> None:
+    """Measure behind a progress bar on stderr; where that is no terminal, a line tells of each measurement."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    total = sum(1 for _ in rounds_of(tasks, rounds))
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
+    by_name = {(t.workload.name, t.engine, t.contender.name): t for _, t in todo}
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        row = bar.add_task("", total=total)
-        begun = False
+        row = bar.add_task("", total=len(todo))
 
-        def progress(label: str) -> None:
-            nonlocal begun
-            bar.update(row, description=label, advance=1 if begun else 0)
-            begun = True
+        def done(sample: Sample) -> None:
+            task = by_name[sample.key[:3]]
+            keep(task, sample)
+            bar.advance(row)
+            if not console.is_terminal:
+                _say(_told(task, sample))
 
-        samples = measure_all(tasks, rounds, engines, seconds=seconds, progress=progress)
-        bar.update(row, description="done", completed=total)
-    return samples
+        def begin(label: str) -> None:
+            bar.update(row, description=label)
+
+        measure_all(todo, engines, seconds=seconds, broken=broken, progress=begin, keep=done, is_stopped=stop)
+
+
+def _told(task: Task, sample: Sample) -> str:
+    main = task.workload.main
+    figure = f"{plain(sample.metrics[main.key], main.unit)} {main.unit}" if sample.metrics else sample.problem
+    return f"{task.label} round {sample.round + 1}: {figure} ({sample.seconds:.1f} s)"
 
 
 def _print(results: Results) -> None:
@@ -205,9 +308,9 @@ def _print(results: Results) -> None:
         if verdict.status != "not measured":
             goal = verdict.goal
             mark = f"{MARKS[verdict.status]} {show(verdict.figure)}"
-            console.print(f"{goal.workload:>9} {ENGINE_NAMES[goal.engine]:<11} {goal.text:<45} {mark}")
+            console.print(f"{goal.workload:>9} {ENGINE_NAMES[goal.engine]:<11} {goal.text:<45} {mark}", soft_wrap=True)
     for text in _missing(results, figures):
-        console.print(text)
+        console.print(text, soft_wrap=True)
 
 
 def _print_table(console: Console, figures: Figures, workload: Workload, engine: str) -> None:

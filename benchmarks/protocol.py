@@ -15,7 +15,9 @@ the side looked into the store afterwards and found every job in the right state
 throws away an answer without it. `unsupported` says that the peer has no such feature, which is no failure.
 
 Request fields: `do`, `engine` (postgres, sqlite, redis), `url`, `folder` (an empty scratch folder on the disk of the
-database), `jobs`, `backlog` (rows put there beforehand: W5, W5d, W6, W10), `clients` (W1c, W8, W9).
+database), `jobs`, `backlog` (rows put there beforehand: W5, W5d, W6, W10), `clients` (W1c, W8, W9), `earlier`: not
+null if the store is the one of an earlier round (W5, W5d, W6: a million rows are filled in once), with the `values`
+that were found then. Rows that the rounds before took away or left behind are few beside them.
 
 What each workload asks of a side
 ---------------------------------
@@ -78,6 +80,7 @@ class Request:
     jobs: int = 0
     backlog: int = 0
     clients: int = 0
+    earlier: Mapping[str, float] | None = None
 
     @classmethod
     def from_line(cls, line: str) -> Request:

@@ -12,7 +12,7 @@ from benchmarks.catalogue import CONTENDERS
 from benchmarks.environment import Package
 from benchmarks.figures import Figure, Figures
 from benchmarks.goals import GOALS, OWN, Verdict, judge
-from benchmarks.run import Sample
+from benchmarks.run import TIMES_UP, Sample
 from benchmarks.workloads import WORKLOADS, Metric, Workload
 
 ENGINE_NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "redis": "Redis"}
@@ -22,6 +22,7 @@ litequeue run SQLite with synchronous=NORMAL, so a power cut may take the last c
 handler in these runs: a plain claim/acknowledge loop without time-outs, retries or leases. pg-boss calls its handler
 once per batch and completes the batch as one. Redis may lose the last second. graphile-worker, pgqueuer, honker and
 huey delete finished jobs. Tenure keeps every job, fences every write by a token and syncs every commit."""
+SAMPLES = "figures.json"
 MARKS = {"reached": "✓ reached", "not reached": "✗ not reached", "not measured": "– not measured"}
 
 
@@ -39,6 +40,10 @@ class Results:
     """Contenders that could not take part, with the reason."""
     packages: Mapping[str, Package]
     samples: Sequence[Sample]
+    scale: float = 1.0
+    """Other than 1: all numbers of jobs were multiplied by it, to try the workloads out."""
+    is_cut_short: bool = False
+    """A signal ended the run before all was measured."""
 
 
 def to_json(results: Results) -> str:
@@ -49,6 +54,8 @@ def to_json(results: Results) -> str:
         "command": results.command,
         "rounds": results.rounds,
         "quick": results.is_quick,
+        "scale": results.scale,
+        "cut_short": results.is_cut_short,
         "machine": dict(results.machine),
         "calm_ms": figures.calm_ms,
         "servers": dict(results.servers),
@@ -123,7 +130,7 @@ def plain(value: float, unit: str = "") -> str:
 
 
 def write_page(results: Results, page: Path) -> None:
-    """Write the page and its plots beside it."""
+    """Write the page, and its plots and samples into the folder of its name: `x.md` and `x/`."""
     figures = Figures(results.samples)
     plots = page.parent / page.stem
     plots.mkdir(parents=True, exist_ok=True)
@@ -133,6 +140,8 @@ def write_page(results: Results, page: Path) -> None:
     cells = [(workload, engine) for workload in WORKLOADS.values() for engine in figures.engines(workload.name)]
     sections.extend(_section(figures, workload, engine, plots) for workload, engine in cells)
     sections.append(_contenders(results))
+    (plots / SAMPLES).write_text(to_json(results), encoding="utf-8")
+    sections.append(f"Every sample, with the figures drawn from it: [{plots.name}/{SAMPLES}]({plots.name}/{SAMPLES}).")
     page.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
 
 
@@ -140,13 +149,13 @@ def _head(results: Results, figures: Figures) -> str:
     machine = ", ".join(f"{name} {value}" for name, value in results.machine.items())
     server_lines = "\n".join(f"- {ENGINE_NAMES[name]} {text}" for name, text in results.servers.items())
     calm = f"Calibration at its best: {figures.calm_ms:.0f} ms, one synced write {figures.calm_sync_us:.0f} µs."
-    quick = "\n**Made by a quick run with few jobs: it shows that all works; its figures are coarse.**\n"
+    notes = "".join(f"\n> {note}\n" for note in _notes(results, figures))
     return f"""<!-- Made by `{results.command}`; do not edit. -->
 # Benchmarks
 
 Tenure beside other job queues and beside the bare engines, measured in one run. Run it yourself: `make bench`, or
 `make bench ARGS=--quick` for three minutes.
-{quick if results.is_quick else ""}
+{notes}
 {results.made_at}, {results.rounds} rounds in turns. Machine: {machine}. {calm}
 
 {server_lines}
@@ -159,6 +168,30 @@ in the right state and number, and each handler ran once; a measurement that fai
 
 A drain is timed from the first handler start until the store has acknowledged every job. Payloads are about 200 bytes.
 *Bare* lines are the engine alone, the same few statements in a tight loop: the ceiling."""
+
+
+def _notes(results: Results, figures: Figures) -> Iterator[str]:
+    """Say what a reader must not take from this page, because the run left it out."""
+    if results.is_quick:
+        yield "**A quick run** with few jobs: it shows that all works; its figures are coarse."
+    if results.scale != 1:
+        yield f"**A trial**: all numbers of jobs were multiplied by {results.scale:g}. Its figures mean nothing."
+    if results.is_cut_short:
+        yield "**Cut short**: the run was ended before all was measured. Some figures rest on fewer rounds."
+    measured = {sample.contender for sample in results.samples if sample.metrics}
+    peers = [name for name, c in CONTENDERS.items() if c.role == "peer" and name not in measured]
+    if peers:
+        yield (
+            f"**Not in this run:** {', '.join(peers)}. «Best peer» means the best of those that were measured in the "
+            "same table."
+        )
+    asked = [w.name for w in WORKLOADS.values() if not any(s.metrics for s in results.samples if s.workload == w.name)]
+    if asked:
+        yield f"**Workloads not in this run:** {', '.join(asked)}."
+    problems = {key: text for key, text in figures.problems().items() if text != TIMES_UP}
+    if problems:
+        cells = ", ".join(f"{w} {ENGINE_NAMES[e]} {name}" for w, e, name in problems)
+        yield f"**Without a figure** (the tables say why): {cells}."
 
 
 def _goals(judged: Sequence[Verdict]) -> str:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,9 @@ from benchmarks.protocol import Answer, Request
 from benchmarks.workloads import Size, Workload
 
 TIMES_UP = "not begun: the time was up"
+STOPPED = "stopped by a signal"
 LAST_SECONDS = 10.0
+LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,14 @@ class Task:
     size: Size
 
     @property
+    def group(self) -> str:
+        """Whose figures are compared with each other: they get the same rounds, in turns."""
+        return f"{self.workload.name} {self.engine}"
+
+    @property
     def label(self) -> str:
         """How the progress bar names it."""
-        return f"{self.workload.name} {self.engine} {self.contender.name}"
+        return f"{self.group} {self.contender.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,13 @@ class Sample:
     unsupported: bool = False
     version: str = ""
     settings: str = ""
+    seconds: float = 0.0
+    """What the whole measurement took, with its preparations: the next run's estimate."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """Which measurement this is."""
+        return self.workload, self.engine, self.contender, self.round
 
 
 @dataclass(slots=True)
@@ -70,6 +84,9 @@ class Engines:
     given_postgres: str | None = None
     running: dict[str, servers.Server] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    found: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    """Stores that were filled for an earlier round and are kept for the next: what was found then, by task."""
+    _kept: dict[str, str] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
@@ -95,11 +112,17 @@ class Engines:
             self.missing[engine] = str(exc)
 
     @contextmanager
-    def fresh(self, engine: str, folder: Path) -> Iterator[str]:
-        """Give the URL of an empty store for one measurement."""
-        if engine == "sqlite":
+    def store_for(self, task: Task, folder: Path) -> Iterator[str]:
+        """Give the URL of an empty store for one measurement, or of the one that an earlier round has filled."""
+        if task.workload.is_shared:
+            if task.label not in self._kept:
+                self._kept[task.label] = self._keep(task)
+            if task.engine == "postgres":
+                servers.settle(self.running["postgres"])
+            yield self._kept[task.label]
+        elif task.engine == "sqlite":
             yield f"sqlite:///{folder / 'jobs.db'}"
-        elif engine == "redis":
+        elif task.engine == "redis":
             yield self.running["redis"].url
         else:
             server = self.running["postgres"]
@@ -107,14 +130,30 @@ class Engines:
                 servers.settle(server)
                 yield url
 
+    def forget(self, task: Task) -> None:
+        """Never use a store again in which something went wrong."""
+        self._kept.pop(task.label, None)
+        self.found.pop(task.label, None)
 
-def rounds_of(tasks: Sequence[Task], rounds: int) -> Iterator[tuple[int, Task]]:
-    """Give the measurements in their order."""
-    for number in range(rounds):
+    def _keep(self, task: Task) -> str:
+        number = len(list(self.scratch.glob("kept-*")))
+        folder = self.scratch / f"kept-{number}"
+        folder.mkdir()
+        if task.engine == "sqlite":
+            return f"sqlite:///{folder / 'jobs.db'}"
+        server, name = self.running["postgres"], f"tenure_bench_{os.getpid()}_{number}"
+        return self._stack.enter_context(servers.fresh_database(server, name))
+
+
+def rounds_of(tasks: Sequence[Task], rounds: int | Mapping[str, int]) -> Iterator[tuple[int, Task]]:
+    """Give the measurements in their order; a mapping gives each group its own number of rounds."""
+    most = rounds if isinstance(rounds, int) else max(rounds.values(), default=0)
+    for number in range(most):
         groups: dict[str, list[Task]] = {}
         for task in tasks:
-            if number < task.workload.most_rounds:
-                groups.setdefault(f"{task.workload.name} {task.engine}", []).append(task)
+            wanted = rounds if isinstance(rounds, int) else rounds.get(task.group, 0)
+            if number < min(wanted, task.workload.most_rounds):
+                groups.setdefault(task.group, []).append(task)
         for group in groups.values():
             turn = number % len(group)
             for task in (*group[turn:], *group[:turn]):
@@ -122,66 +161,88 @@ def rounds_of(tasks: Sequence[Task], rounds: int) -> Iterator[tuple[int, Task]]:
 
 
 def measure_all(
-    tasks: Sequence[Task],
-    rounds: int,
+    todo: Sequence[tuple[int, Task]],
     engines: Engines,
     *,
     seconds: float | None = None,
+    broken: Collection[Sample] = (),
     progress: Callable[[str], None] = lambda _: None,
-) -> list[Sample]:
-    """Do all measurements; one that fails is a sample with a problem, never an end of the run."""
+    keep: Callable[[Sample], None] = lambda _: None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Do all measurements and `keep` each; one that fails is a sample with a problem, never an end of the run.
+
+    What failed or is not offered would do so again (`broken` holds what did in an earlier run): the minutes are better
+    spent on the others.
+    """
     deadline = None if seconds is None else time.monotonic() + seconds
-    samples: list[Sample] = []
-    broken: dict[str, Sample] = {}
-    for number, task in rounds_of(tasks, rounds):
+    failed = {(sample.workload, sample.engine, sample.contender): sample for sample in broken}
+    for number, task in todo:
+        if is_stopped():
+            return
         progress(task.label)
+        earlier = failed.get((task.workload.name, task.engine, task.contender.name))
         if deadline is not None and time.monotonic() > deadline:
-            samples.append(_without(task, number, TIMES_UP))
-        elif task.label in broken:
-            # What failed or is not offered would do so again; the minutes are better spent on the others.
-            samples.append(_without(task, number, broken[task.label].problem, broken[task.label].unsupported))
+            keep(without(task, number, TIMES_UP))
+        elif earlier is not None:
+            keep(without(task, number, earlier.problem, earlier.unsupported))
         else:
             left = None if deadline is None else deadline - time.monotonic()
-            sample = measure(task, number, engines, left)
-            samples.append(sample)
+            sample = measure(task, number, engines, left, is_stopped)
+            if is_stopped() and sample.problem:
+                return
             if sample.problem:
-                broken[task.label] = sample
-    return samples
+                failed[sample.key[:3]] = sample
+            keep(sample)
 
 
-def measure(task: Task, number: int, engines: Engines, left: float | None = None) -> Sample:
-    """Do one measurement in a fresh process with a fresh store; gives up soon after the time `left` is over."""
+def measure(
+    task: Task,
+    number: int,
+    engines: Engines,
+    left: float | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Sample:
+    """Do one measurement in a process of its own; gives up soon after the time `left` is over."""
+    begun = time.monotonic()
     seconds = task.workload.seconds if left is None else min(task.workload.seconds, left + LAST_SECONDS)
     engines.start(task.engine)
     if task.engine in engines.missing:
-        return _without(task, number, engines.missing[task.engine])
+        return without(task, number, engines.missing[task.engine])
     folder = engines.scratch / "measurement"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    size = task.size
     try:
-        with engines.fresh(task.engine, folder) as url:
+        with engines.store_for(task, folder) as url:
             request = Request(
-                task.workload.name, task.engine, url, str(folder), task.size.jobs, task.size.backlog, task.size.clients
+                task.workload.name,
+                task.engine,
+                url,
+                str(folder),
+                size.jobs,
+                size.backlog,
+                size.clients,
+                engines.found.get(task.label),
             )
             sync = machine.sync_us(engines.scratch)
             before = machine.calibrate()
-            hello, answer = ask(task.contender, request, seconds, engines.scratch / "side.log")
+            hello, answer = ask(task.contender, request, seconds, engines.scratch / "side.log", is_stopped)
             after = machine.calibrate()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    metrics = _metrics(task.workload, answer)
-    problem = answer.error
-    if answer.ok and not answer.checked:
-        problem = "the side did not check what it left in the store, so its figure is thrown away"
-    elif answer.ok and not metrics:
-        problem = "the side gave no figure"
+    metrics, problem = _judged(task.workload, answer)
+    if problem:
+        engines.forget(task)
+    elif task.workload.is_shared:
+        engines.found.setdefault(task.label, answer.values)
     return Sample(
         task.workload.name,
         task.engine,
         task.contender.name,
         number,
-        answer.jobs or task.size.jobs,
-        {} if problem else metrics,
+        answer.jobs or size.jobs,
+        metrics,
         before,
         after,
         sync,
@@ -189,14 +250,20 @@ def measure(task: Task, number: int, engines: Engines, left: float | None = None
         answer.unsupported,
         hello.version,
         hello.settings,
+        time.monotonic() - begun,
     )
 
 
-def ask(contender: Contender, request: Request, seconds: float, log: Path) -> tuple[Answer, Answer]:
+def ask(
+    contender: Contender,
+    request: Request,
+    seconds: float,
+    log: Path,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> tuple[Answer, Answer]:
     """Start a side, put a request to it and end it with all that it started."""
     python = sys.executable if contender.role == "tenure" else str(environment.PYTHON)
     command = [python, "-m", contender.module, *contender.args]
-    lines = Request("hello").to_line() + request.to_line()
     with log.open("wb") as errors:
         process = subprocess.Popen(
             command,
@@ -210,17 +277,29 @@ def ask(contender: Contender, request: Request, seconds: float, log: Path) -> tu
         )
     nobody = Answer(ok=False)
     try:
-        output, _ = process.communicate(lines, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return nobody, Answer(ok=False, error=f"no answer within {seconds:.0f} s")
+        output = _talk(process, Request("hello").to_line() + request.to_line(), seconds, is_stopped)
     finally:
         _end_group(process)
+    if output is None:
+        return nobody, Answer(ok=False, error=STOPPED if is_stopped() else f"no answer within {seconds:.0f} s")
     answers = output.splitlines()
     try:
         return Answer.from_line(answers[0]), Answer.from_line(answers[1])
     except (IndexError, ValueError):
         said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return nobody, Answer(ok=False, error=f"the side ended without an answer: {' '.join(said[-2:])[-300:]}")
+
+
+def _talk(process: subprocess.Popen[str], lines: str, seconds: float, is_stopped: Callable[[], bool]) -> str | None:
+    """Give what the side says, or nothing if it is late or the run was stopped."""
+    deadline = time.monotonic() + seconds
+    said: str | None = lines
+    while time.monotonic() < deadline and not is_stopped():
+        try:
+            return process.communicate(said, timeout=LOOK_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            said = None  # it has been given; a second try only listens on
+    return None
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
@@ -230,14 +309,19 @@ def _end_group(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def _metrics(workload: Workload, answer: Answer) -> dict[str, float]:
+def _judged(workload: Workload, answer: Answer) -> tuple[dict[str, float], str]:
+    """Give the figures of an answer, or why there are none."""
     if not answer.ok:
-        return {}
+        return {}, answer.error or "the side gave no reason"
+    if not answer.checked:
+        return {}, "the side did not check what it left in the store, so its figure is thrown away"
     found = {metric.key: metric.derive(answer) for metric in workload.metrics}
-    return {key: value for key, value in found.items() if value is not None}
+    metrics = {key: value for key, value in found.items() if value is not None}
+    return metrics, "" if metrics else "the side gave no figure"
 
 
-def _without(task: Task, number: int, problem: str, unsupported: bool = False) -> Sample:
+def without(task: Task, number: int, problem: str, unsupported: bool = False) -> Sample:
+    """Give a sample that has no figure, and why."""
     return Sample(
         task.workload.name, task.engine, task.contender.name, number, task.size.jobs, {}, 0, 0, 0, problem, unsupported
     )

@@ -26,7 +26,7 @@ POSTGRES_SETTINGS = {
     "synchronous_commit": "on",
     "shared_buffers": "1GB",
     "max_wal_size": "4GB",
-    "max_connections": "300",
+    "max_connections": "1000",
     "listen_addresses": "127.0.0.1",
 }
 REDIS_SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "bind": "127.0.0.1"}
@@ -201,7 +201,9 @@ def _running(
     command: list[str], log: Path, user: pwd.struct_passwd | None, *, stop: signal.Signals
 ) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **_as(user))
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, **_as(user)
+        )  # of its own session: Ctrl-C is for the run, which ends its servers itself
     try:
         yield process
     finally:

@@ -16,15 +16,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.peers import drain
 from benchmarks.peers.drain import percentile
 from benchmarks.peers.harness import sqlite_path
-from benchmarks.protocol import Answer, CheckFailed, Request, payload
+from benchmarks.protocol import Answer, CheckFailed, Request, Unsupported, payload
 
 if TYPE_CHECKING:
     from benchmarks.tenure_side import TenureSide
 
 SQL = Path(__file__).parent / "sql"
-BULK = 1_000
 PRIORITIES = 50
 
 
@@ -75,17 +75,42 @@ class Counter:
 def fill_history(url: str, jobs: int) -> None:
     """Write finished rows straight into the table."""
     body = json.dumps(payload(0))
+    now = time.time_ns() // 1000 - 3_600_000_000
+    _fill(url, "history", [body, jobs], {"jobs": jobs, "now": now, "payload": body})
+
+
+def fill_backlog(url: str, jobs: int, *, priorities: int = 1, delay: int = 0) -> None:
+    """Write waiting rows straight into the table; `delay` in seconds makes them due later."""
+    now, pad = time.time_ns() // 1000, payload(0)["pad"]
+    named = {"jobs": jobs, "priorities": priorities, "delay": delay * 1_000_000, "now": now, "pad": pad}
+    _fill(url, "backlog", [jobs, priorities, delay], named)
+
+
+def _fill(url: str, name: str, numbered: list[Any], named: Mapping[str, Any]) -> None:
     if url.startswith("sqlite"):
-        text = (SQL / "tenure_history_sqlite.sql").read_text(encoding="utf-8")
+        text = (SQL / f"tenure_{name}_sqlite.sql").read_text(encoding="utf-8")
         with sqlite3.connect(sqlite_path(url)) as connection:
-            connection.execute(text, {"jobs": jobs, "now": time.time_ns() // 1000 - 3_600_000_000, "payload": body})
+            connection.execute(text, named)
         connection.close()
         return
     import psycopg
 
-    text = (SQL / "tenure_history_postgres.sql").read_text(encoding="utf-8")
+    text = (SQL / f"tenure_{name}_postgres.sql").read_text(encoding="utf-8")
     with psycopg.connect(url, autocommit=True) as server:
-        psycopg.RawCursor(server).execute(text.encode(), [body, jobs])
+        psycopg.RawCursor(server).execute(text.encode(), numbered)
+
+
+def check_counts(side: TenureSide, url: str, done: int, left: int = 0) -> None:
+    """Hold the store to what must be in it. What ended a moment ago may still be on its way there.
+
+    Raises:
+        CheckFailed: it is otherwise, for ten seconds.
+    """
+    deadline = time.monotonic() + 10
+    while (found := (side.finished(url), side.unfinished(url))) != (done, left):
+        if time.monotonic() > deadline:
+            raise CheckFailed(f"{found[0]:,} jobs are done and {found[1]:,} left, instead of {done:,} and {left:,}")
+        time.sleep(0.05)
 
 
 def _app(url: str) -> Any:
@@ -138,24 +163,17 @@ def _look() -> Any:
 
 def future_backlog(side: TenureSide, request: Request) -> Answer:
     """W5d: jobs due tomorrow at every priority, beside due ones; and what an idle claim over them touches."""
-    from benchmarks.peers import drain
-
-    side.prepare(request.url)
-    empty = _idle_pages(request.url)
-    _fill_future(request.url, request.backlog)
-    drain._look_after(request)
+    if request.earlier is None:
+        side.prepare(request.url)
+        empty = _idle_pages(request.url)
+        fill_backlog(request.url, request.backlog, priorities=PRIORITIES, delay=86_400)
+    else:
+        empty = request.earlier["idle_pages_empty"]
+    drain.look_after(request)
     idle = _idle_pages(request.url)
-    answer = drain.drain(side, request)
+    answer = drain.drain(side, request, before=side.finished(request.url))
     values = {**answer.values, "idle_pages": idle, "idle_pages_empty": empty}
     return Answer(ok=True, jobs=answer.jobs, seconds=answer.seconds, checked=True, values=values)
-
-
-def _fill_future(url: str, jobs: int) -> None:
-    with _app(url) as app:
-        noop = _noop(app)
-        for begin in range(0, jobs, BULK):
-            numbers = range(begin, min(jobs, begin + BULK))
-            app.enqueue_many(noop.new(payload(i), priority=i % PRIORITIES, delay=86_400) for i in numbers)
 
 
 def _idle_pages(url: str) -> float:
@@ -167,6 +185,7 @@ def _idle_pages(url: str) -> float:
         with _app(url) as app:
             app.now()
             app.do(Claim("idle", ["default"], 100))  # type: ignore[arg-type]
+            _drop_caches(url)
             before = _page_looks()
             app.do(Claim("idle", ["default"], 100))  # type: ignore[arg-type]
             return max(1, _page_looks() - before)
@@ -183,6 +202,13 @@ def _idle_pages(url: str) -> float:
             plan = row[0][0]["Plan"]
             pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
         return float(pages)
+
+
+def _drop_caches(url: str) -> None:
+    """Write from another connection, so that every page which the next claim touches has to be read again."""
+    connection = sqlite3.connect(sqlite_path(url), isolation_level=None, timeout=10)
+    connection.execute((SQL / "tenure_touch_sqlite.sql").read_text(encoding="utf-8"))
+    connection.close()
 
 
 def _page_looks() -> int:
@@ -213,6 +239,7 @@ def idle_workers(side: TenureSide, request: Request) -> Answer:
             returned = time.monotonic_ns()
             delays.append((_started(stamp, i) - returned) / 1e6)
         app.close()
+        check_counts(side, request.url, len(delays))
     finally:
         for process in processes:
             process.terminate()
@@ -233,22 +260,41 @@ def _wait_for_workers(app: Any, number: int) -> None:
 
 def _cpu_share(pids: list[int], url: str, seconds: float = 10.0) -> float:
     """Of one core: the workers' processes and the server's, over a while of doing nothing."""
-    before, begun = _cpu_seconds(pids, url), time.monotonic()
-    time.sleep(seconds)
-    return (_cpu_seconds(pids, url) - before) / (time.monotonic() - begun)
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        server = _parent(connection.info.backend_pid)
+        before, begun = _cpu_seconds(pids, server), time.monotonic()
+        time.sleep(seconds)
+        return (_cpu_seconds(pids, server) - before) / (time.monotonic() - begun)
 
 
-def _cpu_seconds(pids: list[int], url: str) -> float:
+def _parent(backend: int) -> int:
+    """The server's first process, whose children do the work.
+
+    Raises:
+        Unsupported: the server is on another machine.
+    """
+    try:
+        name, rest = Path(f"/proc/{backend}/stat").read_text(encoding="utf-8").rsplit(")", 1)
+    except OSError:
+        name, rest = "", ""
+    if "postgres" not in name:
+        raise Unsupported("the server runs elsewhere, so that its share of a core cannot be seen")
+    return int(rest.split()[1])
+
+
+def _cpu_seconds(pids: list[int], server: int) -> float:
     ticks = os.sysconf("SC_CLK_TCK")
     total = 0.0
-    wanted = set(pids)
+    wanted = {*pids, server}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            name, rest = stat.read_text(encoding="utf-8", errors="replace").rsplit(")", 1)
+            rest = stat.read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1]
         except OSError:
             continue
         fields = rest.split()
-        if int(stat.parent.name) in wanted or ("postgres" in name and url):
+        if int(stat.parent.name) in wanted or int(fields[1]) == server:
             total += (int(fields[11]) + int(fields[12])) / ticks
     return total
 
@@ -282,6 +328,13 @@ def mixed_clients(side: TenureSide, request: Request) -> Answer:
     errors = [error for part in parts for error in part["errors"]]
     for error in errors[:3]:
         sys.stderr.write(f"W9: {error}\n")
+    if not errors:
+        enqueued, settled = (sum(part[name] for part in parts) for name in ("enqueued", "settled"))
+        left, done = side.unfinished(request.url), side.finished(request.url)
+        if (left + done, done) != (enqueued, settled):
+            raise CheckFailed(
+                f"{enqueued:,} jobs were enqueued and {settled:,} settled, but {left:,} are left and {done:,} done"
+            )
     values = {
         "errors": float(len(errors)),
         "deadlocks": float(_deadlocks(request.url)),
@@ -291,7 +344,7 @@ def mixed_clients(side: TenureSide, request: Request) -> Answer:
     return Answer(ok=True, jobs=len(claims), checked=True, values=values)
 
 
-def _mixed(url: str, number: int, turns: int) -> dict[str, list[Any]]:
+def _mixed(url: str, number: int, turns: int) -> dict[str, Any]:
     import tenure
     from tenure.errors import TenureError
 
@@ -299,19 +352,21 @@ def _mixed(url: str, number: int, turns: int) -> dict[str, list[Any]]:
     noop = _noop(app)
     claims: list[float] = []
     errors: list[str] = []
+    enqueued = settled = 0
     for turn in range(turns):
         try:
-            noop.enqueue_many([payload(turn * 10 + k) for k in range(10)])
+            enqueued += len(noop.enqueue_many([payload(turn * 10 + k) for k in range(10)]))
             begun = time.perf_counter()
             grants = app.claim(worker=f"w{number}", queues=["default"], limit=10)
             claims.append(time.perf_counter() - begun)
             if grants:
                 app.heartbeat(grants)
-                app.settle([tenure.Completed(grant.id, grant.token) for grant in grants])
+                ended = app.settle([tenure.Completed(grant.id, grant.token) for grant in grants])
+                settled += sum(one.state == "succeeded" for one in ended)
         except TenureError as exc:
             errors.append(f"{exc.code}: {exc}")
     app.close()
-    return {"claims": claims, "errors": errors}
+    return {"claims": claims, "errors": errors, "enqueued": enqueued, "settled": settled}
 
 
 def _deadlocks(url: str) -> int:
@@ -332,7 +387,8 @@ def long_session(side: TenureSide, request: Request) -> Answer:
     old = _app(request.url)
     for _ in range(10):
         _cycle(old, 10)
-    side.fill(request.url, request.backlog)
+    fill_backlog(request.url, request.backlog)
+    drain.look_after(request)
     rates: dict[str, list[float]] = {"long_lived_rate": [], "fresh_rate": []}
     for _ in range(5):
         rates["long_lived_rate"].append(_cycle(old, 500))
@@ -341,6 +397,7 @@ def long_session(side: TenureSide, request: Request) -> Answer:
         rates["fresh_rate"].append(_cycle(fresh, 500))
         fresh.close()
     old.close()
+    check_counts(side, request.url, 10 * 10 + 5 * (500 + 10 + 500), left=request.backlog)
     return Answer(
         ok=True, jobs=5000, checked=True, values={name: statistics.median(found) for name, found in rates.items()}
     )
@@ -366,8 +423,10 @@ def footprint(side: TenureSide, request: Request) -> Answer:
     """Resident memory of a worker, idle and in a backlog; the time to import, and to show the help."""
     side.prepare(request.url)
     idle = _worker_megabytes(request.url, request.folder, settle_seconds=3.0)
-    side.fill(request.url, request.backlog)
+    fill_backlog(request.url, request.backlog)
     busy = _worker_megabytes(request.url, request.folder, settle_seconds=8.0)
+    if not side.finished(request.url):
+        raise CheckFailed("the worker whose memory was measured has not done a single job of the backlog")
     values = {
         "idle_mb": idle,
         "backlog_mb": busy,

@@ -13,6 +13,7 @@ from benchmarks.peers.tally import PRIORITIES, Tally
 from benchmarks.protocol import Answer, Request, payload
 
 QUEUE = "default"
+MANY = 100_000
 
 
 class TenureSide(Side):
@@ -98,6 +99,13 @@ class TenureSide(Side):
     def finished(self, url: str) -> int:
         """Ask the store."""
         return self._counter(url).count("finished")
+
+    def fill(self, url: str, jobs: int, *, spread: bool = False) -> None:
+        """Write long queues straight into the table; short ones go through the front door."""
+        if spread or jobs < MANY:
+            super().fill(url, jobs, spread=spread)
+        else:
+            tenure_own.fill_backlog(url, jobs)
 
     def fill_history(self, url: str, jobs: int) -> None:
         """Write finished rows as Tenure leaves them."""

@@ -43,6 +43,10 @@ class Workload:
     seconds: float = 240.0
     most_rounds: int = 99
     """Long ones are not worth many rounds."""
+    is_shared: bool = False
+    """The store is filled once and kept for the next rounds."""
+    usual_seconds: float = 4.0
+    """What one measurement takes on a small machine, where no earlier run has told."""
 
     @property
     def main(self) -> Metric:
@@ -104,7 +108,16 @@ WORKLOADS: Mapping[str, Workload] = {
             (P50, P99, _value("call_p50_ms", "p50 from call", "ms", up=False)),
         ),
         Workload(
-            "W5", "the first jobs of a backlog of 1,000,000", Size(20_000, 1_000_000), None, (RATE,), BOTH, 600, 3
+            "W5",
+            "the first jobs of a backlog of 1,000,000",
+            Size(20_000, 1_000_000),
+            None,
+            (RATE,),
+            BOTH,
+            600,
+            3,
+            is_shared=True,
+            usual_seconds=20.0,
         ),
         Workload(
             "W5d",
@@ -115,8 +128,21 @@ WORKLOADS: Mapping[str, Workload] = {
             BOTH,
             600,
             3,
+            is_shared=True,
+            usual_seconds=20.0,
         ),
-        Workload("W6", "drain beside 1,000,000 finished jobs", Size(20_000, 1_000_000), None, (RATE,), BOTH, 600, 3),
+        Workload(
+            "W6",
+            "drain beside 1,000,000 finished jobs",
+            Size(20_000, 1_000_000),
+            None,
+            (RATE,),
+            BOTH,
+            600,
+            3,
+            is_shared=True,
+            usual_seconds=20.0,
+        ),
         Workload(
             "W7",
             "a flow of jobs while another session holds a snapshot",

@@ -21,40 +21,51 @@ STALL_SECONDS = 45.0
 WARM_UP = 20
 
 
-def drain(side: Side, request: Request) -> Answer:
-    """W3a, W3b, W3t: from the first handler start until the store knows that every job is done."""
+def drain(side: Side, request: Request, before: int = 0) -> Answer:
+    """W3a, W3b, W3t: from the first handler start until the store knows that every job is done.
+
+    `before` is how many the store has kept as done from an earlier round.
+    """
     side.fill(request.url, request.jobs)
     side.unfinished(request.url)  # so that the connection for the asking is there when the clock runs
     with _workers(side, request, request.jobs) as (tally, processes):
         _wait(processes, lambda: tally.count() >= request.jobs, tally)
         _wait(processes, lambda: side.unfinished(request.url) == 0, tally)
         ended = time.monotonic_ns()
-    _check_all_ran(side, request, tally, request.jobs)
+    _check_all_ran(side, request, tally, request.jobs, before)
     seconds = (ended - tally.first()) / 1e9
     values = {"started_seconds": _spell_of_starts(tally, request.jobs)}
     return Answer(ok=True, jobs=request.jobs, seconds=seconds, checked=True, values=values)
 
 
 def backlog(side: Side, request: Request) -> Answer:
-    """W5: the first `jobs` handler starts out of a long queue."""
-    side.fill(request.url, request.backlog)
-    _look_after(request)
+    """W5: the first `jobs` handler starts out of a long queue. The next round goes on with what this one leaves."""
+    if request.earlier is None:
+        side.fill(request.url, request.backlog)
+    look_after(request)
+    waiting = side.unfinished(request.url)
+    if request.earlier is None and waiting != request.backlog:
+        raise CheckFailed(f"{waiting:,} jobs wait in the store instead of {request.backlog:,}")
     seconds, ran = _first_starts(side, request, request.backlog)
     left = side.unfinished(request.url)
-    if not request.backlog - ran <= left <= request.backlog:
-        raise CheckFailed(f"{ran:,} of {request.backlog:,} jobs were run, but {left:,} are left")
+    if not waiting - ran <= left <= waiting:
+        raise CheckFailed(f"{ran:,} of {waiting:,} jobs were run, but {left:,} are left")
     return Answer(ok=True, jobs=request.jobs, seconds=seconds, checked=True)
 
 
 def history(side: Side, request: Request) -> Answer:
     """W6: a drain beside a million finished jobs."""
-    side.fill_history(request.url, request.backlog)
+    if request.earlier is None:
+        side.fill_history(request.url, request.backlog)
+    before = side.finished(request.url)
+    if before < request.backlog:
+        raise CheckFailed(f"{before:,} finished jobs in the store instead of {request.backlog:,}")
     side.fill(request.url, request.jobs)
-    _look_after(request)
+    look_after(request)
     seconds, _ = _first_starts(side, request, request.jobs, until_done=True)
     done = side.finished(request.url)
-    if done != request.backlog + request.jobs:
-        raise CheckFailed(f"{done:,} finished jobs in the store instead of {request.backlog + request.jobs:,}")
+    if done != before + request.jobs:
+        raise CheckFailed(f"{done:,} finished jobs in the store instead of {before + request.jobs:,}")
     return Answer(ok=True, jobs=request.jobs, seconds=seconds, checked=True)
 
 
@@ -63,7 +74,7 @@ def held_snapshot(side: Side, request: Request) -> Answer:
     if request.engine != "postgres":
         raise Unsupported("only PostgreSQL keeps dead rows for a snapshot")
     side.fill(request.url, request.jobs, spread=True)
-    _look_after(request)
+    look_after(request)
     failing = sum(fails_once(i, request.jobs) for i in range(request.jobs))
     with _snapshot(request.url), _workers(side, request, request.jobs) as (tally, processes):
         _wait(processes, lambda: tally.count() >= request.jobs + failing, tally)
@@ -160,7 +171,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def _look_after(request: Request) -> None:
+def look_after(request: Request) -> None:
     """Do what autovacuum would have done long before a table has grown so big: statistics and visibility."""
     if request.engine != "postgres":
         return
@@ -187,7 +198,7 @@ def _spell_of_starts(tally: Tally, jobs: int) -> float:
     return (starts[jobs - 1] - starts[0]) / 1e9
 
 
-def _check_all_ran(side: Side, request: Request, tally: Tally, runs: int) -> None:
+def _check_all_ran(side: Side, request: Request, tally: Tally, runs: int, before: int = 0) -> None:
     ran = sum(1 for _ in tally.starts())
     if ran != tally.jobs:
         raise CheckFailed(f"{ran:,} of {tally.jobs:,} jobs were run")
@@ -196,8 +207,8 @@ def _check_all_ran(side: Side, request: Request, tally: Tally, runs: int) -> Non
     left = side.unfinished(request.url)
     if left:
         raise CheckFailed(f"{left:,} jobs are left in the store")
-    if side.keeps_rows and (done := side.finished(request.url)) != tally.jobs:
-        raise CheckFailed(f"{done:,} jobs are kept as done instead of {tally.jobs:,}")
+    if side.keeps_rows and (done := side.finished(request.url)) != before + tally.jobs:
+        raise CheckFailed(f"{done:,} jobs are kept as done instead of {before + tally.jobs:,}")
 
 
 def _overdue(tally: Tally, starts: Sequence[int], jobs: int) -> float:

@@ -213,7 +213,8 @@ def _answer(side: Side, request: Request) -> Answer:
         raise Unsupported(f"{side.name} has no {request.do}")
     if request.do in side.own_workloads:
         return side.own_workloads[request.do](request)
-    side.prepare(request.url)
+    if request.earlier is None:
+        side.prepare(request.url)
     if request.do == "W1":
         return _enqueued(side, request, side.enqueue_each(request.url, request.jobs))
     if request.do == "W2":
