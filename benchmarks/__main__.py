@@ -159,20 +159,21 @@ def _todo(
     tasks: Sequence[Task], options: argparse.Namespace, estimates: plan.Estimates, done: set[tuple[str, str, str, int]]
 ) -> list[tuple[int, Task]]:
     """Give what is to be measured, and say how long it will take."""
-    rounds: int | Mapping[str, int] = options.rounds or (2 if options.quick else 3)
-    if options.minutes:
-        rounds = plan.spread(tasks, options.minutes, estimates, options.rounds or plan.MOST_ROUNDS)
+    rounds: int | Mapping[str, int] = options.rounds or 3
+    minutes = QUICK_SECONDS / 60 if options.quick else options.minutes
+    if minutes:
+        most = options.rounds or (2 if options.quick else plan.MOST_ROUNDS)
+        rounds = plan.spread(tasks, minutes, estimates, most)
         left_out = [group for group, number in rounds.items() if not number]
         if left_out:
-            _say(f"{options.minutes:g} minutes are too few for {', '.join(left_out)}")
+            _say(f"{minutes:.3g} minutes are too few for {', '.join(left_out)}")
     todo = [
         (number, task)
         for number, task in rounds_of(tasks, rounds)
         if (task.workload.name, task.engine, task.contender.name, number) not in done
     ]
     seconds = plan.total(todo, estimates)
-    limit = ", but three at most" if options.quick else ""
-    _say(f"{len(todo)} measurements, about {seconds / 60:.0f} minutes{limit}; Ctrl-C keeps what there is")
+    _say(f"{len(todo)} measurements, about {max(1, round(seconds / 60))} minutes; Ctrl-C keeps what there is")
     return todo
 
 

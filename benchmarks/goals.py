@@ -29,11 +29,14 @@ class Goal:
         sign = "≥" if self.at_least else "≤"
         if not self.against:
             return f"{metric.label} {sign} {self.factor:.3g} {metric.unit}".rstrip()
-        names = {"best": "best peer", "ceiling": "the bare engine"}
-        who = names.get(self.against, self.against)
+        return f"{metric.label} {sign} {self.factor:g} × {self.opponent}"
+
+    @property
+    def opponent(self) -> str:
+        """Say whom it is measured against."""
         if self.against.startswith("own:"):
-            who = f"own {self.against.split(':')[1]}"
-        return f"{metric.label} {sign} {self.factor:g} × {who}"
+            return f"own {self.against.split(':')[1]}"
+        return {"best": "best peer", "ceiling": "the bare engine"}.get(self.against, self.against)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ def judge(goal: Goal, figures: Figures, absent: str = "") -> Verdict:
     else:
         other = _reference(goal, figures)
         if other is None:
-            return Verdict(goal, "not measured", reason=f"nothing to compare with: no figure for {goal.against}")
+            return Verdict(goal, "not measured", reason=f"nothing to compare with: no figure for {goal.opponent}")
         found, reference = figures.ratio(own, other), other[2]
     if found is None:
         return Verdict(goal, "not measured", reason="no round in which both were measured")

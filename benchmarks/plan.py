@@ -16,6 +16,8 @@ from benchmarks.run import Sample, Task
 
 SECONDS = ROOT / ".bench" / "seconds.json"
 MOST_ROUNDS = 9
+ALWAYS_SECONDS = 1.5
+"""What a measurement takes however small it is: a process, a database, the calibration."""
 
 
 class Estimates:
@@ -31,13 +33,13 @@ class Estimates:
         """Give the seconds of a first round, in which the store is filled."""
         size = task.size.jobs + task.size.backlog
         whole = task.workload.full.jobs + task.workload.full.backlog
-        usual = task.workload.usual_seconds * max(0.1, size / whole if whole else 1.0)
+        usual = ALWAYS_SECONDS + (task.workload.usual_seconds - ALWAYS_SECONDS) * size / max(1, whole)
         return self._known.get(_name(task, "first"), usual)
 
     def later(self, task: Task) -> float:
         """Give the seconds of another round."""
         first = self.first(task)
-        return self._known.get(_name(task, "later"), first / 3 if task.workload.is_shared else first)
+        return self._known.get(_name(task, "later"), min(first, 6.0) if task.workload.is_shared else first)
 
     def learn(self, task: Task, sample: Sample) -> None:
         """Remember what a measurement took; one without a figure teaches nothing."""

@@ -23,6 +23,7 @@ handler in these runs: a plain claim/acknowledge loop without time-outs, retries
 once per batch and completes the batch as one. Redis may lose the last second. graphile-worker, pgqueuer, honker and
 huey delete finished jobs. Tenure keeps every job, fences every write by a token and syncs every commit."""
 SAMPLES = "figures.json"
+GUIDE = "operate/measure.md"
 MARKS = {"reached": "✓ reached", "not reached": "✗ not reached", "not measured": "– not measured"}
 
 
@@ -136,7 +137,7 @@ def write_page(results: Results, page: Path) -> None:
     plots.mkdir(parents=True, exist_ok=True)
     for old in plots.glob("*.svg"):
         old.unlink()
-    sections = [_head(results, figures), _goals(verdicts(results, figures))]
+    sections = [_head(results, figures, page), _goals(verdicts(results, figures))]
     cells = [(workload, engine) for workload in WORKLOADS.values() for engine in figures.engines(workload.name)]
     sections.extend(_section(figures, workload, engine, plots) for workload, engine in cells)
     sections.append(_contenders(results))
@@ -145,16 +146,17 @@ def write_page(results: Results, page: Path) -> None:
     page.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
 
 
-def _head(results: Results, figures: Figures) -> str:
+def _head(results: Results, figures: Figures, page: Path) -> str:
     machine = ", ".join(f"{name} {value}" for name, value in results.machine.items())
     server_lines = "\n".join(f"- {ENGINE_NAMES[name]} {text}" for name, text in results.servers.items())
     calm = f"Calibration at its best: {figures.calm_ms:.0f} ms, one synced write {figures.calm_sync_us:.0f} µs."
     notes = "".join(f"\n> {note}\n" for note in _notes(results, figures))
+    guide = f"; on your own database: [`tenure bench`]({GUIDE})" if (page.parent / GUIDE).exists() else ""
     return f"""<!-- Made by `{results.command}`; do not edit. -->
 # Benchmarks
 
 Tenure beside other job queues and beside the bare engines, measured in one run. Run it yourself: `make bench`, or
-`make bench ARGS=--quick` for three minutes.
+`make bench ARGS=--quick` for three minutes{guide}.
 {notes}
 {results.made_at}, {results.rounds} rounds in turns. Machine: {machine}. {calm}
 

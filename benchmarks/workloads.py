@@ -117,7 +117,7 @@ WORKLOADS: Mapping[str, Workload] = {
             600,
             3,
             is_shared=True,
-            usual_seconds=20.0,
+            usual_seconds=25.0,
         ),
         Workload(
             "W5d",
@@ -129,7 +129,7 @@ WORKLOADS: Mapping[str, Workload] = {
             600,
             3,
             is_shared=True,
-            usual_seconds=20.0,
+            usual_seconds=25.0,
         ),
         Workload(
             "W6",
@@ -141,7 +141,7 @@ WORKLOADS: Mapping[str, Workload] = {
             600,
             3,
             is_shared=True,
-            usual_seconds=20.0,
+            usual_seconds=25.0,
         ),
         Workload(
             "W7",
@@ -157,6 +157,7 @@ WORKLOADS: Mapping[str, Workload] = {
             ("postgres",),
             600,
             3,
+            usual_seconds=25.0,
         ),
         Workload(
             "W8",
@@ -167,6 +168,7 @@ WORKLOADS: Mapping[str, Workload] = {
             ("postgres",),
             300,
             1,
+            usual_seconds=60.0,
         ),
         Workload(
             "W9",
@@ -182,6 +184,7 @@ WORKLOADS: Mapping[str, Workload] = {
             ("postgres",),
             300,
             3,
+            usual_seconds=50.0,
         ),
         Workload(
             "W10",
@@ -192,6 +195,7 @@ WORKLOADS: Mapping[str, Workload] = {
             ("postgres",),
             600,
             3,
+            usual_seconds=25.0,
         ),
         Workload(
             "footprint",
@@ -207,6 +211,7 @@ WORKLOADS: Mapping[str, Workload] = {
             BOTH,
             600,
             1,
+            usual_seconds=40.0,
         ),
     )
 }

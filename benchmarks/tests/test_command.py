@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -70,8 +71,25 @@ def test_the_page_has_goals_figures_plots_and_reasons(tmp_path: Path) -> None:
     assert "| **tenure** | 300 | 0% | 1.50 | – | 10 |" in page
     assert "no answer within 9 s" in page
     assert "| rq | not measured | no wheel |" in page
-    for link in re.findall(r"\]\((\S+\.svg)\)", page):
-        assert (tmp_path / link).read_text(encoding="utf-8").startswith("<svg")
+    links = re.findall(r"\]\((\S+)\)", page)
+    assert {Path(link).suffix for link in links} == {".svg", ".json"}
+    assert all((tmp_path / link).exists() for link in links)
+
+
+def test_the_page_says_what_the_run_left_out_and_leads_to_the_guide_where_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "operate").mkdir()
+    (tmp_path / "operate" / "measure.md").write_text("# Measure\n", encoding="utf-8")
+    found = dataclasses.replace(results(*two_rounds("tenure", 300.0)), is_cut_short=True, scale=0.5)
+
+    write_page(found, tmp_path / "benchmarks.md")
+
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert "(operate/measure.md)" in page
+    assert "**Cut short**" in page
+    assert "multiplied by 0.5" in page
+    assert re.search(r"\*\*Not in this run:\*\* graphile-worker, pg-boss, pgqueuer", page)
+    assert re.search(r"\*\*Workloads not in this run:\*\* W1c, W2, W3a", page)
+    assert "no figure for best peer" in page
 
 
 def test_a_figure_that_is_not_trusted_is_never_shown_bare(tmp_path: Path) -> None:
