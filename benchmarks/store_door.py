@@ -84,21 +84,23 @@ def drain_libpq(url: str) -> float:
 def drain_sqlite3(url: str) -> float:
     """The same statements on a bare connection."""
     folder = Path(sys.modules["tenure.store.sqlite.store"].__file__ or "").parent / "sql"
-    claim = (folder / "claim.sql").read_text(encoding="utf-8")
-    complete = (folder / "complete_batch.sql").read_text(encoding="utf-8")
+    pick, claim, complete = (
+        (folder / f"{name}.sql").read_text(encoding="utf-8") for name in ("claim_pick", "claim", "complete_plain")
+    )
     connection = _bare_sqlite(url)
-    done: list[tuple[str, int]] = []
+    done: list[str] = []
     begun = time.perf_counter()
     while True:
         now = time.time_ns() // 1000
         values = {
             "state": "running", "worker": "bench", "lease_until": now + 60_000_000, "now": now, "started_at": now,
-            "queue": "default", "limit": BATCH,
         }  # fmt: skip
         connection.execute("BEGIN IMMEDIATE")
         if done:
-            connection.execute(complete, {"done": json.dumps(done), "now": now})
-        done = [(row[2], row[5]) for row in connection.execute(claim, values)]
+            connection.execute(complete, {"done": json.dumps(done), "token": 1, "now": now})
+        rowids, told = connection.execute(pick, {"queue": "default", "limit": BATCH}).fetchone()
+        connection.execute(claim, {**values, "rowids": rowids})
+        done = [row[2] for row in json.loads(told)]
         connection.execute("COMMIT")
         if not done:
             break

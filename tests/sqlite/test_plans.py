@@ -24,7 +24,10 @@ GRANT = {"state": "running", "worker": "w", "lease_until": 2, "now": 1, "started
 
 # statement → its values, the index it must use, and whether it may sort what it found.
 HOT: Mapping[str, tuple[Any, str]] = {
-    "claim": ({**GRANT, "queue": "default", "limit": 100}, "job_claim_idx"),
+    "claim_pick": ({"queue": "default", "limit": 100}, "job_claim_idx"),
+    "claim_read": ({"rowids": "[1, 2]"}, "INTEGER PRIMARY KEY"),
+    "claim_rest": ({"ids": '["x"]'}, "sqlite_autoindex_tenure_job_1"),
+    "claim": ({**GRANT, "rowids": "[1, 2]"}, "INTEGER PRIMARY KEY"),
     "claim_candidates": ({"queue": "default"}, "job_claim_idx"),
     "claim_candidates_filtered": (
         {"queue": "default", "kinds": '["a"]', "affinity": None, "affinity_none": False},
@@ -32,6 +35,7 @@ HOT: Mapping[str, tuple[Any, str]] = {
     ),
     "claim_promote": ({"now": 1, "limit": 100}, "job_due_idx"),
     "expired": ({"now": 1, "limit": 100}, "job_lease_idx"),
+    "complete_plain": ({"done": '["x"]', "token": 1, "now": 1}, "sqlite_autoindex_tenure_job_1"),
     "complete_batch": ({"done": '[["x", 1]]', "now": 1}, "sqlite_autoindex_tenure_job_1"),
     "complete": ((None, None, None, 1, 1, "x", 1, 1), "sqlite_autoindex_tenure_job_1"),
     "heartbeat": (

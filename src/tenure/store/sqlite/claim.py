@@ -1,9 +1,10 @@
 """Claim: due jobs granted under a lease.
 
-Happy path, one queue without limits: one statement that looks whether anything expired or came due, and one that
-grants; policies and gates are known (see `known`). Several queues, filters and concurrency limits are served by
-walking each queue's index in claim order and merging the walks: no queue is read further than the claim needs,
-whatever its backlog. SQLite's single writer makes the limits exact.
+Happy path, one queue without limits: one statement that looks whether anything expired or came due, one that picks and
+one that grants; policies and gates are known (see `known`). What was picked comes back as one JSON value, because each
+row costs a change of Python's lock, which the event loop wants at the same time. Several queues, filters and
+concurrency limits are served by walking each queue's index in claim order and merging the walks: no queue is read
+further than the claim needs, whatever its backlog. SQLite's single writer makes the limits exact.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final
 
-from tenure.errors import GateClosed, InvalidArgument
+from tenure.errors import GateClosed, InternalError, InvalidArgument
 from tenure.model.clock import from_us
-from tenure.model.ids import JobId
+from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import NEW_JOB_EXTRAS, Grant
 from tenure.store.base import Claim
 from tenure.store.sqlite import expire, policies
@@ -31,10 +32,10 @@ PROMOTE_LIMIT: Final = 5000
 REAP_LIMIT: Final = 1000
 
 _FIRST: Final = load("claim_first")
+_PICK: Final = load("claim_pick")
 _CLAIM: Final = load("claim")
 _in_order = itemgetter(0, 1, 2)
 _EXTRA_NAMES: Final = ("key", "progress", *NEW_JOB_EXTRAS)
-_NO_EXTRAS: Final = (None,) * len(_EXTRA_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,17 @@ class _Queue:
     lease: int
     concurrency: int | None
     concurrency_per_key: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What the grants of one queue have in common. `is_new`: the token is about to rise, or has just risen."""
+
+    queue: str
+    worker: WorkerId
+    started: bool
+    lease_until: int
+    is_new: bool = True
 
 
 def claim(transaction: Transaction, request: Claim) -> list[Grant]:
@@ -134,26 +146,38 @@ def _again(transaction: Transaction, request: Claim, held: Sequence[JobId]) -> l
             "limit": request.limit,
         },
     )
-    rows.sort(key=_in_order)
-    return [grant for row in rows for grant in _grants([row[:-1]], request.worker, row[-1])]
+    found: list[tuple[Row, Grant]] = []
+    for rowid, state, lease_until in rows:
+        for queue, told in _read(transaction, [rowid]).items():
+            terms = _Terms(queue, request.worker, state == "running", lease_until, is_new=False)
+            found += zip(told, _grants(transaction, told, terms), strict=True)
+    found.sort(key=lambda pair: _in_order(pair[0]))
+    return [grant for _, grant in found]
 
 
 def _grant(transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int) -> list[Grant]:
     first = queues[0]
     is_plain = request.kinds is None and request.affinity is None
     if len(queues) == 1 and is_plain and first.concurrency is None and first.concurrency_per_key is None:
-        rows = transaction.all(
-            _CLAIM, {**_lease_values(transaction, request, first), "queue": first.name, "limit": limit}
-        )
-        rows.sort(key=_in_order)
-        grants = _grants(rows, request.worker, transaction.now + first.lease)
+        grants = _grant_first(transaction, request, first, limit)
     else:
         grants = _grant_chosen(transaction, request, queues, limit)
-    if grants:
-        ids = [grant.id for grant in grants]
-        transaction.record("claimed", ids)
+    if grants and transaction.known.wants_events is not False:
+        transaction.record("claimed", (grant.id for grant in grants))
         transaction.record("started", (grant.id for grant in grants if grant.started))
     return grants
+
+
+def _grant_first(transaction: Transaction, request: Claim, queue: _Queue, limit: int) -> list[Grant]:
+    picked = transaction.one(_PICK, {"queue": queue.name, "limit": limit})
+    assert picked is not None
+    rowids, told = picked
+    if told == "[]":
+        return []
+    rows = json.loads(told)
+    rows.sort(key=_in_order)
+    _write(transaction, request, queue, rowids, len(rows))
+    return _grants(transaction, rows, _terms(transaction, request, queue))
 
 
 def _grant_chosen(transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int) -> list[Grant]:
@@ -173,21 +197,41 @@ def _grant_chosen(transaction: Transaction, request: Claim, queues: Sequence[_Qu
             terms.setdefault((queue.starts, queue.lease), (queue, []))[1].extend(by_queue[queue.name])
     grants: dict[str, Grant] = {}
     for queue, rowids in terms.values():
-        rows = transaction.all(
-            load("claim_chosen"), {**_lease_values(transaction, request, queue), "rowids": json.dumps(rowids)}
-        )
-        grants.update((grant.id, grant) for grant in _grants(rows, request.worker, transaction.now + queue.lease))
+        told = _read(transaction, rowids)
+        _write(transaction, request, queue, json.dumps(rowids), len(rowids))
+        for name, rows in told.items():
+            made = _grants(transaction, rows, replace(_terms(transaction, request, queue), queue=name))
+            grants.update((grant.id, grant) for grant in made)
     return [grants[row[2]] for row in chosen]
 
 
-def _lease_values(transaction: Transaction, request: Claim, queue: _Queue) -> dict[str, Any]:
-    return {
+def _read(transaction: Transaction, rowids: Sequence[int]) -> dict[str, list[Row]]:
+    """What claim_read.sql tells of jobs, by their queue."""
+    answer = transaction.one(load("claim_read"), {"rowids": json.dumps(rowids)})
+    assert answer is not None
+    told: dict[str, list[Row]] = {}
+    for *row, queue in json.loads(answer[0]):
+        told.setdefault(queue, []).append(tuple(row))
+    return told
+
+
+def _write(transaction: Transaction, request: Claim, queue: _Queue, rowids: str, number: int) -> None:
+    """Grant the jobs of these rowids (a JSON array)."""
+    values = {
+        "rowids": rowids,
         "worker": request.worker,
         "now": transaction.now,
         "state": "running" if queue.starts else "leased",
         "started_at": transaction.now if queue.starts else None,
         "lease_until": transaction.now + queue.lease,
     }
+    granted = transaction.run(_CLAIM, values).rowcount
+    if granted != number:
+        raise InternalError(f"A claim picked {number} jobs and could grant {granted}. Nothing was claimed.")
+
+
+def _terms(transaction: Transaction, request: Claim, queue: _Queue) -> _Terms:
+    return _Terms(queue.name, request.worker, queue.starts, transaction.now + queue.lease)
 
 
 def _cursor(transaction: Transaction, request: Claim, queue: _Queue) -> sqlite3.Cursor:
@@ -233,25 +277,31 @@ def _within_limits(transaction: Transaction, queue: _Queue, walk: Iterable[Row])
         yield row
 
 
-def _grants(rows: Iterable[Row], worker: Any, lease_until: int) -> list[Grant]:
-    until = from_us(lease_until)
+def _grants(transaction: Transaction, rows: Iterable[Row], terms: _Terms) -> list[Grant]:
+    """Grants for what was read of the jobs: before the grant was written, if it is a new one."""
+    queue, worker, started = terms.queue, terms.worker, terms.started
+    until = from_us(terms.lease_until)
+    rise = 1 if terms.is_new else 0
     grants = []
-    for row in rows:
-        _, run_at, job_id, queue, kind, token, attempt, most, payload, priority, crashes, state, created_at = row[:13]
-        extras: dict[str, Any] = {"created_at": from_us(created_at), "run_at": from_us(run_at)}
-        if row[13:] != _NO_EXTRAS:
-            _add_extras(extras, row[13:])
-        started = state == "running"
-        grants.append(
-            Grant(
-                job_id, queue, kind, token, attempt, most, payload, until, worker, priority, crashes, started, extras,
-            )
-        )  # fmt: skip
+    partial: dict[str, Grant] = {}
+    for _, _, job_id, kind, token, attempt, most, priority, crashes, payload, is_whole in rows:
+        grant = Grant(
+            job_id, queue, kind, token + rise, attempt + rise, most, payload, until, worker, priority, crashes, started
+        )
+        grants.append(grant)
+        if not is_whole:
+            partial[job_id] = grant
+    if partial:
+        for job_id, payload, *extras in transaction.all(load("claim_rest"), {"ids": json.dumps(list(partial))}):
+            grant = partial[job_id]
+            grant.payload_text = payload
+            grant.extras = _extras(extras)
     return grants
 
 
-def _add_extras(extras: dict[str, Any], values: Row) -> None:
-    extras.update((name, value) for name, value in zip(_EXTRA_NAMES, values, strict=True) if value is not None)
+def _extras(values: Sequence[Any]) -> dict[str, Any]:
+    extras = {name: value for name, value in zip(_EXTRA_NAMES, values, strict=True) if value is not None}
     for name in ("progress", "backoff"):
         if name in extras:
             extras[name] = json.loads(extras[name])
+    return extras

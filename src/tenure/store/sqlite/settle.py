@@ -25,6 +25,7 @@ from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction
 
 _COMPLETE: Final = load("complete")
+_COMPLETE_PLAIN: Final = load("complete_plain")
 _COMPLETE_BATCH: Final = load("complete_batch")
 _dump = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
@@ -60,25 +61,38 @@ def _settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[int, 
                 special[place] = answer
         return special
     places: list[int] = []
-    done: list[Row] = []
+    plain: dict[int, list[str]] = {}
+    rich: list[Row] = []
     for place, outcome in enumerate(outcomes):
         if type(outcome) is Completed and not (outcome.jobs or outcome.events or outcome.effects):
-            done.append(_row(outcome))
             places.append(place)
+            if outcome.result is None and outcome.result_summary is None and outcome.artifacts_path is None:
+                plain.setdefault(outcome.token, []).append(outcome.job_id)
+            else:
+                rich.append(_row(outcome))
         elif (answer := _settle_one(transaction, outcome)) is not None:
             special[place] = answer
-    if done:
-        values = {"done": _dump(done), "now": transaction.now}
-        if transaction.run(_COMPLETE_BATCH, values).rowcount < len(done):
+    if places:
+        if _write(transaction, plain, rich) < len(places):
             special.update(_sort_out(transaction, outcomes, places))
         if transaction.known.wants_events is not False:
             transaction.record("completed", (outcomes[place].job_id for place in places if place not in special))
     return special
 
 
+def _write(transaction: Transaction, plain: Mapping[int, Sequence[str]], rich: Sequence[Row]) -> int:
+    """Write successes: those without a result by their tokens, the others as rows. How many were taken in."""
+    now = transaction.now
+    written = 0
+    for token, job_ids in plain.items():
+        values: dict[str, Any] = {"done": _dump(job_ids), "token": token, "now": now}
+        written += transaction.run(_COMPLETE_PLAIN, values).rowcount
+    if rich:
+        written += transaction.run(_COMPLETE_BATCH, {"done": _dump(rich), "now": now}).rowcount
+    return written
+
+
 def _row(outcome: Completed) -> Row:
-    if outcome.result is None and outcome.result_summary is None and outcome.artifacts_path is None:
-        return outcome.job_id, outcome.token
     return outcome.job_id, outcome.token, outcome.result, outcome.result_summary, outcome.artifacts_path
 
 

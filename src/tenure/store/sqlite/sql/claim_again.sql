@@ -16,6 +16,4 @@ WHERE rowid IN (
     ORDER BY claimed_at, id
     LIMIT :limit
 )
-RETURNING rank, run_at, id, queue, kind, token, attempt, max_attempts, payload, priority, crashes, state, created_at,
-    idempotency_key, progress, backoff, affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor,
-    created_by_user_id, requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path, lease_until;
+RETURNING rowid, state, lease_until;

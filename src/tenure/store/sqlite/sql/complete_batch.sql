@@ -1,4 +1,4 @@
--- complete_batch: end many attempts well: a JSON array of [id, token] or [id, token, result, result_summary, artifacts_path].
+-- complete_batch: end many attempts well: a JSON array of [id, token, result, result_summary, artifacts_path].
 -- The guard of each is that of complete.sql. One statement over an array takes less time than one statement per job. INDEXED BY keeps
 -- the array outside and the job inside: the other way round it would be read once for every held job.
 UPDATE tenure_job INDEXED BY sqlite_autoindex_tenure_job_1
