@@ -371,6 +371,21 @@ async def test_a_context_shows_the_job_and_keeps_what_is_said(bed: Bed, tmp_path
     assert said == ["step 1", "step 2"]
 
 
+async def test_secrets_are_taken_out_of_a_jobs_own_log(bed: Bed) -> None:
+    async def talk(ctx: Context) -> None:
+        ctx.log(
+            "as me with password=hunter2", url="postgresql://me:hunter2@db/x", api_key="hunter2", note="a=b", rows=3
+        )
+
+    job_id = bed.enqueue(bed.handle(talk))
+    await bed.drain()
+
+    (event,) = bed.store.do(ListEvents(job_id=job_id, kinds=["log"]))
+    assert event.data["message"] == "as me with password=[redacted]"
+    shown = {"url": "postgresql://me:[redacted]@db/x", "api_key": "[redacted]", "note": "a=b", "rows": 3}
+    assert event.data["fields"] == shown
+
+
 async def test_what_a_failing_handler_said_is_kept_too(bed: Bed) -> None:
     async def moan(ctx: Context) -> None:
         ctx.log("it hurts")

@@ -116,6 +116,13 @@ def test_secrets_are_taken_out_of_errors(text: str, shown: str) -> None:
     assert clean(text) == shown
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("word", ["a-", "a.", "password", "://x:", "bearer ", "secret = "])
+def test_an_error_made_to_be_slow_to_search_is_searched_at_once(word: str) -> None:
+    """With the interpreter's lock held; two thousand `a-` once took seconds, and a worker's leases with them."""
+    assert len(clean(word * 1_000_000)) <= ERROR_CHARS
+
+
 def test_an_error_is_cut_in_the_middle_and_fit_for_both_engines() -> None:
     text = clean("begin " + "x" * 100_000 + "\0\ud800 end")
 

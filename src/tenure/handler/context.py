@@ -210,10 +210,14 @@ class Context:
         self.bench.speak(self)
 
     def log(self, message: str, level: str = "info", **fields: Any) -> None:
-        """Add a line to the job's own log, which is kept with the job."""
-        data: dict[str, Any] = {"level": level, "message": message[:MESSAGE_CHARS]}
-        if fields:
-            data["fields"] = fields
+        """Add a line to the job's own log, which is kept with the job. What looks like a secret is taken out."""
+        clean = self.bench.clean
+        data: dict[str, Any] = {"level": level, "message": clean(message[:MESSAGE_CHARS])}
+        if fields:  # a secret is known by its own shape, or by the name it goes under
+            data["fields"] = {
+                name: clean(f"{name}={value}").partition("=")[2] if isinstance(value, str) else value
+                for name, value in fields.items()
+            }
         self.event(EventKind.LOG, data)
 
     def event(self, kind: str, data: Any = None) -> None:

@@ -24,11 +24,13 @@ NO_HANDLER_DELAY_SECONDS = 30.0
 UNAVAILABLE_DELAY_SECONDS = 5.0
 _FRAMES_SHOWN = 30
 
+# Each begins with plain characters and has bounds: an error may hold what a stranger wrote, and a pattern that he can
+# make slow would stop every job of the worker.
 _SECRETS = re.compile(
-    r"(?P<url>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@/]+(?=@)"
-    r"|(?P<bearer>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"
-    r"|(?P<name>\b[\w-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key|auth[_-]?token)[\w-]*[\"']?\s*[=:]\s*[\"']?)"
-    r"[^\s\"',;)&]+",
+    r"(?P<url>://[^\s:/@]{0,256}:)[^\s@/]{1,1024}(?=@)"
+    r"|(?P<bearer>\b(?:bearer|basic)\s{1,8})[A-Za-z0-9._~+/=-]{8,}"
+    r"|(?P<name>(?:password|passwd|secret|api[_-]?key|access[_-]?key|auth[_-]?token)[\w-]{0,64}"
+    r"[\"']?\s{0,8}[=:]\s{0,8}[\"']?)[^\s\"',;)&]+",
     re.IGNORECASE,
 )
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -142,6 +144,8 @@ def error_text(exc: BaseException) -> str:
 
 def clean(text: str) -> str:
     """Text that both engines can hold and that gives no secret away. The middle goes if it is too long."""
+    if len(text) > 4 * ERROR_CHARS:  # what is cut below anyway need not be searched
+        text = text[: 2 * ERROR_CHARS] + text[-2 * ERROR_CHARS :]
     text = _SECRETS.sub(lambda found: (found["url"] or found["bearer"] or found["name"] or "") + "[redacted]", text)
     text = _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
     if len(text) <= ERROR_CHARS:
