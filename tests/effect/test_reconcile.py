@@ -314,3 +314,7 @@ def test_the_command_reads_the_apps_own_roots_and_says_so_if_there_are_none(tmp_
     assert tenure_command("reconcile", "--since", later, cwd=tmp_path).returncode == 0
     assert tenure_command("reconcile", "tasks:bare", cwd=tmp_path).returncode == 2
     assert tenure_command("reconcile", "tasks:app", "--root", "root", cwd=tmp_path).returncode == 2
+    for wrong, why in (("--root=nowhere", "There is no folder 'nowhere'"), ("--since=tomorrow", "neither a duration")):
+        refused = tenure_command("reconcile", *(() if "root" in wrong else ("tasks:app",)), wrong, cwd=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert why in refused.stderr

@@ -80,7 +80,7 @@ def _show(screen: Screen, one: Discrepancy, *, is_first: bool) -> None:
         screen.line(('{"discrepancies":[' if is_first else ",") + text.to_json(one))
     elif screen.is_terminal:
         screen.line(f"{one.sort:<12} {text.safe(one.subject)}")
-        screen.line(f"{'':<12} job {one.job_id} ({text.safe(one.kind)}): expected {text.safe(one.expected)}, ")
+        screen.line(f"{'':<12} job {one.job_id} ({text.safe(one.kind)}): expected {text.safe(one.expected)},")
         screen.line(f"{'':<12} found {text.safe(one.found)}")
     else:
         if is_first:
@@ -97,6 +97,8 @@ def _app(target: str | None, root: Path | None, url: str | None) -> Iterator[App
     if root is not None:
         if target is not None:
             raise ConfigError("Give an app or --root, not both: the app knows its own roots.")
+        if not root.is_dir():  # asked before there is anything to compare, which a misspelt folder would look like
+            raise ConfigError(f"There is no folder {str(root)!r}. Name the one that the files are beneath.")
         with opened(url) as found:
             yield found.use(files(root=root))
         return
@@ -127,7 +129,13 @@ def _since(given: str | None, now: datetime) -> datetime | None:
     try:
         return now - timedelta(seconds=duration(given))
     except typer.BadParameter:
+        pass
+    try:
         return moment(given)
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f"{given!r} is neither a duration, as 2h or 7d, nor a moment, as 2026-01-31T12:00:00Z."
+        ) from None
 
 
 def _in_words(found: int) -> str:
