@@ -1,6 +1,7 @@
 """A stand-in for a coding agent's command line, which needs no account. It talks as `codex exec --json` does.
 
-The first argument says whose character it has: an honest one, `grumpy` who always fails, or `mallory` who attacks.
+The first argument says whose character it has: an honest one, `grumpy` who always fails, or `mallory` who attacks. The
+second is where the queue's database is: mallory is told, so that only the sandbox is in the way.
 """
 
 import json
@@ -26,7 +27,7 @@ def mallory(task: str) -> str:
     attempts = {
         "replace a program": lambda: Path("/usr/local/bin/python3").write_text("mine"),
         "write to /etc": lambda: Path("/etc/cron.d/mine").write_text("mine"),
-        "read the queue's database": lambda: Path(os.environ.get("PWD", "/"), "../../agents.db").read_bytes(),
+        "read the queue's database": lambda: Path(sys.argv[2]).read_bytes(),
         "read shadow passwords": lambda: Path("/etc/shadow").read_text(),
         "see other processes": lambda: next(p for p in Path("/proc").glob("[0-9]*") if int(p.name) > 50),
         "call home": lambda: socket.create_connection(("1.1.1.1", 443), timeout=2),

@@ -25,12 +25,15 @@ ANSWER = {
 REQUIRED = ("namespaces", "landlock", "seccomp")
 
 
+DATABASE = Path("agents.db")
+
+
 def tool(name: str, *, is_weak: bool) -> AgentTool:
     """One agent. For the real ones: AgentTool("codex", ("/usr/local/bin/codex",), "codex", network="host")."""
     python = Path(sys.executable).resolve()
     return AgentTool(
         name,
-        command=(str(python), str(HERE / "agent.py"), name),
+        command=(str(python), str(HERE / "agent.py"), name, str(DATABASE.resolve())),  # mallory would like to read it
         dialect="codex",
         readable=(HERE, Path(sys.base_prefix)),
         timeout=timedelta(seconds=20),
@@ -40,13 +43,15 @@ def tool(name: str, *, is_weak: bool) -> AgentTool:
 
 
 def main() -> None:
+    if DATABASE.exists():
+        sys.exit(f"{DATABASE} is here from an earlier run, and its answers are written. Start in an empty folder.")
     started = time.monotonic()
     missing = [layer for layer in REQUIRED if layer in offers().missing]
     if missing:
         print(f"this machine lacks {', '.join(missing)}: the example goes on with a weaker sandbox", file=sys.stderr)
     tools = [tool(name, is_weak=bool(missing)) for name in NAMES]
     Path("answers").mkdir(exist_ok=True)
-    app = tenure.App("sqlite:///agents.db").use(
+    app = tenure.App(f"sqlite:///{DATABASE}").use(
         agents(*tools, root="answers", artifacts="artifacts", max_attempts=2), reports(root="answers")
     )
     app.set_queue("agents", backoff=tenure.Backoff(shape="none"))
@@ -57,7 +62,8 @@ def main() -> None:
             payload = {"agent": name, "prompt": task, "targetPath": f"{name}/{number}.json", "outputSchema": ANSWER}
             backlog[app.enqueue("agent", payload).id] = name
     again = app.enqueue("agent", payload)
-    print(f"backlog: {len(backlog)} tasks for {len(NAMES)} agents; the same request again is {again.id in backlog}")
+    print(f"backlog: {len(backlog)} tasks for {len(NAMES)} agents")
+    print(f"the last request once more: {'the same job' if again.duplicate else 'another job'}")
 
     app.run_worker(["agents"], concurrency=10, drain=True)
     app.enqueue("report", {"path": "report.md", "title": "The backlog", "jobIds": list(backlog)})
@@ -71,9 +77,10 @@ def main() -> None:
     print("what mallory tried:", ", ".join(f"{what}: {end}" for what, end in attacks.items()))
     runs = [event.data for job in jobs for event in app.events(job_id=job.id, kind="agent_run")]
     print(f"runs: {len(runs)}, processes left behind and killed: {sum(run['leftBehind'] for run in runs)}")
-    print(f"report: {Path('answers/report.md').stat().st_size > 0}, discrepancies: {len(list(app.reconcile()))}")
+    print(f"discrepancies between records and files: {len(list(app.reconcile()))}; see answers/report.md")
     print(f"took {time.monotonic() - started:.0f} s", file=sys.stderr)
 
+    assert again.duplicate
     assert all(by_agent[name] == {"succeeded": 2} for name in NAMES if name != "grumpy")
     assert by_agent["grumpy"] == {"dead": 2}
     assert missing or "worked" not in attacks.values()

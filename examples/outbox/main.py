@@ -19,9 +19,9 @@ import tenure
 from tenure.effect import Outbox
 from tenure.effect.outbox import Change
 
-DATA, MAILS = Path("data"), Path("mails.txt")
+DATABASE, DATA, MAILS = Path("outbox.db"), Path("data"), Path("mails.txt")
 
-app = tenure.App("sqlite:///outbox.db")
+app = tenure.App(f"sqlite:///{DATABASE}")
 outbox = Outbox(DATA)
 app.use(outbox)
 app.queue("mail", lease_seconds=1.0)  # short, so that the example need not wait long for the dead
@@ -65,6 +65,8 @@ def visit(number: int) -> None:
 
 
 def main() -> None:
+    if DATABASE.exists():
+        sys.exit(f"{DATABASE} is here from an earlier run, which would be counted too. Start in an empty folder.")
     DATA.mkdir(exist_ok=True)
     for number in range(20):
         sign_up(number)
