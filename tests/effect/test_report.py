@@ -120,6 +120,30 @@ def test_an_attempt_that_died_after_its_write_does_not_stand_in_the_next_ones_wa
 
 
 @on_both_engines
+def test_a_tenants_report_tells_nothing_of_another_tenant(app: tenure.App, root: Path) -> None:
+    group = str(uuid4())
+    ids = {
+        name: app.enqueue("echo", f"canary-{name}", workflow_id=group, tenant=name).id for name in ("ours", "theirs")
+    }
+    drain(app)
+
+    def ask(path: str, **told: Any) -> tenure.Job:
+        job_id = app.enqueue("report", {"path": path, **told}, tenant="ours").id
+        drain(app)
+        return app.get(job_id)
+
+    refused = ask("named.md", jobIds=[ids["theirs"]])
+    ask("group.md", workflowId=group)
+    report(app, jobIds=list(ids.values()))
+
+    assert (refused.state, (root / "named.md").exists()) == ("failed", False)
+    assert "There is no job" in (refused.last_error or "")
+    assert "canary-ours" in (root / "group.md").read_text()
+    assert "theirs" not in (root / "group.md").read_text()
+    assert "canary-theirs" in (root / "report.md").read_text(), "a report of nobody in particular is the operator's"
+
+
+@on_both_engines
 def test_a_file_of_somebody_elses_is_left_alone(app: tenure.App, root: Path) -> None:
     (root / "report.md").write_text("mine")
     ids = [app.enqueue("echo", 1).id]

@@ -122,18 +122,21 @@ def _recorded(ctx: Context, record: EffectRecord) -> LedgerRow:
 
 
 def _gather(payload: Report, ctx: Context) -> list[Job]:
-    """The jobs that are meant, each once, without the report itself."""
+    """The jobs that are meant, each once, without the report itself; of a tenant's report only that tenant's."""
+    tenant = ctx.job.extra("tenant")  # noqa: S610 - no Django here
     found: dict[JobId, Job] = {}
     ids = [JobId(one.lower()) for one in payload.jobIds]
     for first in range(0, len(ids), PAGE):
         batch = ids[first : first + PAGE]
         for job_id, job in zip(batch, call(ctx, GetJobs(batch)), strict=True):
-            if job is None:
+            if job is None or tenant not in {None, job.tenant}:
                 raise Permanent(f"There is no job {job_id}, so the report would not be complete.")
             found[job.id] = job
     for filters in ({"workflow_id": payload.workflowId}, {"parent_id": payload.parentId}):
         if next(iter(filters.values())) is not None:
             for job in _listed(ctx, filters):
+                if tenant not in {None, job.tenant}:
+                    continue
                 found[job.id] = job
                 if len(found) > JOBS_MAX:
                     raise Permanent(f"There are more than {JOBS_MAX:,} jobs; a report of them would help nobody.")
