@@ -113,6 +113,7 @@ def test_a_stopped_run_begins_nothing_more_and_keeps_what_it_has(tmp_path: Path)
     assert [one.problem for one in kept] == ["it broke"]
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_run_with_a_page_of_what_there_is(tmp_path: Path, number: signal.Signals) -> None:
     """The run itself, on the side that needs nothing but Python; it goes on afterwards from where it was."""

@@ -26,6 +26,7 @@ TINY = Size(rounds=2, each=5, at_once=60, bulk=150, wakes=4)
 # The audit only grows: that a queue was made stays written down. SQLite keeps its counters of ids.
 KEPT = {"audit", "tenure_audit", "sqlite_sequence"}
 PATIENCE = 180.0
+pytestmark = pytest.mark.timeout(400)  # several processes start in each test, and the machine may be busy
 Rows = Callable[[], dict[str, int]]
 
 
