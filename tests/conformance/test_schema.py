@@ -15,7 +15,7 @@ from tests.conformance.engines import sqlite_path
 
 
 def table_text(store: Subject, table: str) -> str:
-    """The table's CHECKs as the engine itself keeps them."""
+    """The table's CHECKs, and those of its columns' domains, as the engine itself keeps them."""
     if store.engine == "sqlite":
         with sqlite3.connect(f"file:{sqlite_path(store.store.url)}?mode=ro", uri=True) as connection:
             [(text,)] = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", [f"tenure_{table}"])
@@ -23,7 +23,10 @@ def table_text(store: Subject, table: str) -> str:
         return str(text)
     with psycopg.connect(store.store.url) as pg:
         rows = pg.execute(
-            "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s::regclass", [f"tenure.{table}"]
+            "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %(table)s::regclass UNION ALL "
+            "SELECT replace(pg_get_constraintdef(c.oid), 'VALUE', a.attname) FROM pg_constraint AS c "
+            "JOIN pg_attribute AS a ON a.atttypid = c.contypid AND a.attrelid = %(table)s::regclass",
+            {"table": f"tenure.{table}"},
         ).fetchall()
     return "\n".join(str(row[0]) for row in rows)
 
@@ -32,7 +35,9 @@ def lists_of(column: str, text: str) -> set[frozenset[str]]:
     """Every list of words that the text compares the column with."""
     found = re.findall(rf"\b{column}\s+IN\s*\(([^)]*)\)", text, re.IGNORECASE)
     found += re.findall(rf"\b{column} = ANY \(ARRAY\[([^\]]*)\]", text)
-    return {frozenset(re.findall(r"'([a-z_]+)'", words)) for words in found}
+    lists = {frozenset(re.findall(r"'([a-z_]+)'", words)) for words in found}
+    arrays = re.findall(rf"\b{column}\)?(?:::text)? = ANY \('{{([^}}]*)}}'", text)
+    return lists | {frozenset(words.split(",")) for words in arrays}
 
 
 def test_the_states_of_the_schema_are_the_states_of_the_model(store: Subject) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.postgres
 CALLERS: Final = {
     "producer worker reader operator admin": "now now_us to_us from_us schema_version get_jobs list_profiles "
     "serially parsed by_index",
-    "producer worker operator admin": "enqueue enqueue_group",
+    "producer worker operator admin": "enqueue enqueue_group enqueue_one enqueue_plain",
     "worker admin": "exchange claim settle start heartbeat append_events record_effect acquire_lease release_lease "
     "remove_workers set_schedules tick_schedule roll_up",
     "worker operator admin": "reap wake",
@@ -88,7 +88,8 @@ def test_everything_belongs_to_the_owner_and_nothing_to_everybody(admin: psycopg
     owners = admin.execute(
         f"SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = {SCHEMA} "
         f"UNION SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace = {SCHEMA} "
-        f"UNION SELECT nspowner::regrole::text FROM pg_namespace WHERE oid = {SCHEMA}".encode()
+        f"UNION SELECT nspowner::regrole::text FROM pg_namespace WHERE oid = {SCHEMA} "
+        f"UNION SELECT typowner::regrole::text FROM pg_type WHERE typnamespace = {SCHEMA} AND typtype = 'd'".encode()
     ).fetchall()
     public = admin.execute(
         f"SELECT oid::regprocedure::text FROM pg_proc, aclexplode(coalesce(proacl, acldefault('f', proowner))) AS a "

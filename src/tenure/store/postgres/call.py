@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+Argument = str | bytes | None
+"""What a function is called with: text, or a value in PostgreSQL's binary form."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -22,6 +22,7 @@ import psycopg
 from psycopg import pq
 
 from tenure.errors import StoreUnavailable
+from tenure.store.postgres.call import Argument
 
 _OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _KEEPALIVE: dict[str, Any] = {
@@ -53,7 +54,7 @@ class Link:
         """Whether another call can be sent."""
         return self._pgconn.status == pq.ConnStatus.OK and self._pgconn.transaction_status == pq.TransactionStatus.IDLE
 
-    def call(self, function: str, *arguments: str) -> bytes | None:
+    def call(self, function: str, *arguments: Argument) -> bytes | None:
         """Run `tenure.function(*arguments)` and wait for its answer."""
         try:
             if function not in self._prepared:
@@ -66,7 +67,7 @@ class Link:
             self._abandon()
             raise
 
-    async def acall(self, function: str, *arguments: str) -> bytes | None:
+    async def acall(self, function: str, *arguments: Argument) -> bytes | None:
         """The same without blocking the event loop."""
         try:
             if function not in self._prepared:
@@ -89,8 +90,10 @@ class Link:
         with contextlib.suppress(psycopg.Error, OSError), open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a bare fd is wanted
             os.dup2(nothing.fileno(), self._pgconn.socket)
 
-    def _send(self, function: str, arguments: tuple[str, ...]) -> None:
-        self._pgconn.send_query_prepared(function.encode(), [argument.encode() for argument in arguments] or None)
+    def _send(self, function: str, arguments: tuple[Argument, ...]) -> None:
+        values = [argument.encode() if isinstance(argument, str) else argument for argument in arguments]
+        formats = [1 if isinstance(argument, bytes) else 0 for argument in arguments]
+        self._pgconn.send_query_prepared(function.encode(), values or None, formats or None)
 
     def _wait(self) -> pq.abc.PGresult:
         deadline = time.monotonic() + self._reply_seconds

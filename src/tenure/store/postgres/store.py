@@ -30,7 +30,7 @@ from tenure.store.measuring import DropQueue, Measure
 from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.postgres import migrate as migrations
 from tenure.store.postgres import moves, operating, profiles, reading, scheduling, summary
-from tenure.store.postgres.call import Call
+from tenure.store.postgres.call import Argument, Call
 from tenure.store.postgres.errors import driver_errors, is_safe, translate
 from tenure.store.postgres.gather import Gather
 from tenure.store.postgres.link import Link
@@ -179,7 +179,7 @@ class PostgresStore:
             raise error from (exc if is_safe(exc, self.url) else None)
         self._retries += 1
 
-    def _run(self, function: str, arguments: tuple[str, ...], pool: Pool, tries: int = _TRIES) -> Any:
+    def _run(self, function: str, arguments: tuple[Argument, ...], pool: Pool, tries: int = _TRIES) -> Any:
         """One call; repeated where the server says that nothing happened and another try may do."""
         for attempt in range(1, tries + 1):
             link = pool.take()
@@ -195,7 +195,7 @@ class PostgresStore:
             time.sleep(_pause(attempt))
         raise InternalError("unreachable: the last try either answers or raises")
 
-    async def _arun(self, function: str, arguments: tuple[str, ...], pool: Pool, tries: int = _TRIES) -> Any:
+    async def _arun(self, function: str, arguments: tuple[Argument, ...], pool: Pool, tries: int = _TRIES) -> Any:
         for attempt in range(1, tries + 1):
             link = await pool.atake()
             self._statements += 1

@@ -56,6 +56,14 @@ BEGIN
     LOOP
         EXECUTE pg_catalog.format('ALTER ROUTINE %s OWNER TO tenure_owner', v_object.name);
     END LOOP;
+    FOR v_object IN
+        SELECT t.oid::pg_catalog.regtype AS name
+        FROM pg_catalog.pg_type AS t
+        WHERE t.typnamespace = 'tenure'::pg_catalog.regnamespace AND t.typtype = 'd'
+            AND t.typowner <> 'tenure_owner'::pg_catalog.regrole
+    LOOP
+        EXECUTE pg_catalog.format('ALTER DOMAIN %s OWNER TO tenure_owner', v_object.name);
+    END LOOP;
 EXCEPTION
     WHEN insufficient_privilege THEN
         RAISE WARNING 'The schema tenure stays with %, because it may not be handed to tenure_owner: %', current_user, SQLERRM
@@ -93,6 +101,8 @@ BEGIN
                     ('by_index',            'producer worker reader operator admin'),
                     ('enqueue',             'producer worker operator admin'),
                     ('enqueue_group',       'producer worker operator admin'),
+                    ('enqueue_one',         'producer worker operator admin'),
+                    ('enqueue_plain',       'producer worker operator admin'),
                     ('get_jobs',            'producer worker reader operator admin'),
                     ('exchange',            'worker admin'),
                     ('claim',               'worker admin'),

@@ -46,6 +46,22 @@ BEGIN
 END
 $$;
 
+-- is_free_of: whether a payload carries none of the keys. Strict: where nothing is forbidden the CHECK that calls it passes unasked.
+CREATE OR REPLACE FUNCTION tenure.is_free_of(p_payload json, p_keys text[]) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+AS $$ BEGIN RETURN NOT tenure.has_key(p_payload::pg_catalog.jsonb, p_keys); END $$;
+
+-- Rules on one column of job are domains: PostgreSQL reads those once a session, but a table's CHECK anew in every statement that
+-- writes a row, which costs a single job more than writing it does. Only rules over several columns are CHECKs, in few words.
+CREATE DOMAIN tenure.job_state AS text
+    CONSTRAINT job_state_known CHECK (VALUE = ANY ('{queued,leased,running,waiting,succeeded,failed,dead,cancelled}'));
+CREATE DOMAIN tenure.job_kind AS text
+    CONSTRAINT job_kind_not_blank CHECK (VALUE <> '' AND length(VALUE) <= 200);
+CREATE DOMAIN tenure.attempts AS integer
+    CONSTRAINT job_attempts_sound CHECK (VALUE >= 0);
+CREATE DOMAIN tenure.max_attempts AS integer
+    CONSTRAINT job_attempts_sound CHECK (VALUE >= 1);
+
 CREATE TABLE tenure.migration (
     number integer PRIMARY KEY,
     name text NOT NULL,
@@ -111,6 +127,8 @@ CREATE TABLE tenure.gate (
     actor text NOT NULL,
     updated_at timestamptz NOT NULL
 );
+-- Empty unless a gate is closed: one look at it tells an enqueue that none is.
+CREATE INDEX gate_closed_idx ON tenure.gate (name) WHERE NOT is_open;
 
 -- job: every job, live or ended. Three writes in a good life: insert, grant, end.
 -- payload and result are `json`, not `jsonb`: what was enqueued comes back byte for byte, and writing costs less.
@@ -128,15 +146,15 @@ CREATE TABLE tenure.job (
     cleaned_at timestamptz,
     cancel_requested_at timestamptz,
     priority integer NOT NULL,
-    attempt integer NOT NULL DEFAULT 0,
-    max_attempts integer NOT NULL,
-    crashes integer NOT NULL DEFAULT 0,
+    attempt tenure.attempts NOT NULL DEFAULT 0,
+    max_attempts tenure.max_attempts NOT NULL,
+    crashes tenure.attempts NOT NULL DEFAULT 0,
     -- is_due: run_at had passed when the row was last written. Jobs due later stay out of the claim's index.
     is_due boolean NOT NULL,
-    state text NOT NULL DEFAULT 'queued',
+    state tenure.job_state NOT NULL DEFAULT 'queued',
     -- No foreign key: enqueue has read the queue's row, queues are never deleted, and a lookup per row costs more than the insert.
     queue text NOT NULL,
-    kind text NOT NULL,
+    kind tenure.job_kind NOT NULL,
     profile text NOT NULL,
     payload json,
     payload_hash text,
@@ -165,20 +183,12 @@ CREATE TABLE tenure.job (
     artifacts_path text,
     last_error text,
     failure_class text,
-    CONSTRAINT job_state_known CHECK (
-        state IN ('queued', 'leased', 'running', 'waiting', 'succeeded', 'failed', 'dead', 'cancelled')
-    ),
-    CONSTRAINT job_finished_iff_terminal CHECK (
-        (finished_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'dead', 'cancelled'))
-    ),
+    CONSTRAINT job_finished_iff_terminal CHECK ((finished_at IS NOT NULL) = (state = ANY ('{succeeded,failed,dead,cancelled}'))),
     CONSTRAINT job_leased_iff_held CHECK (
-        (lease_owner IS NOT NULL) = (state IN ('leased', 'running'))
-        AND (lease_until IS NOT NULL) = (state IN ('leased', 'running'))
+        (lease_until IS NOT NULL) = (state = ANY ('{leased,running}')) AND (lease_until IS NULL) = (lease_owner IS NULL)
     ),
     CONSTRAINT job_payload_gone_only_when_cleaned CHECK (payload IS NOT NULL OR cleaned_at IS NOT NULL),
-    CONSTRAINT job_kind_not_blank CHECK (kind <> '' AND length(kind) <= 200),
-    CONSTRAINT job_attempts_sound CHECK (attempt >= 0 AND max_attempts >= 1 AND crashes >= 0),
-    CONSTRAINT job_payload_guarded CHECK (forbidden_keys IS NULL OR NOT tenure.has_key(payload::jsonb, forbidden_keys))
+    CONSTRAINT job_payload_guarded CHECK (tenure.is_free_of(payload, forbidden_keys))
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_analyze_scale_factor = 0.05);
 
 -- Claim order, on claimable rows only: neither history nor jobs due later cost it anything.

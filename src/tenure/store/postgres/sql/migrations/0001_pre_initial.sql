@@ -50,6 +50,22 @@ BEGIN
 END
 $$;
 
+-- is_free_of: whether a payload carries none of the keys. Strict: where nothing is forbidden the CHECK that calls it passes unasked.
+CREATE OR REPLACE FUNCTION tenure.is_free_of(p_payload json, p_keys text[]) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+AS $$ BEGIN RETURN NOT tenure.has_key(p_payload::pg_catalog.jsonb, p_keys); END $$;
+
+-- Rules on one column of job are domains: PostgreSQL reads those once a session, but a table's CHECK anew in every statement that
+-- writes a row, which costs a single job more than writing it does. Only rules over several columns are CHECKs, in few words.
+CREATE DOMAIN tenure.job_state AS text
+    CONSTRAINT job_state_known CHECK (VALUE = ANY ('{queued,leased,running,waiting,succeeded,failed,dead,cancelled}'));
+CREATE DOMAIN tenure.job_kind AS text
+    CONSTRAINT job_kind_not_blank CHECK (VALUE <> '' AND length(VALUE) <= 200);
+CREATE DOMAIN tenure.attempts AS integer
+    CONSTRAINT job_attempts_sound CHECK (VALUE >= 0);
+CREATE DOMAIN tenure.max_attempts AS integer
+    CONSTRAINT job_attempts_sound CHECK (VALUE >= 1);
+
 CREATE TABLE tenure.migration (
     number integer PRIMARY KEY,
     name text NOT NULL,
@@ -115,6 +131,8 @@ CREATE TABLE tenure.gate (
     actor text NOT NULL,
     updated_at timestamptz NOT NULL
 );
+-- Empty unless a gate is closed: one look at it tells an enqueue that none is.
+CREATE INDEX gate_closed_idx ON tenure.gate (name) WHERE NOT is_open;
 
 -- job: every job, live or ended. Three writes in a good life: insert, grant, end.
 -- payload and result are `json`, not `jsonb`: what was enqueued comes back byte for byte, and writing costs less.
@@ -132,15 +150,15 @@ CREATE TABLE tenure.job (
     cleaned_at timestamptz,
     cancel_requested_at timestamptz,
     priority integer NOT NULL,
-    attempt integer NOT NULL DEFAULT 0,
-    max_attempts integer NOT NULL,
-    crashes integer NOT NULL DEFAULT 0,
+    attempt tenure.attempts NOT NULL DEFAULT 0,
+    max_attempts tenure.max_attempts NOT NULL,
+    crashes tenure.attempts NOT NULL DEFAULT 0,
     -- is_due: run_at had passed when the row was last written. Jobs due later stay out of the claim's index.
     is_due boolean NOT NULL,
-    state text NOT NULL DEFAULT 'queued',
+    state tenure.job_state NOT NULL DEFAULT 'queued',
     -- No foreign key: enqueue has read the queue's row, queues are never deleted, and a lookup per row costs more than the insert.
     queue text NOT NULL,
-    kind text NOT NULL,
+    kind tenure.job_kind NOT NULL,
     profile text NOT NULL,
     payload json,
     payload_hash text,
@@ -169,20 +187,12 @@ CREATE TABLE tenure.job (
     artifacts_path text,
     last_error text,
     failure_class text,
-    CONSTRAINT job_state_known CHECK (
-        state IN ('queued', 'leased', 'running', 'waiting', 'succeeded', 'failed', 'dead', 'cancelled')
-    ),
-    CONSTRAINT job_finished_iff_terminal CHECK (
-        (finished_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'dead', 'cancelled'))
-    ),
+    CONSTRAINT job_finished_iff_terminal CHECK ((finished_at IS NOT NULL) = (state = ANY ('{succeeded,failed,dead,cancelled}'))),
     CONSTRAINT job_leased_iff_held CHECK (
-        (lease_owner IS NOT NULL) = (state IN ('leased', 'running'))
-        AND (lease_until IS NOT NULL) = (state IN ('leased', 'running'))
+        (lease_until IS NOT NULL) = (state = ANY ('{leased,running}')) AND (lease_until IS NULL) = (lease_owner IS NULL)
     ),
     CONSTRAINT job_payload_gone_only_when_cleaned CHECK (payload IS NOT NULL OR cleaned_at IS NOT NULL),
-    CONSTRAINT job_kind_not_blank CHECK (kind <> '' AND length(kind) <= 200),
-    CONSTRAINT job_attempts_sound CHECK (attempt >= 0 AND max_attempts >= 1 AND crashes >= 0),
-    CONSTRAINT job_payload_guarded CHECK (forbidden_keys IS NULL OR NOT tenure.has_key(payload::jsonb, forbidden_keys))
+    CONSTRAINT job_payload_guarded CHECK (tenure.is_free_of(payload, forbidden_keys))
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_analyze_scale_factor = 0.05);
 
 -- Claim order, on claimable rows only: neither history nor jobs due later cost it anything.
@@ -1523,6 +1533,102 @@ BEGIN
         RETURNING id, is_due
     )
     SELECT array_agg(c.id), bool_or(c.is_due) INTO ids, any_due FROM created AS c;
+END
+$$;
+
+-- functions/enqueue_plain.sql
+
+-- enqueue_one and enqueue_plain: jobs with nothing but a payload, and perhaps a priority and a number of attempts; null stands for what the
+-- queue gives. The quick doors for the common case: no JSON around the JSON, so every payload is read once, and two short statements.
+-- Both answer null: without keys only an id can be taken, and whoever has it is an earlier try of this very request.
+-- What is out of the ordinary (a closed gate, an unknown queue, a policy that looks into the jobs) is left to enqueue_group.
+
+CREATE OR REPLACE FUNCTION tenure.enqueue_one(
+    p_queue text, p_kind text, p_id uuid, p_payload json, p_priority integer DEFAULT NULL, p_max_attempts integer DEFAULT NULL
+) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_step bigint;
+    v_priority integer;
+    v_max_attempts integer;
+    v_profile text;
+    v_wakes boolean;
+BEGIN
+    SELECT CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END, coalesce(p_priority, q.priority_default),
+        coalesce(p_max_attempts, q.max_attempts), q.profile, EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue)
+    INTO v_step, v_priority, v_max_attempts, v_profile, v_wakes
+    FROM tenure.queue AS q
+    WHERE q.name = p_queue
+        AND q.forbidden_keys IS NULL AND q.aging_seconds IS NULL AND NOT q.key_required AND NOT q.events
+        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open);
+    IF NOT FOUND THEN
+        RETURN tenure.enqueue_group(p_queue, p_kind, 1, json_build_array(
+            json_build_object('i', p_id, 'p', p_payload, 'r', p_priority, 'm', p_max_attempts)), NULL, true);
+    END IF;
+    INSERT INTO tenure.job (id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile, payload)
+    VALUES (p_id, v_step * v_priority, v_now, v_now, v_now, v_priority, v_max_attempts, true, p_queue, p_kind, v_profile, p_payload)
+    ON CONFLICT DO NOTHING;
+    IF v_wakes AND FOUND THEN
+        PERFORM pg_notify('tenure', p_queue);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- Many of one queue and kind, as arrays of equal length; a null array is one of nulls.
+-- ON CONFLICT has a price per row, so only a repeated request pays it.
+CREATE OR REPLACE FUNCTION tenure.enqueue_plain(
+    p_queue text, p_kind text, p_ids uuid[], p_payloads json[], p_priorities integer[] DEFAULT NULL, p_max_attempts integer[] DEFAULT NULL
+) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_step bigint;
+    v_priority integer;
+    v_max_attempts integer;
+    v_profile text;
+    v_wakes boolean;
+    v_any boolean;
+BEGIN
+    SELECT CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END, q.priority_default, q.max_attempts, q.profile,
+        EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue)
+    INTO v_step, v_priority, v_max_attempts, v_profile, v_wakes
+    FROM tenure.queue AS q
+    WHERE q.name = p_queue
+        AND q.forbidden_keys IS NULL AND q.aging_seconds IS NULL AND NOT q.key_required AND NOT q.events
+        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open);
+    IF NOT FOUND THEN
+        RETURN tenure.enqueue_group(p_queue, p_kind, cardinality(p_ids), (
+            SELECT json_agg(json_build_object('i', g.id, 'p', g.payload, 'r', g.priority, 'm', g.max_attempts))
+            FROM unnest(p_ids, p_payloads, p_priorities, p_max_attempts) AS g(id, payload, priority, max_attempts)
+        ), NULL, true);
+    END IF;
+    BEGIN
+        INSERT INTO tenure.job (id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile, payload)
+        SELECT g.id, v_step * coalesce(g.priority, v_priority), v_now, v_now, v_now, coalesce(g.priority, v_priority),
+            coalesce(g.max_attempts, v_max_attempts), true, p_queue, p_kind, v_profile, g.payload
+        FROM (
+            SELECT unnest(p_ids) AS id, unnest(p_payloads) AS payload,
+                unnest(p_priorities) AS priority, unnest(p_max_attempts) AS max_attempts
+        ) AS g;
+        v_any := FOUND;
+    EXCEPTION WHEN unique_violation THEN
+        INSERT INTO tenure.job (id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile, payload)
+        SELECT g.id, v_step * coalesce(g.priority, v_priority), v_now, v_now, v_now, coalesce(g.priority, v_priority),
+            coalesce(g.max_attempts, v_max_attempts), true, p_queue, p_kind, v_profile, g.payload
+        FROM unnest(p_ids, p_payloads, p_priorities, p_max_attempts) AS g(id, payload, priority, max_attempts)
+        ON CONFLICT DO NOTHING;
+        v_any := FOUND;
+    END;
+    IF v_any AND v_wakes THEN
+        PERFORM pg_notify('tenure', p_queue);
+    END IF;
+    RETURN NULL;
 END
 $$;
 
@@ -4250,6 +4356,14 @@ BEGIN
     LOOP
         EXECUTE pg_catalog.format('ALTER ROUTINE %s OWNER TO tenure_owner', v_object.name);
     END LOOP;
+    FOR v_object IN
+        SELECT t.oid::pg_catalog.regtype AS name
+        FROM pg_catalog.pg_type AS t
+        WHERE t.typnamespace = 'tenure'::pg_catalog.regnamespace AND t.typtype = 'd'
+            AND t.typowner <> 'tenure_owner'::pg_catalog.regrole
+    LOOP
+        EXECUTE pg_catalog.format('ALTER DOMAIN %s OWNER TO tenure_owner', v_object.name);
+    END LOOP;
 EXCEPTION
     WHEN insufficient_privilege THEN
         RAISE WARNING 'The schema tenure stays with %, because it may not be handed to tenure_owner: %', current_user, SQLERRM
@@ -4287,6 +4401,8 @@ BEGIN
                     ('by_index',            'producer worker reader operator admin'),
                     ('enqueue',             'producer worker operator admin'),
                     ('enqueue_group',       'producer worker operator admin'),
+                    ('enqueue_one',         'producer worker operator admin'),
+                    ('enqueue_plain',       'producer worker operator admin'),
                     ('get_jobs',            'producer worker reader operator admin'),
                     ('exchange',            'worker admin'),
                     ('claim',               'worker admin'),
