@@ -63,6 +63,25 @@ def test_limits_are_written_as_the_kernel_reads_them(tmp_path: Path) -> None:
     assert group.ran_out_of_memory()
 
 
+@pytest.mark.parametrize(
+    ("here", "passed_on", "written"),
+    [
+        ("cpu memory", "", "+memory"),
+        ("memory pids", "memory", "+pids"),
+        ("memory pids", "memory pids", "memory pids"),
+        ("cpu", "", ""),
+    ],
+)
+def test_controllers_are_handed_down_to_new_groups(tmp_path: Path, here: str, passed_on: str, written: str) -> None:
+    """As systemd leaves them to the one it delegates to. In a folder with the files of a group, as above."""
+    (tmp_path / "cgroup.controllers").write_text(here)
+    (tmp_path / "cgroup.subtree_control").write_text(passed_on)
+
+    assert cgroup.create(tmp_path) is None, "an ordinary folder is no group"
+
+    assert (tmp_path / "cgroup.subtree_control").read_text() == written
+
+
 def test_what_is_missing_is_told_with_what_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cgroup.why_not(frozenset()).startswith("no version 2 group may be made here; rlimits bound")
     for table, why in (

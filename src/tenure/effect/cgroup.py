@@ -93,6 +93,7 @@ def _create(home: Path) -> Cgroup | None:
     path = home / f"tenure-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         _sweep(home)
+        _hand_down(home)
         path.mkdir()
     except OSError:
         return None
@@ -102,8 +103,19 @@ def _create(home: Path) -> Cgroup | None:
     return Cgroup(path, frozenset(power for file, power in _FILES.items() if os.access(path / file, os.W_OK)))
 
 
+def _hand_down(home: Path) -> None:
+    """Let groups in here have the controllers that this one has. The kernel refuses where processes live in it."""
+    with suppress(OSError):
+        here = (home / "cgroup.controllers").read_text().split()
+        passed_on = (home / "cgroup.subtree_control").read_text().split()
+        for name in (MEMORY, PIDS):
+            if name in here and name not in passed_on:
+                with suppress(OSError):  # one by one: a write of both would fail for either
+                    (home / "cgroup.subtree_control").write_text(f"+{name}")
+
+
 def _homes() -> list[Path]:
-    """Our own group, and the one above it, to which systemd delegates when we run in a subgroup."""
+    """Our own group, and the one above it, which systemd delegates to us when we run in a subgroup of it."""
     try:
         mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
         own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
