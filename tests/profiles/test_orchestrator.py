@@ -131,6 +131,49 @@ def test_on_conflict_cannot_name_the_columns_of_a_view(server_ground: Ground) ->
         )
 
 
+@pytest.mark.postgres
+def test_on_conflict_do_nothing_without_columns_is_the_plain_insert(server_ground: Ground) -> None:
+    statement = (
+        f"INSERT INTO {TASKS} (type, idempotency_key) VALUES ('email:send', 'k') ON CONFLICT DO NOTHING RETURNING id"
+    )
+
+    first, again = (server_ground.execute(statement) for _ in range(2))
+
+    assert again == first
+    assert len(server_ground.rows(TASKS)) == 1
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("view", "error"),
+    [
+        ("trigger", psycopg.errors.InvalidColumnReference),
+        ("rule", psycopg.errors.FeatureNotSupported),
+        ("plain", None),
+    ],
+)
+def test_only_a_view_that_writes_through_to_its_table_takes_on_conflict(
+    server_ground: Ground, view: str, error: type[psycopg.Error] | None
+) -> None:
+    """The three ways a view can take an INSERT. The one that takes the clause calls no function of ours."""
+    makes = {
+        "trigger": "CREATE TRIGGER t INSTEAD OF INSERT ON v FOR EACH ROW EXECUTE FUNCTION orchestrator.enqueue_task()",
+        "rule": "CREATE RULE r AS ON INSERT TO v DO INSTEAD INSERT INTO b VALUES (NEW.type, NEW.key, 0)",
+        "plain": "SELECT 1",
+    }
+    statement = b"INSERT INTO v VALUES ('a', 'k', 0) ON CONFLICT (type, key) DO UPDATE SET n = 1 RETURNING n"
+
+    with psycopg.connect(server_ground.app.url, autocommit=True) as connection:
+        connection.execute("CREATE TEMP TABLE b (type text, key text, n integer, UNIQUE (type, key))")
+        connection.execute("CREATE TEMP VIEW v AS SELECT * FROM b")
+        connection.execute(makes[view].encode())
+        if error is not None:
+            with pytest.raises(error):
+                connection.execute(statement)
+        else:
+            assert [connection.execute(statement).fetchone() for _ in range(2)] == [(0,), (1,)]
+
+
 def test_sqlite_takes_no_upsert_on_a_view_and_the_plain_insert_makes_one_task(file_ground: Ground) -> None:
     with pytest.raises(Exception, match="cannot UPSERT a view"):
         file_ground.execute(

@@ -10,7 +10,7 @@ import pytest
 
 from tenure import App
 from tests.conformance.engines import scratch_folder, sqlite_url
-from tests.profiles.ground import Ground, PostgresGround
+from tests.profiles.ground import Ground
 from tests.profiles.test_substrate import tick
 from tests.profiles.test_views import MAIN, put
 from tests.servers import PostgresServer
@@ -52,13 +52,14 @@ def test_a_change_by_hand_moves_updated_at_each_time(ground: Ground, profile: st
 
 
 @pytest.mark.postgres
-def test_a_change_by_hand_takes_the_stores_clock(server_ground: Ground) -> None:
+def test_a_change_by_hand_takes_the_stores_clock_and_returns_it(server_ground: Ground) -> None:
     server_ground.open()
     put(server_ground, "substrate", "made")
     server_ground.clock.advance(60)
 
-    server_ground.execute("UPDATE tenure.job SET priority = 3")
+    told = server_ground.execute("UPDATE tenure.job SET priority = 3 RETURNING updated_at")
 
+    assert told == [{"updated_at": server_ground.clock.now()}]
     assert updated_at(server_ground, "substrate") == server_ground.clock.now()
 
 
@@ -167,17 +168,3 @@ def test_on_sqlite_a_client_with_recursive_triggers_does_no_harm(file_ground: Gr
     file_ground.execute("UPDATE tenure_job SET priority = 3")
 
     assert stored(file_ground) > before
-
-
-@pytest.mark.postgres
-def test_on_postgresql_no_row_is_locked_for_the_triggers_sake(
-    server_ground: Ground, postgres_ground: PostgresGround
-) -> None:
-    """A trigger before the row would write a lock to the log for each update; after the row none is needed."""
-    kinds = server_ground.execute(
-        "SELECT tgname, (tgtype & 2) = 2 AS is_before FROM pg_trigger "
-        "WHERE NOT tgisinternal AND tgrelid IN ('tenure.job'::regclass, 'tenure.worker'::regclass)"
-    )
-
-    assert {row["tgname"] for row in kinds} == set(TRIGGERS)
-    assert not any(row["is_before"] for row in kinds)

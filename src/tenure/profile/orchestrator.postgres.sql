@@ -77,20 +77,18 @@ FOR EACH ROW EXECUTE FUNCTION orchestrator.refuse_change();
 CREATE OR REPLACE TRIGGER refuse_all BEFORE UPDATE OR DELETE ON orchestrator.tasks
 FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
 
--- update_updated_at_column: refreshes updated_at after an UPDATE that has not moved it itself. Every function of Tenure does, so it runs for
--- changes by hand alone; after the row, because a trigger before it locks each row first, whatever it decides.
+-- update_updated_at_column: refreshes updated_at in an UPDATE that does not move it itself. Every function of Tenure does, so it runs for
+-- changes by hand alone.
 CREATE OR REPLACE FUNCTION orchestrator.update_updated_at_column() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
-    UPDATE tenure.job AS j
-    SET updated_at = greatest(tenure.now(), OLD.updated_at + interval '1 microsecond')
-    WHERE j.id = NEW.id AND j.updated_at = OLD.updated_at;
-    RETURN NULL;
+    NEW.updated_at := greatest(tenure.now(), OLD.updated_at + interval '1 microsecond');
+    RETURN NEW;
 END
 $$;
-CREATE OR REPLACE TRIGGER update_tasks_updated_at AFTER UPDATE ON tenure.job
+CREATE OR REPLACE TRIGGER update_tasks_updated_at BEFORE UPDATE ON tenure.job
 FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at AND NEW.profile = 'orchestrator')
 EXECUTE FUNCTION orchestrator.update_updated_at_column();
 
