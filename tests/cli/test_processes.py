@@ -98,6 +98,31 @@ def test_a_worker_drains_the_queue_and_says_what_it_did(folder: Path, app: App) 
     assert {one["kind"] for one in notices if one["event"] == "completed"} == {"double"}
 
 
+@pytest.mark.parametrize("args", [["jobs", "ls"], ["jobs", "ls", "--json"], ["stats"]])
+def test_a_reader_that_leaves_ends_a_command_quietly(folder: Path, app: App, args: list[str]) -> None:
+    app.enqueue("double", 1)
+    with subprocess.Popen([*TENURE, *args], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+
+        process.stdout.close()
+
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 141
+
+
+def test_an_answer_that_cannot_be_written_is_no_fault_of_ours(folder: Path, app: App) -> None:
+    app.enqueue("double", 1)
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(
+            [*TENURE, "jobs", "ls"], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert found.returncode == 1
+    assert found.stderr.startswith("Error [output]: The answer could not be written: No space left")
+    assert len(found.stderr.splitlines()) == 1
+
+
 def test_a_worker_that_runs_once_leaves_the_rest(folder: Path, app: App) -> None:
     for number in range(3):
         app.enqueue("double", number)

@@ -159,12 +159,21 @@ def logs(
 
     with opened(url) as tenure:
         tenure.get(job_id)
-        lines = EventLines(Screen(as_json))
+        screen = Screen(as_json)
+        lines = EventLines(screen)
         follower = Follower(tenure.store, job_id=job_id)
+        is_silent = True
         while True:
             ended = tenure.get(job_id).state in TERMINAL
-            lines.print(follower.poll())
+            events = follower.poll()
+            is_silent = is_silent and not events
+            lines.print(events)
             if ended or not follow:
+                if is_silent:
+                    screen.note(
+                        "Nothing is logged for this job. Handlers log with `ctx.logger`; a queue writes down what "
+                        "becomes of its jobs after `tenure queues set NAME events=true`."
+                    )
                 return
             time.sleep(0.25)
 

@@ -6,6 +6,8 @@ imports none of them.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -26,6 +28,8 @@ EXIT_CODES = {
     124: "timed out",
     130: "interrupted",
 }
+
+_OUTPUT_FAULTS = frozenset({errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT})
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
@@ -87,19 +91,30 @@ def run(args: Sequence[str]) -> int:
     except TenureError as exc:
         return tell(exc.code, str(exc), exc.exit_code, as_json=as_json)
     except SystemExit as exc:
+        if isinstance(exc.__context__, BrokenPipeError):  # Click has made it an exit of its own
+            return _unread()
         return exc.code if isinstance(exc.code, int) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read us has gone; nothing more can be said, also not by the interpreter at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _unread()
     except Exception as exc:
+        if isinstance(exc, OSError) and exc.filename is None and exc.errno in _OUTPUT_FAULTS:
+            _unread()
+            sentence = f"The answer could not be written: {exc.strerror}. What the command did stands."
+            return tell("output", sentence, 1, as_json=as_json)
         if os.environ.get("TENURE_DEBUG"):
             raise
         sentence = f"{type(exc).__name__}: {exc}. This is a fault of Tenure's; TENURE_DEBUG=1 shows where it happened."
         return tell(InternalError.code, sentence, InternalError.exit_code, as_json=as_json)
     return code
+
+
+def _unread() -> int:
+    """Whoever read us has gone; nothing more can be said to stdout, also not by the interpreter at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    return 141
 
 
 def tell(code: str, sentence: str, exit_code: int, *, as_json: bool) -> int:
@@ -192,7 +207,7 @@ def find_command(name: str) -> Any:
 
 
 def _sentence(message: str) -> str:
-    return message if message.endswith((".", "?", "!", ")")) else message + "."
+    return message if message.endswith((".", "?", "!")) else message + "."
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def _known(tenure: App, names: list[str]) -> None:
     known = [row.name for row in tenure.schedules()]
     for name in names:
         if name not in known:
-            raise NotFound(f"There is no schedule {name!r}.{nearest(name, known)}")
+            raise NotFound(f"There is no schedule {name!r}.{nearest(name, known)} See `tenure schedules ls`.")
 
 
 def _shown(row: Any, now: datetime) -> Schedule:

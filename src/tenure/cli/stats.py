@@ -11,6 +11,7 @@ from tenure.cli.group import verbs
 from tenure.cli.options import Json, Queues, Url, duration, opened
 from tenure.cli.screen import Grid, Screen, state
 from tenure.observe.overview import HOUR, Overview, overview
+from tenure.observe.words import counted
 
 if TYPE_CHECKING:
     from tenure.cli.screen import Part
@@ -39,7 +40,10 @@ def stats(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Answer what is outstanding, failed, stuck, slow, repeated, and what ran lately."""
+    """Answer what is outstanding, failed, stuck, slow, repeated, and what ran lately.
+
+    Where its queue starts on claim, a job is `running` from its grant on, also while it waits in a worker for a slot.
+    """
     with opened(url) as tenure:
         found = overview(tenure.store, window_seconds=window, queues=queue or (), limit=limit, minutes=minutes)
     screen = Screen(as_json, found.summary.at)
@@ -77,7 +81,7 @@ def _parts(found: Overview) -> list[Part]:
             ("job", "kind", "queue", "worker", "lease_ran_out"),
             [(one.job_id, one.kind, one.queue, one.worker, one.lease_until) for one in summary.stuck],
             drop=("worker", "queue"),
-            title=f"3. Is anything stuck? {'No.' if not summary.stuck_count else f'{summary.stuck_count} jobs.'}",
+            title=f"3. Is anything stuck? {counted(summary.stuck_count, 'job') if summary.stuck_count else 'No'}.",
         ),
         Grid(
             ("kind", "queue", "average", "p50", "p95", "longest", "waited_p50"),

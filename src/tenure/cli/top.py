@@ -19,6 +19,7 @@ from tenure.cli.screen import Cell, Grid, Screen, console, state
 from tenure.errors import StoreUnavailable
 from tenure.observe.alive import is_alive
 from tenure.observe.overview import Glance, glance
+from tenure.observe.words import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +40,7 @@ def top(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Show queues, workers and running jobs, again and again. Press q to leave."""
+    """Show queues, workers and the jobs they hold, again and again. Press q to leave."""
     with opened(url) as tenure:
         if once or as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
             found = glance(tenure.store, window_seconds=WINDOW_SECONDS)
@@ -124,7 +125,7 @@ def parts(found: Glance) -> list[Part]:
             [(one.letters, one.kind, one.last_at, text.first_line(one.sample_error)) for one in found.failures],
             right=frozenset({"letters"}),
             wide="error",
-            title="Dead letters" + (f"; {summary.stuck_count} jobs are stuck" if summary.stuck_count else ""),
+            title="Dead letters" + (f"; {counted(summary.stuck_count, 'job', 'stuck')}" if summary.stuck_count else ""),
         ),
     ]
 

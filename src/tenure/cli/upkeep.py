@@ -49,32 +49,34 @@ def migrate(
         screen.note(f"The schema of {database_url(url).partition('?')[0].rpartition('@')[2]} is up to date: {version}.")
 
 
+OlderThan = Annotated[
+    float | None,
+    typer.Option("--older-than", parser=duration, metavar="DURATION", help="Instead of each queue's own retention."),
+]
+DeleteAfter = Annotated[
+    float | None,
+    typer.Option(
+        "--delete-after", parser=duration, metavar="DURATION", help="Remove rows that ended longer ago than this."
+    ),
+]
+WorkersAfter = Annotated[
+    float,
+    typer.Option("--workers-after", parser=duration, metavar="DURATION", help="Forget workers not seen for this long."),
+]
+MetricsAfter = Annotated[
+    float,
+    typer.Option(
+        "--metrics-after", parser=duration, metavar="DURATION", help="Forget counted minutes older than this."
+    ),
+]
+
+
 @app.command()
 def prune(
-    older_than: Annotated[
-        float | None,
-        typer.Option(
-            "--older-than", parser=duration, metavar="DURATION", help="Instead of each queue's own retention."
-        ),
-    ] = None,
-    delete_after: Annotated[
-        float | None,
-        typer.Option(
-            "--delete-after", parser=duration, metavar="DURATION", help="Remove rows that ended longer ago than this."
-        ),
-    ] = None,
-    workers_after: Annotated[
-        float,
-        typer.Option(
-            "--workers-after", parser=duration, metavar="DURATION", help="Forget workers not seen for this long."
-        ),
-    ] = 86_400.0,
-    metrics_after: Annotated[
-        float,
-        typer.Option(
-            "--metrics-after", parser=duration, metavar="DURATION", help="Forget counted minutes older than this."
-        ),
-    ] = 2_592_000.0,
+    older_than: OlderThan = None,
+    delete_after: DeleteAfter = None,
+    workers_after: WorkersAfter = 86_400.0,
+    metrics_after: MetricsAfter = 2_592_000.0,
     yes: Yes = False,
     url: Url = None,
     as_json: Json = False,
@@ -106,18 +108,8 @@ def prune(
                     total = _plus(total, step)
                     advance(step.cleaned + step.deleted)
                     more = step.more
-    screen.show(
-        {"pruned": total},
-        Facts(
-            [
-                ("cleaned", total.cleaned),
-                ("deleted", total.deleted),
-                ("events", total.events),
-                ("workers", total.workers),
-                ("metrics", total.metrics),
-            ]
-        ),
-    )
+    names = ("cleaned", "deleted", "events", "workers", "metrics")
+    screen.show({"pruned": total}, Facts([(name, getattr(total, name)) for name in names]))
 
 
 @app.command()

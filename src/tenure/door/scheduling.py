@@ -92,7 +92,7 @@ class Scheduling(Door):
 
         rows = yield from ask(ListSchedules([arguments.name("name", name)]))
         if not rows:
-            raise NotFound(f"There is no schedule {name!r}. `app.schedules()` lists them.")
+            raise NotFound(f"There is no schedule {name!r}. `app.schedules()` and `tenure schedules ls` list them.")
         told = Schedule.from_spec(name, rows[0].spec)
         job = NewJob(
             id=new_job_id(),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from tenure.observe.alive import is_alive
+from tenure.observe.words import counted
 from tenure.store.base import Store
 from tenure.store.reading import GroupDeadLetters, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
 from tenure.store.summary import Inspect, Inspection, Summary, Summed
@@ -193,7 +194,7 @@ def _bloat(found: Inspection) -> Iterator[Check]:
 
 
 def _clock(found: Inspection) -> Iterator[Check]:
-    apart = (found.at - datetime.now(UTC)).total_seconds()
+    apart = round((found.at - datetime.now(UTC)).total_seconds(), 1) + 0.0  # no minus before a zero
     ahead = (found.newest_created_at - found.at).total_seconds() if found.newest_created_at is not None else 0.0
     if ahead > CLOCK_SECONDS:
         yield Check(
@@ -223,7 +224,7 @@ def _workers(workers: list[WorkerSeen], queues: list[QueueRow], summed: Summed) 
         yield Check(
             "workers",
             "wrong",
-            f"{len(holding)} not heard of any more, still holding {held} jobs; these come back as leases run out",
+            f"{len(holding)} not heard of any more, holding {counted(held, 'job')}, which come back as leases run out",
             "tenure prune --workers-after 5m --yes",
         )
     elif silent:
@@ -242,7 +243,7 @@ def _workers(workers: list[WorkerSeen], queues: list[QueueRow], summed: Summed) 
             yield Check(
                 "unserved",
                 "wrong",
-                f"{backlog.due:,} jobs are due in queue {backlog.queue!r}, and no live worker serves it",
+                f"{counted(backlog.due, 'job', 'due')} in queue {backlog.queue!r}, and no live worker serves it",
                 f"tenure worker MODULE:APP --queue {shlex.quote(backlog.queue)}",
             )
         elif backlog.oldest_due_at is not None:
@@ -251,7 +252,7 @@ def _workers(workers: list[WorkerSeen], queues: list[QueueRow], summed: Summed) 
                 yield Check(
                     "lag",
                     "warn",
-                    f"queue {backlog.queue!r} lags {lag:.0f} s behind with {backlog.due:,} due jobs",
+                    f"queue {backlog.queue!r} lags {lag:.0f} s behind with {counted(backlog.due, 'due job')}",
                     "start more workers, or raise --concurrency",
                 )
 
@@ -281,12 +282,14 @@ def _stuck(summed: Summed) -> Iterator[Check]:
         yield Check(
             "stuck",
             "wrong",
-            f"{summed.stuck_count} jobs are under leases that ran out up to {oldest:.0f} s ago; nobody takes them back",
+            f"{counted(summed.stuck_count, 'lease')} ran out up to {oldest:.0f} s ago, and nobody takes back the jobs",
             "tenure worker MODULE:APP  (any worker's claim takes them back)",
         )
     else:
         yield Check(
-            "stuck", "warn", f"{summed.stuck_count} leases ran out just now; the next claim takes the jobs back"
+            "stuck",
+            "warn",
+            f"{counted(summed.stuck_count, 'lease')} ran out just now; the next claim takes back what was held",
         )
 
 
@@ -308,7 +311,7 @@ def _dead_letters(store: Store) -> Iterator[Check]:
     groups = store.do(GroupDeadLetters(limit=1000))
     pending = sum(one.pending for one in groups)
     if pending:
-        says = f"{pending:,} dead letters of {len(groups)} sorts wait for a person"
+        says = f"{counted(pending, 'dead letter')} of {counted(len(groups), 'sort')} to be looked at by a person"
         yield Check("dead letters", "warn", says, "tenure dlq groups")
     else:
         yield Check("dead letters", "ok", "none wait for a person")

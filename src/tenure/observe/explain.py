@@ -16,6 +16,7 @@ from tenure.model.job import Job
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import HELD, TERMINAL, State
 from tenure.observe.alive import alive
+from tenure.observe.words import counted
 from tenure.store.base import Store
 from tenure.store.reading import Gate, GetJobs, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
 from tenure.store.summary import Standing, Stood
@@ -235,8 +236,9 @@ def _in_line(scene: _Scene) -> Iterator[Reason]:
     if (scene.job.run_at - scene.stood.at).total_seconds() > 0:
         return
     if ahead:
-        many = f"{ahead:,}" if ahead < MANY_AHEAD else f"{MANY_AHEAD:,} or more"
-        yield Reason("in_line", f"{many} due jobs of queue {scene.job.queue!r} come before it.", blocks=False)
+        many = counted(ahead, "due job") if ahead < MANY_AHEAD else f"{MANY_AHEAD:,} or more due jobs"
+        comes = "comes" if ahead == 1 else "come"
+        yield Reason("in_line", f"{many} of queue {scene.job.queue!r} {comes} before it.", blocks=False)
     else:
         yield Reason("next", f"It is due and the first in line of queue {scene.job.queue!r}.", blocks=False)
 

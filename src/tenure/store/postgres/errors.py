@@ -289,7 +289,7 @@ _CLASSES: Final[dict[str, _Make]] = {
 
 def _without_state(error: BaseException, message: str, where: str) -> TenureError:
     """A connection that failed or was never made, and what the driver itself refuses: there are only words to go by."""
-    text = " ".join(message.split())
+    text = _without_question(" ".join(message.split()))
     for pattern, make in _WORDS:
         if re.search(pattern, text, re.IGNORECASE):
             return make(_Said(None, text, None, None, None), where)
@@ -301,6 +301,11 @@ def _without_state(error: BaseException, message: str, where: str) -> TenureErro
             f"The database URL cannot be read: {text}. It looks like postgresql://user@host:5432/name."
         )
     return _unavailable(_Said(None, text, None, None, None), where)
+
+
+def _without_question(text: str) -> str:
+    """libpq asks whether the server is running; what to do is said by us."""
+    return re.sub(r"\s*Is the server running (?:on that host|locally) and accepting [^?]*\?", "", text)
 
 
 def _unreachable(said: _Said, where: str) -> TenureError:
