@@ -94,8 +94,8 @@ def count_prunable(transaction: Transaction, request: Prunable) -> Pruned:
         },
     )
     assert row is not None
-    *counts, metrics = row
-    return Pruned(*counts, more=False, metrics=metrics)
+    cleaned, deleted, events, workers, metrics = row
+    return Pruned(cleaned, deleted, events, workers, more=False, metrics=metrics)
 
 
 def _moment(us: int | None) -> datetime | None:
