@@ -2,7 +2,8 @@
 
 1 nothing acknowledged is lost, 2 nothing appears from nowhere, 3 one end per job, 4 a row's columns fit together,
 5 no lease is taken away before its time, 6 tokens are granted once, 7 only the newest token writes, 8 attempts are
-counted exactly, 11 one live job per key.
+counted exactly, 11 one live job per key, 19 one leader in a term. Apart from it: what a calm run, a traced process, a
+reader and a tree of processes must show (5, 1, 24, 25).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from tenure.model.ids import JobId, Token
 from tenure.model.job import Attempt, Job
@@ -57,7 +59,56 @@ def check(records: Iterable[Record], found: Snapshot, *, drained: bool = True) -
         *_attempts_exact(found),
         *_rows_sound(found),
         *_one_live_job_per_key(found),
+        *_one_leader_in_a_term(told),
     ]
+
+
+def check_calm(found: Snapshot) -> list[str]:
+    """Of a run in which no worker was stopped, killed or cut off: every lease was kept for as long as it was needed."""
+    return [
+        f"5: job {job_id}: the lease of token {attempt.token} ran out although nobody was stopped"
+        for job_id, attempts in found.attempts.items()
+        for attempt in attempts
+        if attempt.outcome == "expired"
+    ]
+
+
+def check_synced(trace: Iterable[str]) -> list[str]:
+    """Of a process traced by strace, which writes `ok` to its standard output for each acknowledgement: whatever it had
+    written to a file by then was on the disk."""
+    broken = []
+    unsynced = False
+    for line in trace:
+        call = line.split(maxsplit=1)[-1]
+        if call.startswith("pwrite64("):
+            unsynced = True
+        elif call.startswith(("fdatasync(", "fsync(")):
+            unsynced = False
+        elif call.startswith("write(1") and '"ok' in call and unsynced:
+            broken.append("1: a commit was acknowledged before it was on the disk")
+    return broken
+
+
+def check_reads(seen: Iterable[bytes | None], whole: Iterable[bytes | None]) -> list[str]:
+    """Of what readers saw in a file (None: no file): it was whole each time."""
+    known = set(whole)
+    return [
+        f"24: a reader saw {len(content or b'')} bytes that nobody meant to write"
+        for content in seen
+        if content not in known
+    ]
+
+
+def check_gone(pids: Iterable[int]) -> list[str]:
+    """Of processes of a job that has ended: none lives."""
+    return [f"25: process {pid} of a job that has ended is alive" for pid in pids if _is_alive(pid)]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _nothing_lost(records: list[Record], found: Snapshot, drained: bool) -> Iterator[str]:
@@ -160,3 +211,13 @@ def _one_live_job_per_key(found: Snapshot) -> Iterator[str]:
     for (kind, key), count in live.items():
         if count > 1:
             yield f"11: {count} live jobs of kind {kind!r} with key {key!r}"
+
+
+def _one_leader_in_a_term(records: list[Record]) -> Iterator[str]:
+    leaders: dict[tuple[str, int], set[str]] = {}
+    for record in records:
+        if record.op == "lead" and record.answer is not None:
+            leaders.setdefault((record.job, record.token), set()).add(record.worker)
+    for (name, term), workers in leaders.items():
+        if len(workers) > 1:
+            yield f"19: {name!r} had {len(workers)} leaders in term {term}: {', '.join(sorted(workers))}"

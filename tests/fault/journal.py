@@ -20,6 +20,7 @@ class Record:
 
     op `enqueue`: type `invoke` before the call, `ok` when it was answered, `info` where the outcome is unknown.
     op `grant`: a job with its token was handed to the worker.
+    op `lead`: the worker asked for the named lease `job`; `answer` is its name if it leads in term `token`.
     op `settle`: the worker's end of an attempt; `answer` is the state that was answered, None if the lease was lost.
     """
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from tenure.model.clock import ManualClock
-from tenure.model.ids import JobId, new_job_id
+from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed, Outcome, Settled
 from tenure.model.state import HELD
 from tenure.store.base import Claim, Enqueue, Heartbeat, Reap, Request, Settle
+from tenure.store.operating import AcquireLease
 from tenure.store.reading import GetJobs
 from tenure.store.sqlite.store import SqliteStore
 from tests.conformance.engines import sqlite_url
@@ -142,6 +143,63 @@ class HeartbeatRevives(Planted):
                     " WHERE id = ? AND token = ? AND state IN ('leased', 'running')",
                     [[hold.job_id, hold.token] for hold in request.holds],
                 )
+        return self.right(request)
+
+
+class WorkerIdIsHostName(Planted):
+    """Every worker of a machine claims under the machine's name, so one is given what another holds."""
+
+    def spoil(self, request: Any) -> Any:
+        if isinstance(request, Claim):
+            return self.right(replace(request, worker=WorkerId("host")))
+        return self.right(request)
+
+
+class ClientClockJudges(Planted):
+    """Whether a lease has run out is judged by the clock of the worker that asks, and that of w2 is a minute ahead."""
+
+    def __init__(self, url: str, clock: ManualClock) -> None:
+        self._own = _AheadClock(clock)
+        super().__init__(url, clock=self._own)
+
+    def spoil(self, request: Any) -> Any:
+        if isinstance(request, Claim) and request.worker == "w2":
+            self._own.ahead = 60_000_000
+            self.right(Reap())
+            self._own.ahead = 0
+        return self.right(request)
+
+
+class _AheadClock:
+    def __init__(self, clock: ManualClock) -> None:
+        self.ahead = 0
+        self._clock = clock
+
+    def now_us(self) -> int:
+        return self._clock.now_us() + self.ahead
+
+
+class LeaderKeptOnRollback(Planted):
+    """A worker believes to lead although the transaction that made it leader was rolled back."""
+
+    def spoil(self, request: Any) -> Any:
+        if not isinstance(request, AcquireLease):
+            return self.right(request)
+        with self.behind_its_back() as connection:
+            before = connection.execute("SELECT * FROM tenure_lease WHERE name = ?", [request.name]).fetchall()
+            answer = self.right(request)
+            connection.execute("DELETE FROM tenure_lease WHERE name = ?", [request.name])
+            connection.executemany("INSERT INTO tenure_lease VALUES (?, ?, ?, ?, ?)", before)
+        return answer
+
+
+class SynchronousNormal(Planted):
+    """A commit is acknowledged while it is in the machine's memory only."""
+
+    def spoil(self, request: Any) -> Any:
+        connection = self._database.writer._connection
+        assert connection is not None
+        connection.execute("PRAGMA synchronous = NORMAL")
         return self.right(request)
 
 

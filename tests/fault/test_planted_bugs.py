@@ -12,26 +12,29 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tenure.model.clock import ManualClock
-from tenure.model.ids import WorkerId, new_job_id
+from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, Failed, Outcome
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.store.base import Claim, Enqueue, Reap, Settle, Store
-from tenure.store.operating import SetQueues
+from tenure.store.operating import AcquireLease, SetQueues
 from tests.conformance.engines import START, scratch_folder
 from tests.fault.checker import check, snapshot
 from tests.fault.journal import Record, granted
 from tests.fault.planted import (
     AttemptsCountedOnFailureOnly,
     BlindRetryOfCommit,
+    ClientClockJudges,
     DeleteBeforeRun,
     FinishFromQueued,
     GuardByStateOnly,
     HeartbeatRevives,
+    LeaderKeptOnRollback,
     LookThenInsert,
     NoTokenInComplete,
     Planted,
     ReapByIdAlone,
+    WorkerIdIsHostName,
     opener,
 )
 from tests.fault.scale import TIMEOUT
@@ -58,6 +61,7 @@ def folder() -> Iterator[Path]:
         DeleteBeforeRun,
         BlindRetryOfCommit,
         HeartbeatRevives,
+        ClientClockJudges,
     ],
 )
 def test_the_machine_finds_a_planted_bug(folder: Path, bug: type[Planted]) -> None:
@@ -93,8 +97,9 @@ class Story:
         [answer] = self.store.do(Enqueue([job]))
         self.records.append(Record("enqueue", "ok", "client", answer.id))
 
-    def claim(self, worker: str, limit: int = 1) -> list[Grant]:
-        grants = self.store.do(Claim(WorkerId(worker), ["q"], limit=limit, lease_seconds=10))
+    def claim(self, worker: str, limit: int = 1, held: list[JobId] | None = None) -> list[Grant]:
+        """`held`: what the worker knows that it holds; a worker that has just begun knows of nothing."""
+        grants = self.store.do(Claim(WorkerId(worker), ["q"], limit=limit, lease_seconds=10, held=held))
         self.records += [granted(worker, grant) for grant in grants]
         return grants
 
@@ -102,13 +107,19 @@ class Story:
         [one] = self.store.do(Settle([outcome]))
         self.records.append(Record("settle", "ok", worker, one.job_id, one.token, type(outcome).__name__, one.state))
 
+    def lead(self, worker: str) -> None:
+        lease = self.store.do(AcquireLease("leader", worker, 10))
+        name = JobId(lease.name)
+        self.records.append(Record("lead", "ok", worker, name, lease.term, answer=name if lease.acquired else None))
+
     def complete(self, worker: str, grants: list[Grant]) -> None:
         for grant in grants:
             self.settle(worker, Completed(grant.id, grant.token))
 
 
 def tell(story: Story) -> None:
-    """A zombie, a change of mind, a reaper among live leases, and a drain at the end."""
+    """A zombie, a change of mind, a reaper among live leases, a worker that has just begun, two that want to lead, and
+    a drain at the end."""
     for _ in range(4):
         story.enqueue()
     old = story.claim("w1", 2)
@@ -120,6 +131,9 @@ def tell(story: Story) -> None:
         story.settle("w1", Failed(grant.id, grant.token, "boom"))
         story.settle("w1", Completed(grant.id, grant.token))
     held = story.claim("w1", 2)
+    story.complete("w3", story.claim("w3", 2, held=[]))
+    for worker in ("w1", "w2", "w1"):
+        story.lead(worker)
     story.store.do(Reap())
     story.complete("w2", story.claim("w2", 4))
     story.complete("w1", held)
@@ -156,6 +170,8 @@ def test_the_checker_finds_nothing_where_nothing_is_wrong(folder: Path) -> None:
         (AttemptsCountedOnFailureOnly, 8),
         (DeleteBeforeRun, 1),
         (BlindRetryOfCommit, 2),
+        (WorkerIdIsHostName, 6),
+        (LeaderKeptOnRollback, 19),
     ],
 )
 def test_the_checker_names_a_planted_bug(folder: Path, bug: type[Planted], number: int) -> None:

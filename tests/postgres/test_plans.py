@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(TIMEOUT)]
 BASE = 20_000
 ROWS = scaled(40_000, 1_000_000)
 BATCHES = (1, 100, 1000)
+# By itself a VACUUM leaves the dead entries of an index where they are few beside the table, and here they would count.
+VACUUM = "VACUUM (INDEX_CLEANUP ON) tenure.job"
 QUEUES = tuple(f"q{number}" for number in range(5))
 
 
@@ -105,12 +107,12 @@ def test_a_claim_and_a_settle_touch_as_many_pages_beside_many_other_rows(
     connection: psycopg.Connection[Any], beside: dict[str, Any]
 ) -> None:
     fill(connection, BASE)
-    connection.execute("VACUUM tenure.job")
+    connection.execute(VACUUM)
     few = costs(connection)
     connection.execute("DELETE FROM tenure.job WHERE state <> 'queued'")
 
     fill(connection, ROWS, **beside)
-    connection.execute("VACUUM tenure.job")
+    connection.execute(VACUUM)
 
     compare(few, costs(connection))
 
@@ -121,7 +123,7 @@ def test_an_idle_claim_over_a_future_backlog_touches_what_an_empty_queue_does(
     _, empty = exchange(connection, 100)
 
     fill(connection, ROWS, later="1 day", priorities=100)
-    connection.execute("VACUUM tenure.job")
+    connection.execute(VACUUM)
     exchange(connection, 100)
     _, idle = exchange(connection, 100)
 
@@ -145,12 +147,12 @@ def test_a_claim_over_five_queues_touches_as_many_pages_whatever_lies_in_them(
 ) -> None:
     for queue in QUEUES:
         fill(connection, BASE // len(QUEUES), queue=queue)
-    connection.execute("VACUUM tenure.job")
+    connection.execute(VACUUM)
     few = costs(connection, QUEUES)
 
     for queue in QUEUES:
         fill(connection, ROWS // len(QUEUES), queue=queue, first=BASE)
-    connection.execute("VACUUM tenure.job")
+    connection.execute(VACUUM)
 
     compare(few, costs(connection, QUEUES))
 

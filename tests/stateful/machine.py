@@ -62,6 +62,7 @@ picks = st.integers(0, 10**6)
 token_shifts = st.sampled_from([0, 0, 0, 0, 0, -1, 1, 7])
 """Added to a token that was granted: mostly none, sometimes a token that never was."""
 moves = st.sampled_from(["complete", "complete", "fail", "fail", "fail", "release", "reject", "suspend", "stop"])
+late_moves = st.sampled_from(["complete", "complete", "complete", "fail", "release", "stop"])
 delays = st.sampled_from([None, None, 0, 4, 15])
 
 
@@ -92,9 +93,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.granted: list[tuple[JobId, int]] = []
         self.requests: list[tuple[NewJob, dict[str, int]]] = []
 
-    @initialize()
-    def make_queues(self) -> None:
+    @initialize(queues=st.lists(queue_names, max_size=6), taken=st.integers(0, 4))
+    def begin(self, queues: list[str], taken: int) -> None:
+        """Mostly with jobs, some of them held: rules that need such jobs are then not left to chance."""
         self.ground.store.do(SetQueues(POLICIES, actor="machine"))
+        for queue in queues:
+            self.enqueue(queue, None, payload=1, delay=0, max_attempts=3, priority=0)
+        if taken:
+            self.claim("w1", sorted(QUEUES), taken, None)
 
     @property
     def store(self) -> Store:
@@ -197,36 +203,42 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.granted)
     @rule(pick=picks, shift=token_shifts, move=moves, delay=delays)
     def settle(self, pick: int, shift: int, move: str, delay: int | None) -> None:
-        job_id, token = self._pick(pick, shift)
-        expected = self.model.settle(move, job_id, token, delay)
-
-        [answer] = self.store.do(Settle([outcome_of(move, job_id, Token(token), delay)]))
-
-        assert answer.state == expected, f"{move} with token {token}"
+        self._settle(*self._pick(pick, shift), move, delay)
 
     @precondition(lambda self: self._live())
     @rule(pick=picks, move=moves, delay=delays)
     def settle_what_is_held(self, pick: int, move: str, delay: int | None) -> None:
         live = self._live()
         job = live[pick % len(live)]
-        expected = self.model.settle(move, job.id, job.token, delay)
-        assert expected is not None
 
-        [answer] = self.store.do(Settle([outcome_of(move, job.id, Token(job.token), delay)]))
-
-        assert answer.state == expected
+        assert self._settle(job.id, job.token, move, delay) is not None
 
     @precondition(lambda self: self._stale())
     @rule(pick=picks, move=moves, delay=delays)
     def settle_what_is_no_longer_held(self, pick: int, move: str, delay: int | None) -> None:
         """A worker that was away past its lease comes back and writes."""
         stale = self._stale()
-        job_id, token = stale[pick % len(stale)]
+        self._settle(*stale[pick % len(stale)], move, delay)
+
+    @precondition(lambda self: self._live())
+    @rule(pick=picks, move=late_moves, delay=delays, is_handed_on=st.booleans())
+    def settle_what_was_taken_back(self, pick: int, move: str, delay: int | None, is_handed_on: bool) -> None:
+        """A worker comes back when its job was taken back: nobody has it yet, or another has."""
+        live = self._live()
+        job = live[pick % len(live)]
+        token = job.token
+        self.stall(pick)
+        if is_handed_on:
+            self.claim("w2", sorted(QUEUES), 4, None)
+        self._settle(job.id, token, move, delay)
+
+    def _settle(self, job_id: JobId, token: int, move: str, delay: int | None) -> str | None:
         expected = self.model.settle(move, job_id, token, delay)
 
         [answer] = self.store.do(Settle([outcome_of(move, job_id, Token(token), delay)]))
 
         assert answer.state == expected, f"{move} with token {token}"
+        return answer.state
 
     @precondition(lambda self: self._live())
     @rule(pick=picks)
