@@ -43,7 +43,7 @@ from benchmarks.workloads import ALIASES, WORKLOADS, Size, Workload
 if TYPE_CHECKING:
     from rich.console import Console
 
-QUICK_SECONDS = 160.0
+QUICK_SECONDS = 140.0
 QUICK_REDIS = {"W3t", "W4"}
 SAVED = ROOT / ".bench" / "last.json"
 
@@ -163,7 +163,7 @@ def _todo(
     minutes = QUICK_SECONDS / 60 if options.quick else options.minutes
     if minutes:
         most = options.rounds or (2 if options.quick else plan.MOST_ROUNDS)
-        rounds = plan.spread(tasks, minutes, estimates, most)
+        rounds = plan.spread(tasks, minutes, estimates, most, least=int(options.quick))
         left_out = [group for group, number in rounds.items() if not number]
         if left_out:
             _say(f"{minutes:.3g} minutes are too few for {', '.join(left_out)}")

@@ -59,10 +59,13 @@ def total(todo: Sequence[tuple[int, Task]], estimates: Estimates) -> float:
     return sum(estimates.later(task) if number else estimates.first(task) for number, task in todo)
 
 
-def spread(tasks: Sequence[Task], minutes: float, estimates: Estimates, most: int = MOST_ROUNDS) -> Mapping[str, int]:
+def spread(
+    tasks: Sequence[Task], minutes: float, estimates: Estimates, most: int = MOST_ROUNDS, least: int = 0
+) -> Mapping[str, int]:
     """Give each group as many rounds as the budget allows: one for all before two for any, cheap ones first.
 
-    Contenders of one group are compared, so they get the same number. What does not fit in once is left out.
+    Contenders of one group are compared, so they get the same number. What does not fit in once is left out, unless
+    `least` says otherwise: then the clock decides, not an estimate that may stem from a busy day.
     """
     groups: dict[str, list[Task]] = {}
     for task in tasks:
@@ -76,7 +79,7 @@ def spread(tasks: Sequence[Task], minutes: float, estimates: Estimates, most: in
             if rounds[name] == number < min(task.workload.most_rounds for task in group)
         }
         for name in sorted(costs, key=lambda name: costs[name]):
-            if costs[name] <= left:
+            if costs[name] <= left or number < least:
                 left -= costs[name]
                 rounds[name] += 1
     return rounds

@@ -26,6 +26,7 @@ from benchmarks.workloads import Size, Workload
 
 TIMES_UP = "not begun: the time was up"
 STOPPED = "stopped by a signal"
+LATE = "no answer"
 LAST_SECONDS = 10.0
 LOOK_SECONDS = 0.25
 
@@ -232,6 +233,8 @@ def measure(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     metrics, problem = _judged(task.workload, answer)
+    if problem.startswith(LATE) and seconds < task.workload.seconds:
+        problem = TIMES_UP  # the run's time, not the contender's
     if problem:
         engines.forget(task)
     elif task.workload.is_shared:
@@ -281,7 +284,7 @@ def ask(
     finally:
         _end_group(process)
     if output is None:
-        return nobody, Answer(ok=False, error=STOPPED if is_stopped() else f"no answer within {seconds:.0f} s")
+        return nobody, Answer(ok=False, error=STOPPED if is_stopped() else f"{LATE} within {seconds:.0f} s")
     answers = output.splitlines()
     try:
         return Answer.from_line(answers[0]), Answer.from_line(answers[1])
@@ -307,6 +310,10 @@ def _end_group(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()
 
 
 def _judged(workload: Workload, answer: Answer) -> tuple[dict[str, float], str]:

@@ -17,7 +17,7 @@ from benchmarks import keeping
 from benchmarks.catalogue import CONTENDERS, ROOT
 from benchmarks.errors import BenchError
 from benchmarks.plan import Estimates, spread, total
-from benchmarks.run import TIMES_UP, Engines, Sample, Task, measure_all, rounds_of
+from benchmarks.run import TIMES_UP, Engines, Sample, Task, measure, measure_all, rounds_of
 from benchmarks.workloads import WORKLOADS, Size
 
 
@@ -100,6 +100,7 @@ def test_a_budget_gives_each_group_one_round_before_any_gets_two(tmp_path: Path)
     assert spread(tasks, 90 / 60, estimates) == {"W1 sqlite": 1, "W2 sqlite": 1, "W3a sqlite": 1}
     assert spread(tasks, 131 / 60, estimates) == {"W1 sqlite": 3, "W2 sqlite": 2, "W3a sqlite": 1}
     assert spread(tasks, 35 / 60, estimates) == {"W1 sqlite": 1, "W2 sqlite": 1, "W3a sqlite": 0}
+    assert set(spread(tasks, 35 / 60, estimates, least=1).values()) == {1}
     assert [one.workload.name for _, one in rounds_of(tasks, {"W1 sqlite": 2, "W2 sqlite": 1})] == ["W1", "W2", "W1"]
 
 
@@ -111,6 +112,14 @@ def test_a_stopped_run_begins_nothing_more_and_keeps_what_it_has(tmp_path: Path)
         measure_all([(0, task("W1"))], engines, keep=kept.append, broken=[sample(problem="it broke")])
 
     assert [one.problem for one in kept] == ["it broke"]
+
+
+def test_what_the_budget_cuts_off_is_no_fault_of_the_contender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.run.LAST_SECONDS", 0.0)
+    waiting = Task(WORKLOADS["W1"], "sqlite", CONTENDERS["tenure"], Size(1_000_000))
+
+    with Engines(tmp_path) as engines:
+        assert measure(waiting, 0, engines, left=0.3).problem == TIMES_UP
 
 
 @pytest.mark.timeout(400)
