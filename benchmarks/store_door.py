@@ -98,7 +98,7 @@ def drain_sqlite3(url: str) -> float:
         connection.execute("BEGIN IMMEDIATE")
         if done:
             connection.execute(complete, {"done": json.dumps(done), "token": 1, "now": now})
-        rowids, told = connection.execute(pick, {"queue": "default", "limit": BATCH}).fetchone()
+        _, rowids, told, _ = connection.execute(pick, {"queue": "default", "limit": BATCH}).fetchone()
         connection.execute(claim, {**values, "rowids": rowids})
         done = [row[2] for row in json.loads(told)]
         connection.execute("COMMIT")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tenure.model.ids import JobId, new_job_ids
+from tenure.model.ids import JobId, Token, new_job_ids
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, Failed
 from tenure.model.policy import QueuePolicy
@@ -80,7 +80,12 @@ def test_a_batch_of_successes_under_different_tokens_settles_each_by_its_own(sto
     store.do(Exchange([Failed(grant.id, grant.token, "no", retry_after_seconds=0) for grant in first], None))
     second = claim(store)
     tokens = {grant.id: grant.token for grant in second}
-    stale = [Completed(ids[0], 1), Completed(ids[1], tokens[ids[1]]), Completed(ids[2], 1), Completed(ids[3], 1, "7")]
+    stale = [
+        Completed(ids[0], Token(1)),
+        Completed(ids[1], tokens[ids[1]]),
+        Completed(ids[2], Token(1)),
+        Completed(ids[3], Token(1), "7"),
+    ]
 
     settled = store.do(Exchange(stale, None)).settled
 

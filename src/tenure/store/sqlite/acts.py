@@ -16,6 +16,7 @@ from tenure.store.sqlite import (
     claim,
     enqueue,
     expire,
+    grants,
     ledger,
     metric,
     moves,
@@ -60,6 +61,15 @@ WRITES: Final[Mapping[type, Act]] = {
     timed.PauseSchedules: scheduling.pause_schedules,
     timed.RemoveSchedules: scheduling.remove_schedules,
 }
+
+PREPARES: Final[Mapping[type, Callable[[Any], Any]]] = {
+    base.Settle: settle.sort,
+    base.Exchange: settle.sort,
+}
+"""What is done with a request before it goes to the writer, on the caller's own thread."""
+
+LATE: Final = (grants.Granted, grants.LateExchanged)
+"""Answers that their callers finish, on their own threads."""
 
 READS: Final[Mapping[type, Act]] = {
     asked.ListProfiles: profiles.list_profiles,

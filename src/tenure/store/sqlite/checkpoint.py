@@ -6,8 +6,9 @@ transactions, when enough was written, and only while it holds a lock file that 
 process holds it, that one is at work and we go on.
 
 How much is in the WAL cannot be asked without a checkpoint, so it is estimated: a commit dirties some pages of every
-index it touches, a row in a large commit shares its pages with others. Each checkpoint tells the true number, and a
-WAL that readers keep from shrinking is logged once it is large.
+index it touches, a row in a large commit shares its pages with others. Each checkpoint tells the true number, by which
+the estimate is corrected: long payloads take more pages, and other processes write too. A WAL that readers keep from
+shrinking is logged once it is large.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from tenure.store.sqlite.place import side_folder
 from tenure.store.sqlite.queries import load
 
 PAGES: Final = 1500
-"""Pages in the WAL, as estimated, that make a checkpoint due: some 4 MB. A WAL that was checkpointed is overwritten
+"""Pages in the WAL, as estimated, that make a checkpoint due: some 6 MB. A WAL that was checkpointed is overwritten
 from its start, and overwriting syncs faster than growing, so waiting longer does not pay."""
 ALARM_PAGES: Final = 65_536
 """256 MB: somebody keeps a read transaction open."""
-_PAGES_PER_COMMIT: Final = 3.0
-_PAGES_PER_ROW: Final = 0.4
+_PAGES_PER_COMMIT: Final = 3.5
+_PAGES_PER_ROW: Final = 0.13
+_WEIGHTS: Final = (0.5, 100.0)
+"""Bounds of the correction."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +45,8 @@ class Checkpointer:
         """What the last checkpoint found in the WAL."""
         self._path = path
         self._score = 0.0
+        self._uncorrected = 0.0
+        self._weight = 3.0  # before the first true number: rather too early than too late
         self._changes = 0
         self._lock: int | None = None
 
@@ -49,7 +54,9 @@ class Checkpointer:
         """Count a commit; whether enough was written since the last checkpoint."""
         changes = connection.total_changes
         if changes != self._changes:  # a fresh connection counts from 0 again
-            self._score += _PAGES_PER_COMMIT + _PAGES_PER_ROW * max(changes - self._changes, 0)
+            pages = _PAGES_PER_COMMIT + _PAGES_PER_ROW * max(changes - self._changes, 0)
+            self._uncorrected += pages
+            self._score += pages * self._weight
             self._changes = changes
         return self._score >= PAGES
 
@@ -68,7 +75,10 @@ class Checkpointer:
         self.runs += 1
         self.wal_pages = pages
         if pages == moved:
-            self._score = 0.0
+            if self._uncorrected:
+                least, most = _WEIGHTS
+                self._weight = min(most, max(least, pages / self._uncorrected))
+            self._score = self._uncorrected = 0.0
         elif pages > ALARM_PAGES:
             _log.warning(
                 "The WAL of %s has grown to %d pages, because somebody keeps a read transaction open on it.",
@@ -80,7 +90,7 @@ class Checkpointer:
     def abandon(self) -> None:
         """In a forked child: the lock belongs to the parent."""
         self._lock = None
-        self._score = 0.0
+        self._score = self._uncorrected = 0.0
         self._changes = 0
 
     def close(self) -> None:

@@ -2,9 +2,10 @@
 
 Happy path, one queue without limits: one statement that looks whether anything expired or came due, one that picks and
 one that grants; policies and gates are known (see `known`). What was picked comes back as one JSON value, because each
-row costs a change of Python's lock, which the event loop wants at the same time. Several queues, filters and
-concurrency limits are served by walking each queue's index in claim order and merging the walks: no queue is read
-further than the claim needs, whatever its backlog. SQLite's single writer makes the limits exact.
+row costs a change of Python's lock, which the event loop wants at the same time; it is taken apart after the commit
+(see `grants`). Several queues, filters and concurrency limits are served by walking each queue's index in claim order
+and merging the walks: no queue is read further than the claim needs, whatever its backlog. SQLite's single writer
+makes the limits exact.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 from tenure.errors import GateClosed, InternalError, InvalidArgument
-from tenure.model.clock import from_us
-from tenure.model.ids import JobId, WorkerId
-from tenure.model.job import NEW_JOB_EXTRAS, Grant
+from tenure.model.ids import JobId
+from tenure.model.job import Grant
 from tenure.store.base import Claim
 from tenure.store.sqlite import expire, policies
+from tenure.store.sqlite.grants import Granted, Terms, in_order, make
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction, check_limit
 
@@ -34,8 +34,6 @@ REAP_LIMIT: Final = 1000
 _FIRST: Final = load("claim_first")
 _PICK: Final = load("claim_pick")
 _CLAIM: Final = load("claim")
-_in_order = itemgetter(0, 1, 2)
-_EXTRA_NAMES: Final = ("key", "progress", *NEW_JOB_EXTRAS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +47,18 @@ class _Queue:
     concurrency_per_key: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """What the grants of one queue have in common. `is_new`: the token is about to rise, or has just risen."""
-
-    queue: str
-    worker: WorkerId
-    started: bool
-    lease_until: int
-    is_new: bool = True
-
-
-def claim(transaction: Transaction, request: Claim) -> list[Grant]:
+def claim(transaction: Transaction, request: Claim) -> Granted:
     """See store.base.Claim."""
     check_limit(request.limit)
     queues = _look(transaction, request)
-    grants: list[Grant] = []
+    again: list[Grant] = []
     if request.held is not None:
-        grants = _again(transaction, request, request.held)
-    if len(grants) < request.limit and queues:
-        grants += _grant(transaction, request, queues, request.limit - len(grants))
-    return grants
+        again = _again(transaction, request, request.held)
+    if len(again) < request.limit and queues:
+        granted = _grant(transaction, request, queues, request.limit - len(again))
+        granted.ready[:0] = again
+        return granted
+    return Granted(again)
 
 
 def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
@@ -149,35 +138,35 @@ def _again(transaction: Transaction, request: Claim, held: Sequence[JobId]) -> l
     found: list[tuple[Row, Grant]] = []
     for rowid, state, lease_until in rows:
         for queue, told in _read(transaction, [rowid]).items():
-            terms = _Terms(queue, request.worker, state == "running", lease_until, is_new=False)
-            found += zip(told, _grants(transaction, told, terms), strict=True)
-    found.sort(key=lambda pair: _in_order(pair[0]))
+            terms = Terms(queue, request.worker, state == "running", lease_until, is_new=False)
+            found += zip(told, make(told, _rest(transaction, told), terms), strict=True)
+    found.sort(key=lambda pair: in_order(pair[0]))
     return [grant for _, grant in found]
 
 
-def _grant(transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int) -> list[Grant]:
+def _grant(transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int) -> Granted:
     first = queues[0]
     is_plain = request.kinds is None and request.affinity is None
     if len(queues) == 1 and is_plain and first.concurrency is None and first.concurrency_per_key is None:
-        grants = _grant_first(transaction, request, first, limit)
+        granted = _grant_first(transaction, request, first, limit)
     else:
-        grants = _grant_chosen(transaction, request, queues, limit)
-    if grants and transaction.known.wants_events is not False:
-        transaction.record("claimed", (grant.id for grant in grants))
-        transaction.record("started", (grant.id for grant in grants if grant.started))
-    return grants
+        granted = Granted(_grant_chosen(transaction, request, queues, limit))
+    if transaction.wants_events:
+        granted = Granted(granted.finish())
+        transaction.record("claimed", (grant.id for grant in granted.ready))
+        transaction.record("started", (grant.id for grant in granted.ready if grant.started))
+    return granted
 
 
-def _grant_first(transaction: Transaction, request: Claim, queue: _Queue, limit: int) -> list[Grant]:
+def _grant_first(transaction: Transaction, request: Claim, queue: _Queue, limit: int) -> Granted:
     picked = transaction.one(_PICK, {"queue": queue.name, "limit": limit})
     assert picked is not None
-    rowids, told = picked
-    if told == "[]":
-        return []
-    rows = json.loads(told)
-    rows.sort(key=_in_order)
-    _write(transaction, request, queue, rowids, len(rows))
-    return _grants(transaction, rows, _terms(transaction, request, queue))
+    number, rowids, told, partial = picked
+    if not number:
+        return Granted([])
+    rest = transaction.all(load("claim_rest"), {"ids": partial}) if partial != "[]" else []
+    _write(transaction, request, queue, rowids, number)
+    return Granted([], told, rest, _terms(transaction, request, queue))
 
 
 def _grant_chosen(transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int) -> list[Grant]:
@@ -198,21 +187,24 @@ def _grant_chosen(transaction: Transaction, request: Claim, queues: Sequence[_Qu
     grants: dict[str, Grant] = {}
     for queue, rowids in terms.values():
         told = _read(transaction, rowids)
+        rest = {name: _rest(transaction, rows) for name, rows in told.items()}
         _write(transaction, request, queue, json.dumps(rowids), len(rowids))
         for name, rows in told.items():
-            made = _grants(transaction, rows, replace(_terms(transaction, request, queue), queue=name))
+            made = make(rows, rest[name], replace(_terms(transaction, request, queue), queue=name))
             grants.update((grant.id, grant) for grant in made)
     return [grants[row[2]] for row in chosen]
 
 
 def _read(transaction: Transaction, rowids: Sequence[int]) -> dict[str, list[Row]]:
     """What claim_read.sql tells of jobs, by their queue."""
-    answer = transaction.one(load("claim_read"), {"rowids": json.dumps(rowids)})
-    assert answer is not None
     told: dict[str, list[Row]] = {}
-    for *row, queue in json.loads(answer[0]):
+    for *row, queue in transaction.all(load("claim_read"), {"rowids": json.dumps(rowids)}):
         told.setdefault(queue, []).append(tuple(row))
     return told
+
+
+def _rest(transaction: Transaction, rows: Iterable[Row]) -> list[Row]:
+    return transaction.all(load("claim_rest"), {"ids": json.dumps([row[2] for row in rows])})
 
 
 def _write(transaction: Transaction, request: Claim, queue: _Queue, rowids: str, number: int) -> None:
@@ -230,8 +222,8 @@ def _write(transaction: Transaction, request: Claim, queue: _Queue, rowids: str,
         raise InternalError(f"A claim picked {number} jobs and could grant {granted}. Nothing was claimed.")
 
 
-def _terms(transaction: Transaction, request: Claim, queue: _Queue) -> _Terms:
-    return _Terms(queue.name, request.worker, queue.starts, transaction.now + queue.lease)
+def _terms(transaction: Transaction, request: Claim, queue: _Queue) -> Terms:
+    return Terms(queue.name, request.worker, queue.starts, transaction.now + queue.lease)
 
 
 def _cursor(transaction: Transaction, request: Claim, queue: _Queue) -> sqlite3.Cursor:
@@ -255,7 +247,7 @@ def _choose(
 ) -> Iterator[Row]:
     """Candidates in the order in which they are to be granted, read only as far as they are taken."""
     walks = [_within_limits(transaction, queue, cursor) for queue, cursor in zip(queues, cursors, strict=True)]
-    return itertools.chain.from_iterable(walks) if request.strict else heapq.merge(*walks, key=_in_order)
+    return itertools.chain.from_iterable(walks) if request.strict else heapq.merge(*walks, key=in_order)
 
 
 def _within_limits(transaction: Transaction, queue: _Queue, walk: Iterable[Row]) -> Iterator[Row]:
@@ -275,33 +267,3 @@ def _within_limits(transaction: Transaction, queue: _Queue, walk: Iterable[Row])
         if room is not None:
             room -= 1
         yield row
-
-
-def _grants(transaction: Transaction, rows: Iterable[Row], terms: _Terms) -> list[Grant]:
-    """Grants for what was read of the jobs: before the grant was written, if it is a new one."""
-    queue, worker, started = terms.queue, terms.worker, terms.started
-    until = from_us(terms.lease_until)
-    rise = 1 if terms.is_new else 0
-    grants = []
-    partial: dict[str, Grant] = {}
-    for _, _, job_id, kind, token, attempt, most, priority, crashes, payload, is_whole in rows:
-        grant = Grant(
-            job_id, queue, kind, token + rise, attempt + rise, most, payload, until, worker, priority, crashes, started
-        )
-        grants.append(grant)
-        if not is_whole:
-            partial[job_id] = grant
-    if partial:
-        for job_id, payload, *extras in transaction.all(load("claim_rest"), {"ids": json.dumps(list(partial))}):
-            grant = partial[job_id]
-            grant.payload_text = payload
-            grant.extras = _extras(extras)
-    return grants
-
-
-def _extras(values: Sequence[Any]) -> dict[str, Any]:
-    extras = {name: value for name, value in zip(_EXTRA_NAMES, values, strict=True) if value is not None}
-    for name in ("progress", "backoff"):
-        if name in extras:
-            extras[name] = json.loads(extras[name])
-    return extras

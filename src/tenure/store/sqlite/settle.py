@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tenure.errors import GateClosed
@@ -17,10 +18,11 @@ from tenure.model.outcome import (
     Stopped,
     Suspended,
 )
-from tenure.store.base import Exchange, Exchanged, Settle
+from tenure.store.base import Claim, Exchange, Settle
 from tenure.store.sqlite import enqueue, ledger
 from tenure.store.sqlite.claim import claim
 from tenure.store.sqlite.ends import End, answer_again, end
+from tenure.store.sqlite.grants import Granted, LateExchanged
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction
 
@@ -30,70 +32,92 @@ _COMPLETE_BATCH: Final = load("complete_batch")
 _dump = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 
-def settle(transaction: Transaction, request: Settle) -> list[Settled]:
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Outcomes made ready to be written, by whoever asks and before the writer's turn: see `grants` for why.
+
+    `plain`: successes without a result, as JSON arrays of ids by token. `rich`: successes with one, as a JSON array.
+    Both are at `places`. `others` are settled one by one.
+    """
+
+    outcomes: Sequence[Outcome]
+    claim: Claim | None
+    places: Sequence[int]
+    plain: Mapping[int, str]
+    rich: str | None
+    others: Sequence[int]
+
+
+def sort(request: Exchange | Settle) -> Sorted:
+    """Sort the outcomes of a request. Depends on nothing but the request."""
+    outcomes = request.outcomes
+    claim = request.claim if isinstance(request, Exchange) else None
+    if len(outcomes) == 1 or len({outcome.job_id for outcome in outcomes}) < len(outcomes):
+        # Of one job the first word counts: keep the order.
+        return Sorted(outcomes, claim, (), {}, None, range(len(outcomes)))
+    places: list[int] = []
+    others: list[int] = []
+    plain: dict[int, list[str]] = {}
+    rich: list[Row] = []
+    for place, outcome in enumerate(outcomes):
+        if type(outcome) is not Completed or outcome.jobs or outcome.events or outcome.effects:
+            others.append(place)
+            continue
+        places.append(place)
+        if outcome.result is None and outcome.result_summary is None and outcome.artifacts_path is None:
+            plain.setdefault(outcome.token, []).append(outcome.job_id)
+        else:
+            rich.append((outcome.job_id, outcome.token, outcome.result, outcome.result_summary, outcome.artifacts_path))
+    texts = {token: _dump(job_ids) for token, job_ids in plain.items()}
+    return Sorted(outcomes, claim, places, texts, _dump(rich) if rich else None, others)
+
+
+def settle(transaction: Transaction, request: Sorted) -> list[Settled]:
     """See store.base.Settle."""
-    special = _settle(transaction, request.outcomes)
+    special = _settle(transaction, request)
     return [
         special.get(place) or Settled(outcome.job_id, outcome.token, "succeeded")
         for place, outcome in enumerate(request.outcomes)
     ]
 
 
-def exchange(transaction: Transaction, request: Exchange) -> Exchanged:
+def exchange(transaction: Transaction, request: Sorted) -> LateExchanged:
     """See store.base.Exchange."""
-    settled = {answer.job_id: answer for answer in _settle(transaction, request.outcomes).values()}
+    settled = {answer.job_id: answer for answer in _settle(transaction, request).values()}
     if request.claim is None:
-        return Exchanged(settled, [])
+        return LateExchanged(settled, Granted([]))
     try:
-        return Exchanged(settled, claim(transaction, request.claim))
+        return LateExchanged(settled, claim(transaction, request.claim))
     except GateClosed as exc:
         if not request.outcomes:
             raise
-        return Exchanged(settled, [], exc)
+        return LateExchanged(settled, Granted([]), exc)
 
 
-def _settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[int, Settled]:
+def _settle(transaction: Transaction, request: Sorted) -> dict[int, Settled]:
     """Settle all; answers, by place, for those that did not end as a plain success."""
     special: dict[int, Settled] = {}
-    if len(outcomes) == 1 or len({outcome.job_id for outcome in outcomes}) < len(outcomes):
-        for place, outcome in enumerate(outcomes):  # of one job the first word counts: keep the order
-            if (answer := _settle_one(transaction, outcome)) is not None:
-                special[place] = answer
-        return special
-    places: list[int] = []
-    plain: dict[int, list[str]] = {}
-    rich: list[Row] = []
-    for place, outcome in enumerate(outcomes):
-        if type(outcome) is Completed and not (outcome.jobs or outcome.events or outcome.effects):
-            places.append(place)
-            if outcome.result is None and outcome.result_summary is None and outcome.artifacts_path is None:
-                plain.setdefault(outcome.token, []).append(outcome.job_id)
-            else:
-                rich.append(_row(outcome))
-        elif (answer := _settle_one(transaction, outcome)) is not None:
+    outcomes, places = request.outcomes, request.places
+    for place in request.others:
+        if (answer := _settle_one(transaction, outcomes[place])) is not None:
             special[place] = answer
     if places:
-        if _write(transaction, plain, rich) < len(places):
+        if _write(transaction, request) < len(places):
             special.update(_sort_out(transaction, outcomes, places))
-        if transaction.known.wants_events is not False:
+        if transaction.wants_events:
             transaction.record("completed", (outcomes[place].job_id for place in places if place not in special))
     return special
 
 
-def _write(transaction: Transaction, plain: Mapping[int, Sequence[str]], rich: Sequence[Row]) -> int:
-    """Write successes: those without a result by their tokens, the others as rows. How many were taken in."""
+def _write(transaction: Transaction, request: Sorted) -> int:
+    """Write successes; how many were taken in."""
     now = transaction.now
     written = 0
-    for token, job_ids in plain.items():
-        values: dict[str, Any] = {"done": _dump(job_ids), "token": token, "now": now}
-        written += transaction.run(_COMPLETE_PLAIN, values).rowcount
-    if rich:
-        written += transaction.run(_COMPLETE_BATCH, {"done": _dump(rich), "now": now}).rowcount
+    for token, done in request.plain.items():
+        written += transaction.run(_COMPLETE_PLAIN, {"done": done, "token": token, "now": now}).rowcount
+    if request.rich is not None:
+        written += transaction.run(_COMPLETE_BATCH, {"done": request.rich, "now": now}).rowcount
     return written
-
-
-def _row(outcome: Completed) -> Row:
-    return outcome.job_id, outcome.token, outcome.result, outcome.result_summary, outcome.artifacts_path
 
 
 def _sort_out(transaction: Transaction, outcomes: Sequence[Outcome], places: Sequence[int]) -> Mapping[int, Settled]:

@@ -15,7 +15,7 @@ from tenure.model.job import Enqueued
 from tenure.store.base import Enqueue, Request, StoreStats, Subscription
 from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.sqlite import database, joined, migrate, place, profiles
-from tenure.store.sqlite.acts import READS, WRITES
+from tenure.store.sqlite.acts import LATE, PREPARES, READS, WRITES
 from tenure.store.sqlite.errors import translate
 
 T = TypeVar("T")
@@ -47,9 +47,10 @@ class SqliteStore:
         kind = type(request)
         act = WRITES.get(kind)
         if act is not None:
-            answer = shared.writer.call(act, request, self._clock)
+            prepare = PREPARES.get(kind)
+            answer = shared.writer.call(act, request if prepare is None else prepare(request), self._clock)
             fault.point("after_commit_before_reply")
-            return cast(T, answer)
+            return cast(T, answer.finish() if isinstance(answer, LATE) else answer)
         act = READS.get(kind)
         if act is None:
             return cast(T, self._measuring(shared, request))
@@ -61,9 +62,10 @@ class SqliteStore:
         kind = type(request)
         act = WRITES.get(kind)
         if act is not None:
-            answer = await shared.writer.acall(act, request, self._clock)
+            prepare = PREPARES.get(kind)
+            answer = await shared.writer.acall(act, request if prepare is None else prepare(request), self._clock)
             fault.point("after_commit_before_reply")
-            return cast(T, answer)
+            return cast(T, answer.finish() if isinstance(answer, LATE) else answer)
         act = READS.get(kind)
         if act is None:
             import asyncio

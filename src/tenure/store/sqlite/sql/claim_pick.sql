@@ -1,17 +1,17 @@
--- claim_pick: the first due jobs of one queue: their rowids, and what their grants tell, each as one JSON array.
+-- claim_pick: the first due jobs of one queue: how many, their rowids, what their grants tell, and the ids of those that are not whole.
 -- One row back whatever the limit: Python lets go of its lock at every step of a statement, and a thousand rows are a thousand steps.
 -- A job with a long payload or rarely set columns is not whole; claim_rest.sql reads the rest of it.
-SELECT json_group_array(job),
-    json_group_array(
-        json_array(rank, run_at, id, kind, token, attempt, max_attempts, priority, crashes, payload, payload IS NOT NULL AND has_extras IS NULL)
-    )
+SELECT count(*),
+    json_group_array(job),
+    json_group_array(json_array(rank, run_at, id, kind, token, attempt, max_attempts, priority, crashes, payload)),
+    json_group_array(id) FILTER (WHERE payload IS NULL OR any_extra IS NOT NULL)
 FROM (
     SELECT rowid AS job, rank, run_at, id, kind, token, attempt, max_attempts, priority, crashes,
         CASE WHEN length(payload) <= 8000 THEN payload END AS payload,
         coalesce(
             idempotency_key, progress, backoff, affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor,
             created_by_user_id, requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path
-        ) AS has_extras
+        ) AS any_extra
     FROM tenure_job INDEXED BY job_claim_idx
     WHERE queue = :queue AND state = 'queued' AND is_due = 1
     ORDER BY rank, run_at, id

@@ -1,0 +1,97 @@
+"""Grants on their way from the writer to whoever asked.
+
+The writer's time is the scarcest: one thread writes for the whole process, and one process at a time to the file. So
+the transaction only reads what the grants tell, as text; whoever asked takes that apart after the commit, on a thread
+of its own, while the writer carries out the next request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Final
+
+from tenure.errors import GateClosed
+from tenure.model.clock import from_us
+from tenure.model.ids import JobId, WorkerId
+from tenure.model.job import NEW_JOB_EXTRAS, Grant
+from tenure.model.outcome import Settled
+from tenure.store.base import Exchanged
+from tenure.store.sqlite.transaction import Row
+
+in_order: Final = itemgetter(0, 1, 2)
+"""Claim order: by rank, run_at and id, the first columns of everything that picks jobs."""
+_EXTRA_NAMES: Final = ("key", "progress", *NEW_JOB_EXTRAS)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the grants of one queue have in common. `is_new`: they were read before the grant was written."""
+
+    queue: str
+    worker: WorkerId
+    started: bool
+    lease_until: int
+    is_new: bool = True
+
+
+@dataclass(slots=True)
+class Granted:
+    """The answer to a claim. `ready` are grants that are made already; `told` is what claim_pick.sql read of the
+    others, `rest` what claim_rest.sql added for some of them."""
+
+    ready: list[Grant]
+    told: str | None = None
+    rest: Sequence[Row] = ()
+    terms: Terms | None = None
+
+    def finish(self) -> list[Grant]:
+        """The grants, in claim order."""
+        if self.told is None or self.terms is None:
+            return self.ready
+        rows = json.loads(self.told)
+        rows.sort(key=in_order)
+        return self.ready + make(rows, self.rest, self.terms)
+
+
+@dataclass(slots=True)
+class LateExchanged:
+    """The answer to an exchange, with grants on their way."""
+
+    settled: dict[JobId, Settled]
+    granted: Granted
+    refused: GateClosed | None = None
+
+    def finish(self) -> Exchanged:
+        """The answer as the contract has it."""
+        return Exchanged(self.settled, self.granted.finish(), self.refused)
+
+
+def make(rows: Iterable[Row], rest: Iterable[Row], terms: Terms) -> list[Grant]:
+    """Grants for rows of claim_pick.sql, in their order. `rest`: rows of claim_rest.sql for those not whole."""
+    queue, worker, started = terms.queue, terms.worker, terms.started
+    until = from_us(terms.lease_until)
+    rise = 1 if terms.is_new else 0
+    grants = [
+        Grant(
+            job_id, queue, kind, token + rise, attempt + rise, most, payload, until, worker, priority, crashes, started
+        )
+        for _, _, job_id, kind, token, attempt, most, priority, crashes, payload in rows
+    ]
+    if rest:
+        by_id = {grant.id: grant for grant in grants}
+        for job_id, payload, *extras in rest:
+            grant = by_id[job_id]
+            grant.payload_text = payload
+            grant.extras = _extras(extras)
+    return grants
+
+
+def _extras(values: Sequence[Any]) -> dict[str, Any]:
+    extras = {name: value for name, value in zip(_EXTRA_NAMES, values, strict=True) if value is not None}
+    for name in ("progress", "backoff"):
+        if name in extras:
+            extras[name] = json.loads(extras[name])
+    return extras
