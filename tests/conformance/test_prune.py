@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tenure.model.ids import WorkerId
+from tenure.model.outcome import EffectRecord
 from tenure.model.state import ACTIVE, State
 from tenure.store.base import Heartbeat, Prune, WorkerRow
-from tenure.store.reading import ListEvents, ListWorkers
+from tenure.store.reading import ListEffects, ListEvents, ListWorkers
 from tests.conformance.acts import (
+    NO_BACKOFF,
     Subject,
     attempts,
     bring,
@@ -120,6 +122,24 @@ def test_cleaned_rows_are_deleted_with_their_attempts_and_events_when_asked(
     assert not exists(store, job_id)
     assert attempts(store, job_id) == []
     assert store.do(ListEvents(job_id=job_id)) == []
+
+
+def test_a_deleted_row_takes_its_attempts_effects_and_events_along(store: Subject, clock: SteeredClock) -> None:
+    make_queue(store, events=True, backoff=NO_BACKOFF)
+    gone = enqueue(store, queue="q")
+    fail(store, claim_one(store, queue="q"))
+    complete(store, claim_one(store, queue="q"), effects=(EffectRecord("mail", "confirmed"),))
+    kept = enqueue(store, queue="q")
+    clock.advance(40 * DAY)
+    grant = claim_one(store, queue="q")
+    complete(store, grant, effects=(EffectRecord("mail", "confirmed"),))
+
+    assert store.do(Prune(delete_after_seconds=30 * DAY)).deleted == 1
+
+    assert (exists(store, gone), exists(store, kept)) == (False, True)
+    assert attempts(store, gone) == []
+    assert store.do(ListEvents(job_id=gone)) == []
+    assert [effect.job_id for effect in store.do(ListEffects()).items] == [kept]
 
 
 def test_a_row_that_was_not_cleaned_is_not_deleted(store: Subject, clock: SteeredClock) -> None:
