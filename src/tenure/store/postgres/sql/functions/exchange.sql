@@ -14,18 +14,24 @@ SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
+    v_claim json := p_request -> 'claim';
     v_settled json;
+    v_granted json;
     v_detail text;
 BEGIN
     IF p_request -> 'outcomes' IS NULL THEN
-        RETURN json_build_object('granted', tenure.grant_jobs(p_request -> 'claim', v_now));
+        RETURN json_build_object('granted', coalesce(tenure.grant_few(v_claim, v_now), tenure.grant_jobs(v_claim, v_now)));
     END IF;
     v_settled := tenure.settle_outcomes(p_request -> 'outcomes', v_now);
-    IF p_request -> 'claim' IS NULL THEN
+    IF v_claim IS NULL THEN
         RETURN json_build_object('settled', v_settled);
     END IF;
+    v_granted := tenure.grant_few(v_claim, v_now);
+    IF v_granted IS NOT NULL THEN
+        RETURN json_build_object('settled', v_settled, 'granted', v_granted);
+    END IF;
     BEGIN
-        RETURN json_build_object('settled', v_settled, 'granted', tenure.grant_jobs(p_request -> 'claim', v_now));
+        RETURN json_build_object('settled', v_settled, 'granted', tenure.grant_jobs(v_claim, v_now));
     EXCEPTION WHEN SQLSTATE 'TN002' THEN
         GET STACKED DIAGNOSTICS v_detail = PG_EXCEPTION_DETAIL;
         RETURN json_build_object('settled', v_settled, 'refused', v_detail::json);

@@ -5,7 +5,8 @@ CREATE OR REPLACE FUNCTION tenure.expire_leases(p_now timestamptz, p_after times
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
+    -- A bound in either case, so that the index on lease_until serves: a claim must not walk whatever others hold.
+    v_cutoff timestamptz := CASE WHEN p_worker IS NULL THEN tenure.expiry_cutoff(p_now) ELSE 'infinity' END;
     v_job tenure.job;
     v_answers json[] := '{}';
     v_alive boolean;
@@ -14,7 +15,8 @@ BEGIN
         SELECT j.*
         FROM tenure.job AS j
         WHERE j.state IN ('leased', 'running')
-            AND ((p_worker IS NULL AND j.lease_until <= v_cutoff AND j.lease_until > coalesce(p_after, '-infinity')) OR j.lease_owner = p_worker)
+            AND j.lease_until <= v_cutoff AND j.lease_until > coalesce(p_after, '-infinity')
+            AND (p_worker IS NULL OR j.lease_owner = p_worker)
         ORDER BY j.lease_until
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED
