@@ -49,8 +49,11 @@ test-quick: $(STAMP) ## Run the tests that take little time
 bench: $(STAMP) ## Measure Tenure beside its peers and the bare engines, on this machine
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# The pages of a claim beside 1,000,000 rows, and all of the conformance suite on PostgreSQL 15, belong to it.
+LONG_TESTS := tests/fault tests/stateful tests/conformance tests/sqlite/test_pages.py tests/postgres/test_plans.py
+
 chaos: $(STAMP) ## Kill, cut and race in the long form: minutes, not seconds
-	TENURE_LONG=1 $(BIN)/pytest tests/fault tests/stateful $(ARGS)
+	TENURE_LONG=1 $(BIN)/pytest $(LONG_TESTS) $(ARGS)
 
 screens: $(STAMP) ## Record the screens of the docs anew (needs tmux)
 	$(BIN)/python docs/screens/record.py $(ARGS)

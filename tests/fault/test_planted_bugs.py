@@ -71,7 +71,7 @@ def test_the_machine_finds_a_planted_bug(folder: Path, bug: type[Planted]) -> No
         run_state_machine_as_test(
             machine_on(ground),
             settings=settings(
-                max_examples=3_000,  # one in a hundred finds it, so a miss of all is out of reach
+                max_examples=3_000,  # one in ten finds it, so a miss of all is out of reach
                 stateful_step_count=50,
                 phases=[Phase.generate],
                 database=None,

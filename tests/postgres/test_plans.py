@@ -92,7 +92,7 @@ def compare(few: list[int], many: list[int]) -> None:
     print(f"pages of claim, settle at batches of {BATCHES}: {few} beside nothing, {many} beside {ROWS} rows")
     batches = [batch for batch in BATCHES for _ in range(2)]
     rows = zip(few, many, batches, strict=True)
-    assert [more for less, more, batch in rows if more > 1.3 * less + 2 * batch + 30] == []
+    assert [more for less, more, batch in rows if more > 1.3 * less + batch / 2 + 10] == []
 
 
 @pytest.mark.parametrize(
