@@ -31,7 +31,7 @@ import psycopg
 from benchmarks import machine
 from benchmarks.servers import Server, fresh_database, postgres
 from tenure import App
-from tenure.model.ids import new_job_id
+from tenure.model.ids import WorkerId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.outcome import Completed
 from tenure.store.base import Claim, Enqueue, Settle
@@ -181,7 +181,7 @@ def work(app: App, spent: Callable[[], float]) -> float:
     app.do(Enqueue(jobs))
     begun = spent()
     for _ in range(BATCHES):
-        grants = app.do(Claim(worker="bench", queues=["substrate"], limit=BATCH))
+        grants = app.do(Claim(worker=WorkerId("bench"), queues=["substrate"], limit=BATCH))
         app.do(Settle([Completed(grant.id, grant.token) for grant in grants]))
     return (spent() - begun) / len(jobs) * 1e6
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -226,14 +227,18 @@ def test_a_key_answers_the_active_job_and_is_free_once_it_ended(ground: Ground) 
 
 
 def test_the_index_decides_about_a_key_not_a_look_before(file_ground: Ground) -> None:
-    """Two connections insert the same key; the second waits for the first and then makes nothing."""
+    """The second looks before the first commits, and finds the key free; it makes nothing all the same."""
     statement = "INSERT INTO outbox_jobs (type, payload, idempotency_key) VALUES ('create_file', '{}', 'k')"
-    file_ground.execute("BEGIN IMMEDIATE")
-    file_ground.execute(statement)
-    file_ground.execute("COMMIT")
+    look = "SELECT count(*) FROM outbox_jobs WHERE type = 'create_file' AND idempotency_key = 'k'"
+    with closing(sqlite3.connect(file_ground.app.url.removeprefix("sqlite:///"), isolation_level=None)) as second:
+        file_ground.execute("BEGIN IMMEDIATE")
+        file_ground.execute(statement)
+        found = second.execute(look).fetchone()
+        file_ground.execute("COMMIT")
+        second.execute(statement)
     put(file_ground, key="k")
-    file_ground.execute(statement)
 
+    assert found == (0,)
     assert len(file_ground.rows(VIEW)) == 1
 
 

@@ -5,7 +5,7 @@ CREATE SCHEMA IF NOT EXISTS agent_queue;
 CREATE OR REPLACE VIEW agent_queue.agent_jobs AS
 SELECT
     s.id,
-    s.kind AS type,
+    s.kind::text AS type,
     CASE s.stage
         WHEN 'due' THEN 'queued'
         WHEN 'later' THEN 'queued'
@@ -25,7 +25,7 @@ SELECT
     s.lease_owner AS claimed_by,
     s.lease_until AS lease_expires_at,
     CASE WHEN s.stage IN ('due', 'later', 'retry', 'waiting') THEN s.attempt + 1 ELSE greatest(s.attempt, 1) END AS attempt,
-    s.max_attempts,
+    s.max_attempts::integer AS max_attempts,
     s.result_summary,
     s.last_error AS error_message,
     s.artifacts_path,

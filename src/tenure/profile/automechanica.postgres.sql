@@ -17,7 +17,7 @@ SELECT
     s.id,
     s.workflow_id,
     s.queue AS agent_name,
-    s.kind AS task_type,
+    s.kind::text AS task_type,
     tenure.parsed(s.payload) AS payload,
     s.priority,
     CASE s.stage
@@ -31,8 +31,8 @@ SELECT
         WHEN 'dead' THEN 'dead'
         ELSE 'failed'
     END AS status,
-    s.attempt AS attempts,
-    s.max_attempts,
+    s.attempt::integer AS attempts,
+    s.max_attempts::integer AS max_attempts,
     CASE s.stage WHEN 'waiting' THEN nullif(s.run_at, 'infinity') ELSE s.run_at END AS available_at,
     s.lease_owner,
     s.lease_until AS lease_expires_at,

@@ -13,7 +13,7 @@ $type$;
 CREATE OR REPLACE VIEW orchestrator.tasks AS
 SELECT
     s.id,
-    s.kind AS type,
+    s.kind::text AS type,
     tenure.parsed(s.payload) AS payload,
     CASE s.stage
         WHEN 'due' THEN 'pending'::orchestrator.task_status
@@ -34,7 +34,7 @@ SELECT
     s.started_at,
     s.finished_at AS completed_at,
     s.updated_at,
-    s.attempt AS attempts,
+    s.attempt::integer AS attempts,
     s.max_attempts - 1 AS max_retries,
     s.last_error,
     CASE s.stage WHEN 'retry' THEN s.run_at END AS next_retry_at
@@ -77,8 +77,8 @@ FOR EACH ROW EXECUTE FUNCTION orchestrator.refuse_change();
 CREATE OR REPLACE TRIGGER refuse_all BEFORE UPDATE OR DELETE ON orchestrator.tasks
 FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
 
--- update_updated_at_column: refreshes updated_at in an UPDATE that does not move it itself. Every function of Tenure does, so it runs for
--- changes by hand alone.
+-- update_updated_at_column: refreshes updated_at in an UPDATE that does not move it itself. Claims, heartbeats and completions
+-- do, so it is for changes by hand.
 CREATE OR REPLACE FUNCTION orchestrator.update_updated_at_column() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, tenure, pg_temp

@@ -61,7 +61,7 @@ BEGIN
     SELECT RAISE(ABORT, 'A task is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
 END;
 
--- updated_at is refreshed after an UPDATE that has not moved it itself. Every move of Tenure does, so this runs for changes by hand alone.
+-- updated_at is refreshed after an UPDATE that has not moved it itself. Claims, heartbeats and completions do; this is for changes by hand.
 DROP TRIGGER IF EXISTS update_tasks_updated_at;
 CREATE TRIGGER update_tasks_updated_at AFTER UPDATE ON tenure_job
 WHEN NEW.updated_at = OLD.updated_at AND NEW.profile = 'orchestrator'

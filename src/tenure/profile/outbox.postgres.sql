@@ -5,7 +5,7 @@ CREATE SCHEMA IF NOT EXISTS outbox;
 CREATE OR REPLACE VIEW outbox.jobs AS
 SELECT
     s.id,
-    s.kind AS type,
+    s.kind::text AS type,
     s.payload::text AS payload,
     CASE s.stage
         WHEN 'due' THEN 'pending'
@@ -18,8 +18,8 @@ SELECT
         ELSE 'failed'
     END AS status,
     s.priority,
-    s.attempt AS attempts,
-    s.max_attempts,
+    s.attempt::integer AS attempts,
+    s.max_attempts::integer AS max_attempts,
     s.last_error,
     s.lease_owner AS locked_by,
     CASE WHEN s.lease_until IS NOT NULL THEN s.updated_at END AS locked_at,

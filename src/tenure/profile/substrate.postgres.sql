@@ -4,7 +4,7 @@ CREATE SCHEMA IF NOT EXISTS substrate;
 CREATE OR REPLACE VIEW substrate.job_queue AS
 SELECT
     s.id AS job_id,
-    s.kind AS job_kind,
+    s.kind::text AS job_kind,
     CASE
         WHEN s.is_cleaned THEN 'cleaned'
         WHEN s.stage = 'due' THEN 'queued'
@@ -28,8 +28,8 @@ SELECT
     s.finished_at,
     s.lease_owner,
     s.lease_until,
-    s.attempt AS attempts,
-    s.max_attempts,
+    s.attempt::integer AS attempts,
+    s.max_attempts::integer AS max_attempts,
     s.idempotency_key,
     coalesce(s.actor, 'tenure') AS actor,
     s.run_id,
@@ -97,8 +97,8 @@ FROM tenure.worker AS w
 LEFT JOIN substrate.executor_change AS c ON c.executor_name = w.id
 WHERE w.queues && ARRAY(SELECT q.name FROM tenure.queue AS q WHERE q.profile = 'substrate');
 
--- fn_job_queue_updated_at: refreshes updated_at in an UPDATE that does not move it itself. Every function of Tenure does, so it runs for
--- changes by hand alone; a move pays for the look at WHEN, and waits for no lock that it does not take anyway.
+-- fn_job_queue_updated_at: refreshes updated_at in an UPDATE that does not move it itself. Claims, heartbeats and completions do, so it is
+-- for changes by hand; they pay for the look at WHEN, and wait for no lock that they do not take anyway.
 CREATE OR REPLACE FUNCTION substrate.fn_job_queue_updated_at() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, tenure, pg_temp

@@ -106,7 +106,7 @@ BEGIN
     SELECT RAISE(ABORT, 'A dead letter is not triaged by UPDATE on SQLite, where no function stands behind it. Nothing was changed. Use tenure dlq ack, escalate, close or replay.');
 END;
 
--- updated_at is refreshed after an UPDATE that has not moved it itself. Every move of Tenure does, so these run for changes by hand alone.
+-- updated_at is refreshed after an UPDATE that has not moved it itself. Claims, heartbeats and completions do; this is for changes by hand.
 DROP TRIGGER IF EXISTS tr_job_queue_updated_at;
 CREATE TRIGGER tr_job_queue_updated_at AFTER UPDATE ON tenure_job
 WHEN NEW.updated_at = OLD.updated_at AND NEW.profile = 'substrate'

@@ -169,6 +169,7 @@ AS $$
 DECLARE
     v_refusal jsonb := substrate.refusal('master', 'fn_job_move_to_dead_letter');
     v_job tenure.job;
+    v_made integer;
 BEGIN
     IF v_refusal IS NOT NULL THEN
         RETURN v_refusal;
@@ -192,9 +193,15 @@ BEGIN
             'Only a job that is still to do can be moved to the dead letters; this one is %s. Nothing was changed.',
             coalesce((SELECT q.state FROM substrate.job_queue AS q WHERE q.job_id = p_job_id), 'not there')));
     END IF;
-    v_job.max_attempts := greatest(v_job.attempt, 0);  -- finish finds none left, and buries it
+    v_made := v_job.attempt;
+    v_job.attempt := greatest(v_made, 1);
+    v_job.max_attempts := v_job.attempt;  -- finish finds none left, and buries it
     v_job.lease_owner := p_moved_by;
     PERFORM tenure.finish(v_job, 'fail', 'permanent', p_final_error, NULL, NULL, tenure.now());
+    IF v_made = 0 THEN
+        UPDATE tenure.dead_letter AS d SET attempts = 0 WHERE d.job_id = p_job_id AND d.token = v_job.token;
+        UPDATE tenure.attempt AS a SET attempt = 0 WHERE a.job_id = p_job_id AND a.token = v_job.token;
+    END IF;
     RETURN (
         SELECT jsonb_build_object('ok', true, 'job_id', p_job_id, 'state', q.state, 'dead_letter_id', d.dead_letter_id)
         FROM substrate.job_queue AS q
@@ -325,7 +332,7 @@ DECLARE
     v_actor text := coalesce(nullif(btrim(NEW.triaged_by), ''), session_user);
 BEGIN
     IF NEW.triage_status = 'manual_replay' AND OLD.triage_status <> 'manual_replay'
-        AND tenure.revive(json_build_object('ids', json_build_array(OLD.job_id), 'actor', v_actor, 'reason',
+        AND tenure.revive(json_build_object('job_ids', json_build_array(OLD.job_id), 'actor', v_actor, 'reason',
             coalesce(NEW.triage_note, 'manual_replay'))) #>> '{0,2}' IS NULL
     THEN
         RAISE EXCEPTION 'Job % could not be queued again: it is no longer dead, or another job holds its key.', OLD.job_id USING ERRCODE = 'TN008';
