@@ -28,6 +28,15 @@ class UsageError(TenureError):
     exit_code = 2
 
 
+class StoreClosed(UsageError):
+    """The store was closed before this call."""
+
+    code = "store_closed"
+
+    def __init__(self) -> None:
+        super().__init__("This store was closed, so nothing was done. Open a new App, or close it later.")
+
+
 class InvalidArgument(UsageError):
     """An argument is out of its range; the message names it."""
 

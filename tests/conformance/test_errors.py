@@ -13,6 +13,7 @@ from tenure.errors import (
     KeyConflict,
     KeyRequired,
     NotFound,
+    StoreClosed,
     TenureError,
     UnknownQueue,
 )
@@ -179,3 +180,14 @@ def test_a_closed_store_says_so_and_closing_twice_is_harmless(store: Subject) ->
 
     with pytest.raises(TenureError):
         store.store.do(ListQueues())
+
+
+def test_a_store_that_was_closed_says_so_and_is_closed_again_without_harm(store: Subject) -> None:
+    store.store.close()
+    store.store.close()
+
+    requests: list[Request[object]] = [Reap(), GetJobs([new_job_id()])]
+    for request in requests:
+        with pytest.raises(StoreClosed, match="nothing was done") as caught:
+            store.do(request)
+        assert (caught.value.code, caught.value.exit_code) == ("store_closed", 2)

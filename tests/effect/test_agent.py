@@ -145,9 +145,13 @@ async def test_the_prompt_is_frozen_and_the_same_request_is_one_run(bed: Bed) ->
     first = bed.app.enqueue("claude_extraction", payload)
     again = bed.app.enqueue("claude_extraction", payload)
     elsewhere = bed.app.enqueue("claude_extraction", payload | {"targetPath": "b"})
+    of_another = bed.app.enqueue("claude_extraction", payload | {"targetPath": "c"}, tenant="acme")
+    of_a_third = bed.app.enqueue("claude_extraction", payload | {"targetPath": "c"}, tenant="zeta")
     await adrain(bed.app)
 
     assert (again.id, again.duplicate, elsewhere.duplicate) == (first.id, True, False)
+    assert not of_another.duplicate
+    assert not of_a_third.duplicate
     key = bed.app.get(first.id).key
     assert key is not None
     assert key.startswith(hashlib.sha256(b"once").hexdigest())

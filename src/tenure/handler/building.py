@@ -90,7 +90,8 @@ def build_job(
     if "run_at" in fields and "delay_seconds" in fields:
         raise InvalidArgument("`delay` and `run_at` were both given. Give one: when from now, or when by the clock.")
     if handler is not None and handler.key_of is not None and "key" not in fields:
-        fields["key"] = handler.key_of(body)
+        shared = handler.key_of(body)
+        fields["key"] = f"{shared}:{fields['tenant']}" if "tenant" in fields else shared  # no tenant sees another's run
     return NewJob(id=identity or new_job_id(), kind=kind, payload=body, **fields)
 
 

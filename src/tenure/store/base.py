@@ -377,7 +377,7 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections and threads. Requests in flight finish first."""
+        """Let go of connections and threads. Requests in flight finish first; later ones raise StoreClosed."""
         ...
 
     async def aclose(self) -> None:

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tenure.errors import StoreBusy, StoreUnavailable
+from tenure.errors import StoreBusy, StoreClosed
 from tenure.store.postgres.link import Link
 
 _disowned: list[Link] = []
@@ -113,7 +113,7 @@ class Pool:
         """An idle link, None for leave to open one, or a place in the line."""
         with self._lock:
             if self._closed:
-                raise StoreUnavailable("This store was closed, so nothing was done. Open a new App, or close it later.")
+                raise StoreClosed
             while self._idle:
                 _, link = self._idle.pop()
                 if link.usable:

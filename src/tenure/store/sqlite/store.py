@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
-from tenure.errors import InternalError
+from tenure.errors import InternalError, StoreClosed
 from tenure.model import fault
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
@@ -157,7 +157,7 @@ class SqliteStore:
 
     def _shared(self) -> database.Database:
         if self._is_closed:
-            raise _closed(self.url)
+            raise StoreClosed
         self._requests += 1
         shared = self._database
         shared.check_pid()
@@ -170,12 +170,6 @@ class SqliteStore:
             writer.statements + readers.statements,
             writer.retries,
         )
-
-
-def _closed(url: str) -> Exception:
-    from tenure.errors import UsageError
-
-    return UsageError(f"The store {url} was closed. Make a new one, or close it later.")
 
 
 def _unknown(kind: type) -> InternalError:
