@@ -3,8 +3,8 @@
 **Batches form by themselves.** While an exchange is in flight handlers run and outcomes gather; the next one takes them
 all. At low load a single job goes out at once; at high load batches grow to hundreds. There is no timer in this.
 
-**Jobs wait inside the worker only as far as they are sure to start soon.** The number follows the rate: twice what ends
-during a round trip. A worker of four-hour jobs holds none beyond its slots; one of tiny jobs holds hundreds.
+**Jobs wait inside the worker only as far as they are sure to start soon.** The number follows the rate: what ends in
+three round trips. A worker of four-hour jobs holds none beyond its slots; one of tiny jobs holds hundreds.
 
 **When the database is away** the loop backs off to 30 s. Outcomes stay in the outbox. A claim whose reply was lost may
 have granted jobs that nobody knows of; the next claim names what is held, and the store grants the rest again.
@@ -18,7 +18,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from tenure.errors import GateClosed, StoreUnavailable, TenureError
+from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
 from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import Grant
 from tenure.model.notice import ERROR, INFO, WARNING
@@ -178,7 +178,7 @@ class Exchanger:
         if not self._accepts or self._loop.time() < self._no_claim_until:
             return None
         self._adapt_prefetch()
-        free = self._config.concurrency + self.prefetch - self.unfinished - self._asked
+        free = self._free()
         if self._config.once:
             free = min(free, 1 - self._asked)
         if self._unheard:  # ask everywhere, and for as much as may have been granted unheard
@@ -189,6 +189,10 @@ class Exchanger:
         if self._lanes.is_limited and self._asked_by_queue:
             held = {name: held.get(name, 0) + self._asked_by_queue.get(name, 0) for name in self._config.queue_names}
         return self._lanes.ask(free, held)
+
+    def _free(self) -> int:
+        """How many more jobs this worker may hold."""
+        return self._config.concurrency + self.prefetch - self.unfinished - self._asked
 
     async def _wait(self) -> None:
         """Sleep until there is news, the poll is due, or the back-off is over."""
@@ -223,6 +227,9 @@ class Exchanger:
         except GateClosed as exc:
             self._outbox.put_back(outcomes)
             self._gate_closed(exc)
+        except StoreClosed as exc:
+            self._report.say("store_closed", ERROR, str(exc), code=exc.code)
+            self.give_up()
         except TenureError as exc:
             await self._refused(exc, outcomes)
         finally:
@@ -236,9 +243,11 @@ class Exchanger:
             self._lanes.wake()  # a retry or a follow-up may be due at once
         if ask is not None:
             self._granted(ask, arrived, sent_steady, is_stale=wakes != self._wakes)
-            await asyncio.sleep(
-                0
-            )  # let the runners have a slice first: what they end goes along with the next exchange
+            if len(self._outbox) < SECOND_BATCH or self._free() < SECOND_BATCH:
+                # Let the runners have a slice first: what they end goes along with the next exchange. Only where a
+                # batch has gathered, and there is room for another, the store need not wait for them: it takes that in
+                # while they run what just came.
+                await asyncio.sleep(0)
 
     # --- around an exchange -------------------------------------------------------------------------------------------
 
@@ -305,13 +314,15 @@ class Exchanger:
         return ticket is not None and ticket.grant.token == grant.token
 
     def _adapt_prefetch(self) -> None:
-        """Twice what ends during a round trip: enough that no runner waits, and little enough to start at once."""
+        """What ends during three round trips: one batch that is run, one that is settled while the next is claimed, and
+        room to grow. Enough that no runner waits, and little enough to start at once. A short dip is not followed far:
+        an exchange that finds no room to claim would be a commit for nothing."""
         now = self._loop.time()
         passed = now - self._measured_at
         if passed < self._round_trip:
             return
-        target = min(self._config.prefetch, int(2 * self._ended / passed * self._round_trip))
-        self.prefetch = target if passed > SURE_SECONDS else max(target, self.prefetch // 2)
+        target = min(self._config.prefetch, int(3 * self._ended / passed * self._round_trip))
+        self.prefetch = target if passed > SURE_SECONDS else max(target, self.prefetch * 7 // 8)
         self._ended, self._measured_at = 0, now
 
     # --- trouble ------------------------------------------------------------------------------------------------------

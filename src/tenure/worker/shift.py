@@ -78,6 +78,7 @@ class Shift:
     async def serve(self, ready: asyncio.Event) -> None:
         """Take jobs and run them until stopped, drained, or done once."""
         await self.maintainer.declare()
+        _version()  # looked up before there are jobs: the first time takes longer than a thousand of them
         self.runners.start()
         self.leases.start()
         try:
