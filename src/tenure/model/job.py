@@ -155,7 +155,7 @@ class Grant:
     started: bool = True
     """Whether the claim also started it; otherwise it is `leased` until a heartbeat, a settle or a start says so."""
     extras: dict[str, Any] | None = None
-    """Columns of Job that are set, among NEW_JOB_EXTRAS and key, progress, created_at, run_at."""
+    """Columns of Job that are set, among NEW_JOB_EXTRAS and key, progress."""
 
     @property
     def payload(self) -> Any:
