@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tenure.errors import SchemaBehind as SchemaBehind
     from tenure.errors import SchemaError as SchemaError
     from tenure.errors import StoreBusy as StoreBusy
+    from tenure.errors import StoreClosed as StoreClosed
     from tenure.errors import StoreUnavailable as StoreUnavailable
     from tenure.errors import TenureError as TenureError
     from tenure.errors import UnknownKind as UnknownKind
@@ -173,6 +174,7 @@ __all__ = [
     "State",
     "Stopped",
     "StoreBusy",
+    "StoreClosed",
     "StoreStats",
     "StoreUnavailable",
     "Suspend",
@@ -220,6 +222,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "SchemaBehind",
         "SchemaError",
         "StoreBusy",
+        "StoreClosed",
         "StoreUnavailable",
         "TenureError",
         "UnknownKind",

@@ -175,3 +175,15 @@ async def test_a_worker_that_was_stopped_before_it_ran_takes_nothing(bed: Bed) -
     await asyncio.wait_for(worker.run(), 5)
 
     assert bed.job(job_id).attempt == 0
+
+
+async def test_a_worker_whose_store_was_closed_ends_and_says_why(bed: Bed) -> None:
+    worker = bed.worker()
+    task = asyncio.ensure_future(worker.run())
+    async with asyncio.timeout(20):
+        await worker.ready.wait()
+
+        await bed.store.aclose()
+
+        await task
+    assert "store_closed" in bed.ear.names()
