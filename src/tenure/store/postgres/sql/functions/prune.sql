@@ -105,15 +105,17 @@ AS $$
 DECLARE
     v_rows bigint;
 BEGIN
-    DELETE FROM tenure.metric AS m
-    USING (
+    -- Materialised: a plan that runs the inner look again would find other rows then, and take more than asked for.
+    WITH old AS MATERIALIZED (
         SELECT t.minute, t.queue
         FROM tenure.metric AS t
         WHERE t.minute <= p_now - p_after * interval '1 second'
         ORDER BY t.minute, t.queue
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED
-    ) AS old
+    )
+    DELETE FROM tenure.metric AS m
+    USING old
     WHERE m.minute = old.minute AND m.queue = old.queue;
     GET DIAGNOSTICS v_rows = ROW_COUNT;
     RETURN v_rows;
