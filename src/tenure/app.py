@@ -30,7 +30,7 @@ from tenure.door.working import Working
 from tenure.errors import ConfigError, HandlerError, UnknownQueue, nearest
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
-from tenure.handler.building import MISSING, JobOptions, backoff_json, build_job
+from tenure.handler.building import MISSING, JobOptions, backoff_json, build_job, build_jobs
 from tenure.handler.payload import payload_codec
 from tenure.handler.registry import Handler, Mode, Registry
 from tenure.model.ids import WorkerId, new_worker_id
@@ -199,6 +199,10 @@ class App(Working, Operating, Reading, Scheduling, Effecting, Profiling):
         Raises: InvalidPayload, InvalidArgument.
         """
         return build_job(kind, payload, options, self.registry.get(kind), self.limits, "default")
+
+    def new_jobs(self, kind: str, payloads: Iterable[Any], **options: Unpack[JobOptions]) -> Iterator[NewJob]:
+        """Checked jobs with the same options, made as they are asked for. Raises like `new_job`."""
+        return build_jobs(kind, payloads, options, self.registry.get(kind), self.limits, "default")
 
     def enqueue(
         self, kind: str, payload: Any = MISSING, *, connection: Any = None, **options: Unpack[JobOptions]

@@ -23,6 +23,8 @@ class Enqueuer(Protocol):
 
     def new_job(self, kind: str, payload: Any = ..., **options: Unpack[JobOptions]) -> NewJob: ...
 
+    def new_jobs(self, kind: str, payloads: Iterable[Any], **options: Unpack[JobOptions]) -> Iterable[NewJob]: ...
+
     def enqueue_new(self, job: NewJob, connection: Any = None) -> Enqueued: ...
 
     def aenqueue_new(self, job: NewJob, connection: Any = None) -> Awaitable[Enqueued]: ...
@@ -94,7 +96,7 @@ class JobFunction(Generic[PayloadT, P, R]):
         **options: Unpack[JobOptions],
     ) -> list[Enqueued]:
         """Enqueue many payloads with the same options; one answer each, in order. See `App.enqueue_many`."""
-        return self._app.enqueue_many(self._all(payloads, options), connection=connection)
+        return self._app.enqueue_many(self._app.new_jobs(self.kind, payloads, **options), connection=connection)
 
     async def aenqueue_many(
         self,
@@ -104,14 +106,11 @@ class JobFunction(Generic[PayloadT, P, R]):
         **options: Unpack[JobOptions],
     ) -> list[Enqueued]:
         """`enqueue_many` for async callers."""
-        return await self._app.aenqueue_many(self._all(payloads, options), connection=connection)
+        return await self._app.aenqueue_many(self._app.new_jobs(self.kind, payloads, **options), connection=connection)
 
     def new(self, payload: Any = MISSING, **options: Unpack[JobOptions]) -> NewJob:
         """A checked job that is not enqueued yet: for `App.enqueue_many` with a key each, or to follow a completion."""
         return self._app.new_job(self.kind, payload, **options)
-
-    def _all(self, payloads: Iterable[Any], options: JobOptions) -> Iterable[NewJob]:
-        return (self._app.new_job(self.kind, payload, **options) for payload in payloads)
 
     def __repr__(self) -> str:
         return f"<job {self.kind!r} on queue {self.queue!r}>"

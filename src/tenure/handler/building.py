@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypedDict
@@ -13,7 +14,7 @@ from tenure.handler import arguments
 from tenure.handler.arguments import INT32_MAX, Duration
 from tenure.handler.payload import encode
 from tenure.handler.registry import Handler
-from tenure.model.ids import new_job_id
+from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.policy import Backoff, Limits
 
@@ -66,17 +67,49 @@ def build_job(
 
     Raises: InvalidPayload, InvalidArgument.
     """
-    value = {} if payload is MISSING else payload
+    (job,) = build_jobs(kind, (payload,), options, handler, limits, default_queue)
+    return job
+
+
+def build_jobs(
+    kind: str,
+    payloads: Iterable[Any],
+    options: Mapping[str, Any],
+    handler: Handler | None,
+    limits: Limits,
+    default_queue: str,
+) -> Iterator[NewJob]:
+    """The same for many payloads that share their options; those are checked once.
+
+    Raises: InvalidPayload, InvalidArgument.
+    """
+    identity, fields = _terms(kind, options, handler, default_queue)
+    key_of = None
+    to_text: Callable[[Any], str]
+    if handler is None:
+        to_text = functools.partial(encode, limits=limits, what=f"Kind {kind!r}: the payload")
+    else:
+        to_text = handler.encode
+        key_of = None if "key" in fields else handler.key_of
+    for payload in payloads:
+        body = to_text({} if payload is MISSING else payload)
+        if key_of is not None:
+            fields["key"] = _shared_key(key_of(body), fields.get("tenant"))
+        yield NewJob(identity or new_job_id(), kind, body, **fields)
+
+
+def _terms(
+    kind: str, options: Mapping[str, Any], handler: Handler | None, default_queue: str
+) -> tuple[JobId | None, dict[str, Any]]:
+    """What a job's options and its handler say of it: its id, if it was given one, and its columns."""
     if handler is None:
         arguments.name("kind", kind)
         fields: dict[str, Any] = {"queue": default_queue}
-        body = encode(value, limits, what=f"Kind {kind!r}: the payload")
     else:
         fields = {"queue": handler.queue, "priority": handler.priority, "max_attempts": handler.max_attempts}
         if handler.backoff is not None:
             fields["backoff"] = handler.backoff
-        body = handler.encode(value)
-    identity = None
+    identity: JobId | None = None
     for option, given in options.items():
         if given is None:
             continue
@@ -89,10 +122,12 @@ def build_job(
             fields["delay_seconds" if option == "delay" else option] = check(option, given)
     if "run_at" in fields and "delay_seconds" in fields:
         raise InvalidArgument("`delay` and `run_at` were both given. Give one: when from now, or when by the clock.")
-    if handler is not None and handler.key_of is not None and "key" not in fields:
-        shared = handler.key_of(body)
-        fields["key"] = f"{shared}:{fields['tenant']}" if "tenant" in fields else shared  # no tenant sees another's run
-    return NewJob(id=identity or new_job_id(), kind=kind, payload=body, **fields)
+    return identity, fields
+
+
+def _shared_key(key: str, tenant: str | None) -> str:
+    """A key that was made from the payload. No tenant is answered with another's job."""
+    return key if tenant is None else f"{key}:{tenant}"
 
 
 def backoff_json(argument: str, value: Any) -> str:

@@ -25,35 +25,38 @@ WorkerId = NewType("WorkerId", str)
 _lock = threading.Lock()
 _last_ms = 0
 _counter = 0
-_noise = ""
-"""Random digits in stock: asking the system for six bytes at a time costs more than making the rest of an id."""
-_STOCK = 64
+_prefix = ""
+"""The text of the millisecond."""
+_tails: list[str] = []
+"""Random ends in stock: asking the system for six bytes at a time costs more than making the rest of an id."""
+_STOCK = 256
 
 
 def new_job_id() -> JobId:
     """One new id, above every id this process made before."""
-    return new_job_ids(1)[0]
+    global _counter
+    with _lock:
+        now = time.time_ns() // 1_000_000
+        if now > _last_ms:
+            _enter(now, int.from_bytes(os.urandom(3), "big"))  # 24 random bits of a 26-bit counter
+        _counter += 1
+        if _counter >> 26:
+            _enter(_last_ms + 1, 0)
+        if not _tails:
+            digits = secrets.token_hex(6 * _STOCK)
+            _tails.extend(digits[i : i + 12] for i in range(0, 12 * _STOCK, 12))
+        return JobId(f"{_prefix}{_counter >> 14:03x}-{0x8000 | _counter & 0x3FFF:04x}-{_tails.pop()}")
 
 
 def new_job_ids(count: int) -> list[JobId]:
     """`count` new ids, each above the one before."""
-    global _last_ms, _counter, _noise
-    ids = []
-    with _lock:
-        if len(_noise) < 12 * count:
-            _noise = secrets.token_hex(6 * max(count, _STOCK))
-        noise, _noise = _noise[: 12 * count], _noise[12 * count :]
-        now = time.time_ns() // 1_000_000
-        if now > _last_ms:
-            _last_ms, _counter = now, int.from_bytes(os.urandom(3), "big")  # 24 random bits of a 26-bit counter
-        for i in range(count):
-            _counter += 1
-            if _counter >> 26:
-                _last_ms, _counter = _last_ms + 1, 0
-            ms = f"{_last_ms:012x}"
-            high, low = divmod(_counter, 1 << 14)
-            ids.append(JobId(f"{ms[:8]}-{ms[8:]}-7{high:03x}-{0x8000 | low:04x}-{noise[12 * i : 12 * i + 12]}"))
-    return ids
+    return [new_job_id() for _ in range(count)]
+
+
+def _enter(ms: int, counter: int) -> None:
+    global _last_ms, _counter, _prefix
+    digits = f"{ms:012x}"
+    _last_ms, _counter, _prefix = ms, counter, f"{digits[:8]}-{digits[8:]}-7"
 
 
 def new_worker_id() -> WorkerId:
@@ -63,10 +66,10 @@ def new_worker_id() -> WorkerId:
 
 def _after_fork() -> None:
     """A child must not go on counting where its parent stands, nor from its stock."""
-    global _last_ms, _lock, _noise
+    global _last_ms, _lock
     _lock = threading.Lock()
     _last_ms = 0
-    _noise = ""
+    _tails.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
