@@ -64,6 +64,21 @@ def test_a_full_queue_does_not_hold_up_others(store: Subject) -> None:
     assert {grant.id for grant in grants if grant.queue == "wide"} == set(wide)
 
 
+def test_what_a_full_queue_cannot_give_is_taken_from_others_in_the_same_claim(store: Subject) -> None:
+    """Found by the random lives: a queue at its limit was given a share that it could not fill, so others starved."""
+    for name, limit in {"narrow": 1, "narrower": 1, "wide": None}.items():
+        make_queue(store, name, concurrency=limit)
+    enqueue_many(store, 8, queue="narrow", priority=9)
+    enqueue_many(store, 8, queue="narrower", priority=8)
+    wide = enqueue_many(store, 8, queue="wide")
+
+    first = claim(store, 5, worker="w1", queues=["narrow", "narrower", "wide"])
+    second = claim(store, 5, worker="w2", queues=["wide", "narrower", "narrow"])
+
+    assert [grant.queue for grant in first] == ["narrow", "narrower", "wide", "wide", "wide"]
+    assert [grant.id for grant in second] == wide[3:]
+
+
 def test_a_key_gives_no_more_than_its_limit_at_once(store: Subject) -> None:
     make_queue(store, concurrency_per_key=1)
     first = [enqueue(store, queue="q", concurrency_key="a") for _ in range(3)]

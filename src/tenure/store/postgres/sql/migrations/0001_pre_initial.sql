@@ -2066,6 +2066,8 @@ DECLARE
     v_marks json := p_claim -> 'marks';
     v_queues tenure.queue[];
     v_queue tenure.queue;
+    v_others tenure.queue[];
+    v_strict boolean := coalesce((p_claim ->> 'strict')::boolean, false);
     v_quota integer[];
     v_lines json[] := '{}';
     v_new_marks json[] := '{}';
@@ -2085,21 +2087,31 @@ BEGIN
         v_left := v_left - cardinality(v_lines);
     END IF;
 
-    IF cardinality(v_queues) > 1 AND NOT coalesce((p_claim ->> 'strict')::boolean, false) THEN
-        v_quota := tenure.share_out(v_queues, v_left, v_kinds, v_affinity);
-    END IF;
-    FOR i IN 1 .. coalesce(cardinality(v_queues), 0) LOOP
-        v_queue := v_queues[i];
-        v_want := least(v_left, coalesce(v_quota[i], v_left));
-        CONTINUE WHEN v_want <= 0;
-        v_part := tenure.claim_marked(v_queue, v_worker, v_want, v_kinds, v_affinity, v_lease, p_now, v_marks -> 'queues' -> v_queue.name);
-        IF v_part.granted > 0 THEN
-            v_lines := v_lines || v_part.grants;
-            v_left := v_left - v_part.granted;
-            IF v_part.marks IS NOT NULL THEN
-                v_new_marks := v_new_marks || json_build_array(v_queue.name, v_part.marks);
+    -- A queue at its limit gives less than its share, and what it could not give is shared out among the others.
+    LOOP
+        v_quota := CASE WHEN cardinality(v_queues) > 1 AND NOT v_strict THEN tenure.share_out(v_queues, v_left, v_kinds, v_affinity) END;
+        v_others := '{}';
+        FOR i IN 1 .. coalesce(cardinality(v_queues), 0) LOOP
+            v_queue := v_queues[i];
+            v_want := least(v_left, coalesce(v_quota[i], v_left));
+            IF v_want <= 0 THEN
+                v_others := v_others || v_queue;
+                CONTINUE;
             END IF;
-        END IF;
+            v_part := tenure.claim_marked(v_queue, v_worker, v_want, v_kinds, v_affinity, v_lease, p_now, v_marks -> 'queues' -> v_queue.name);
+            IF v_part.granted > 0 THEN
+                v_lines := v_lines || v_part.grants;
+                v_left := v_left - v_part.granted;
+                IF v_part.marks IS NOT NULL THEN
+                    v_new_marks := v_new_marks || json_build_array(v_queue.name, v_part.marks);
+                END IF;
+            END IF;
+            IF v_part.granted = v_want THEN
+                v_others := v_others || v_queue;
+            END IF;
+        END LOOP;
+        EXIT WHEN v_left <= 0 OR cardinality(v_others) IN (0, cardinality(v_queues));
+        v_queues := v_others;
     END LOOP;
     RETURN json_build_object(
         'lines', array_to_json(v_lines),
