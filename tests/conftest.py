@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -12,6 +13,9 @@ from tests.servers import PostgresServer, debian_bin_path, wheel_bin_path
 # A slow machine is no bug, so examples have no deadline; a failure prints what replays it.
 hypothesis.settings.register_profile("tenure", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("tenure")
+
+# A shell that runs the tests in the background makes them ignore SIGINT, and every process they start with them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
