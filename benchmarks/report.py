@@ -180,6 +180,11 @@ def _notes(results: Results, figures: Figures) -> Iterator[str]:
         yield f"**A trial**: all numbers of jobs were multiplied by {results.scale:g}. Its figures mean nothing."
     if results.is_cut_short:
         yield "**Cut short**: the run was ended before all was measured. Some figures rest on fewer rounds."
+    if " ; " in results.command:
+        yield (
+            "**In several sittings** (`--resume`): what was missing after one was measured in the next. A ratio to "
+            "another workload may compare different minutes."
+        )
     measured = {sample.contender for sample in results.samples if sample.metrics}
     peers = [name for name, c in CONTENDERS.items() if c.role == "peer" and name not in measured]
     if peers:

@@ -59,17 +59,23 @@ class Counter:
         """Run `sql/tenure_<name>.sql`."""
         text = (SQL / f"tenure_{name}.sql").read_text(encoding="utf-8")
         if self._sqlite is not None:
-            text = text.replace("{job}", "tenure_job").replace("{soon}", str((time.time_ns() // 1000) + 3_600_000_000))
-            return int(self._sqlite.execute(text).fetchone()[0])
-        row = self._postgres.execute(
-            text.replace("{job}", "tenure.job").replace("{soon}", "now() + interval '1 hour'").encode()
-        ).fetchone()
+            soon = str(time.time_ns() // 1000 + 3_600_000_000)
+            words = {"job": "tenure_job", "soon": soon, "is_due": "is_due = 1", "is_later": "is_due = 0"}
+            return int(self._sqlite.execute(_filled(text, words)).fetchone()[0])
+        words = {"job": "tenure.job", "soon": "now() + interval '1 hour'", "is_due": "is_due", "is_later": "NOT is_due"}
+        row = self._postgres.execute(_filled(text, words).encode()).fetchone()
         assert row is not None
         return int(row[0])
 
     def close(self) -> None:
         """Close the connection."""
         (self._sqlite or self._postgres).close()
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    for place, word in words.items():
+        text = text.replace(f"{{{place}}}", word)
+    return text
 
 
 def fill_history(url: str, jobs: int) -> None:
