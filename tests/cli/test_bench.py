@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tenure.cli import bench_rounds
 from tenure.cli.bench_rounds import KIND, QUEUE, STEPS, Benched, Size, figures
 from tests.cli.conftest import Cli
 from tests.cli.test_reference import mismatches
+from tests.waiting import wait_until
 
 TINY = Size(rounds=2, each=5, at_once=60, bulk=150, wakes=4)
 # The audit only grows: that a queue was made stays written down. SQLite keeps its counters of ids.
@@ -157,7 +157,7 @@ def test_a_signal_in_the_middle_leaves_nothing_behind(
     ) as process:
         try:
             with App(database) as app:
-                _until(lambda: sum(one.jobs for one in app.counts(queue=QUEUE, state=state)) > 1)
+                wait_until(lambda: sum(one.jobs for one in app.counts(queue=QUEUE, state=state)) > 1, PATIENCE)
             process.send_signal(number)
             _, err = process.communicate(timeout=PATIENCE)
         finally:
@@ -205,13 +205,6 @@ def test_a_relative_url_means_the_same_file_to_the_worker(tmp_path: Path, monkey
 
     assert bench_rounds._absolute("sqlite:///jobs.db") == f"sqlite:///{tmp_path / 'jobs.db'}"
     assert bench_rounds._absolute("postgresql://host/x") == "postgresql://host/x"
-
-
-def _until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not reached():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
 
 
 def _sqlite_rows(url: str) -> dict[str, int]:

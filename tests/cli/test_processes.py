@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 
 from tenure import App
 from tenure.cli.start import TASKS
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 TENURE = [sys.executable, "-m", "tenure.cli.main"]
@@ -69,14 +69,6 @@ def started(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             except subprocess.TimeoutExpired:
                 process.kill()
         process.communicate()
-
-
-def wait_until(happened: Callable[[], Any], seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := happened()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
 
 
 def tenure(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:

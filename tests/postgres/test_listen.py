@@ -20,6 +20,7 @@ from tenure.store.base import Cancel, Claim, Enqueue
 from tenure.store.postgres.listen import Listener
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -120,13 +121,6 @@ def wire(url: str) -> Iterator[Wire]:
     made.close()
 
 
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come about in time"
-        time.sleep(0.005)
-
-
 def test_a_subscriber_is_woken_for_its_own_queues(listener: Listener, notify: Callable[[str], None]) -> None:
     mail, other = Bell(), Bell()
     listener.subscribe(["mail", "letters"], mail)
@@ -139,7 +133,7 @@ def test_a_subscriber_is_woken_for_its_own_queues(listener: Listener, notify: Ca
     notify("mail")
 
     mail.wait_for(2)
-    until(lambda: listener.stats().notifications == 3)
+    wait_until(lambda: listener.stats().notifications == 3)
     assert other.rings == 1
 
 
@@ -208,7 +202,7 @@ def test_a_silent_line_is_asked_and_stays_alive(listener: Listener) -> None:
     bell.wait_for(1)
     started_at = time.monotonic()
 
-    until(lambda: time.monotonic() - started_at > 4 * PING_SECONDS)
+    wait_until(lambda: time.monotonic() - started_at > 4 * PING_SECONDS)
 
     assert subscription.is_alive()
     assert listener.stats().connects == 1
@@ -238,11 +232,11 @@ def test_a_half_open_connection_is_noticed_and_replaced(wire: Wire, notify: Call
         bell.wait_for(1)
         wire.silent.set()
 
-        until(lambda: not subscription.is_alive(), seconds=15.0)
+        wait_until(lambda: not subscription.is_alive(), seconds=15.0)
 
         wire.silent.clear()
         bell.wait_for(2)
-        until(subscription.is_alive)
+        wait_until(subscription.is_alive)
         notify("a")
         bell.wait_for(3)
     finally:
@@ -258,7 +252,7 @@ def test_a_server_that_is_away_is_tried_again_until_it_is_there(url: str) -> Non
         )
         subscription = listener.subscribe(["a"], Bell())
     try:
-        until(lambda: listener.stats().failures >= 2)
+        wait_until(lambda: listener.stats().failures >= 2)
         assert not subscription.is_alive()
     finally:
         listener.close()

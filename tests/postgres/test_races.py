@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from tenure.store.reading import GetJobs, ListAudit, ListEvents, ListWorkers
 from tests.conformance.acts import new_job
 from tests.conformance.engines import real_time_database
 from tests.servers import PostgresServer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -56,12 +56,9 @@ def holding(url: str, statement: str, *values: Any) -> Iterator[psycopg.Connecti
 
 
 def wait_until_blocked(url: str, sessions: int = 1) -> None:
-    deadline = time.monotonic() + 15
     question = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with psycopg.connect(url, autocommit=True) as watcher:
-        while (watcher.execute(question.encode()).fetchone() or (0,))[0] < sessions:
-            assert time.monotonic() < deadline, "nobody waits"
-            time.sleep(0.005)
+        wait_until(lambda: (watcher.execute(question.encode()).fetchone() or (0,))[0] >= sessions)
 
 
 def ended_job(store: PostgresStore, **fields: Any) -> JobId:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from tenure.model.clock import ManualClock
 from tests.conformance import engines
 from tests.conformance.engines import SteeredClock
 from tests.servers import USER, PostgresServer
+from tests.waiting import wait_until
 
 PROFILES: Final = ("agent_queue", "automechanica", "substrate", "orchestrator", "outbox")
 ROLES: Final = ("producer", "worker", "reader", "operator", "admin")
@@ -148,11 +148,5 @@ def sqlite_ground(path: Path) -> Iterator[Ground]:
 
 def wait_until_blocked(winner: psycopg.Connection) -> None:
     """Until somebody waits for what `winner` holds. Reads pg_locks: pg_stat_activity stands still in a transaction."""
-    deadline = time.monotonic() + 30
     statement = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
-    while True:
-        row = winner.execute(statement.encode()).fetchone()
-        if row is not None and row[0]:
-            return
-        assert time.monotonic() < deadline, "nobody came to wait"
-        time.sleep(0.01)
+    wait_until(lambda: (winner.execute(statement.encode()).fetchone() or (0,))[0])
