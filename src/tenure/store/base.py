@@ -18,6 +18,7 @@ quotes these docstrings; both engines pass the same suite.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,6 +31,8 @@ from tenure.model.outcome import Beat, Outcome, Settled
 from tenure.model.policy import QueuePolicy
 
 if TYPE_CHECKING:
+    import asyncio
+
     from tenure.store.operating import InstalledProfile, InstallProfile
 
 T = TypeVar("T")
@@ -320,9 +323,13 @@ class Store(Protocol):
         work."""
         ...
 
-    async def ado(self, request: Request[T]) -> T:
+    async def ado(self, request: Request[T], *, may_block: bool = False) -> T:
         """Carry out a request without blocking the event loop.
-        A cancelled await leaves the outcome unknown, as a lost reply does."""
+        A cancelled await leaves the outcome unknown, as a lost reply does.
+
+        `may_block`: the caller's loop has nothing else to do. The store may then do the work on the loop's own thread,
+        which saves changing threads, as long as that takes a few milliseconds at most.
+        """
         ...
 
     def enqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
@@ -338,9 +345,12 @@ class Store(Protocol):
         """The same for asyncpg, async psycopg and SQLAlchemy's AsyncConnection and AsyncSession."""
         ...
 
-    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Subscription:
+    def subscribe(
+        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
+    ) -> Subscription:
         """Call `wake` (from any thread, cheap, never blocking) when jobs may have arrived in these queues, or a held
-        job was asked to stop.
+        job was asked to stop. With a `loop`, on its thread only, and by the shortest way there is; once that loop is
+        closed nobody is called, which is no error.
 
         A hint: it may come too often, and once in a while not at all; callers poll behind it.
         """
@@ -383,3 +393,13 @@ class Store(Protocol):
     async def aclose(self) -> None:
         """The same without blocking the event loop."""
         ...
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Callable[[], None]:
+    """`wake` as a call from any thread, for `subscribe` with a loop. Once the loop is closed nobody is left to wake."""
+
+    def call() -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(wake)
+
+    return call

@@ -7,7 +7,6 @@ until the store has taken in its end, or the lease is known to be lost.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
 import os
@@ -101,11 +100,6 @@ class Shift:
         finally:
             await self._close()
         self._report.say("worker_stopped", INFO, completed=self.outbox.completed, lost=self.outbox.lost)
-
-    def wake_from_anywhere(self) -> None:
-        """A store's hint, from whichever thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has closed; nobody is left to be woken
-            self._loop.call_soon_threadsafe(self.exchanger.wake)
 
     # --- the life of a ticket -----------------------------------------------------------------------------------------
 

@@ -89,7 +89,9 @@ class Worker:
         shift = self._shift = Shift(
             self._store, self.id, self._registry, self.config, policies, self._report, self._schedules
         )
-        subscription = await asyncio.to_thread(self._store.subscribe, self.config.queue_names, shift.wake_from_anywhere)
+        subscription = await asyncio.to_thread(
+            self._store.subscribe, self.config.queue_names, shift.exchanger.wake, asyncio.get_running_loop()
+        )
         try:
             if self.config.handle_signals:
                 shift.stopper.install()

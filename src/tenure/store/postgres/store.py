@@ -25,6 +25,7 @@ from tenure.store.base import (
     Request,
     StoreStats,
     Subscription,
+    on_loop,
 )
 from tenure.store.measuring import DropQueue, Measure
 from tenure.store.operating import InstalledProfile, InstallProfile
@@ -87,7 +88,7 @@ class PostgresStore:
         answer = self._run(call.function, (call.encode(request),), pool)
         return cast(T, call.decode(answer, request))
 
-    async def ado(self, request: Request[T]) -> T:
+    async def ado(self, request: Request[T], *, may_block: bool = False) -> T:  # noqa: ARG002 - not yet
         """Carry out a request without blocking the event loop."""
         self._requests += 1
         if type(request) is Enqueue:
@@ -115,12 +116,14 @@ class PostgresStore:
         answer = await caller.acall_enqueue(connection, moves.encode_enqueue(request, notify="always"))
         return moves.decode_enqueue(answer, request)
 
-    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Subscription:
+    def subscribe(
+        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
+    ) -> Subscription:
         """Be woken by notifications. One listening connection serves all subscriptions of this store."""
         with self._lock:
             if self._listener is None:
                 self._listener = Listener(self.url)
-            return self._listener.subscribe(queues, wake)
+            return self._listener.subscribe(queues, wake if loop is None else on_loop(loop, wake))
 
     def migrate(self) -> list[str]:
         """Bring the schema up to this version."""

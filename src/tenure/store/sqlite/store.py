@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from tenure.errors import InternalError, StoreClosed
 from tenure.model import fault
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
-from tenure.store.base import Enqueue, Request, StoreStats, Subscription
+from tenure.store.base import Enqueue, Request, StoreStats, Subscription, on_loop
 from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.sqlite import database, joined, migrate, place, profiles
 from tenure.store.sqlite.acts import LATE, PREPARES, READS, WRITES
@@ -56,7 +57,7 @@ class SqliteStore:
             return cast(T, self._measuring(shared, request))
         return cast(T, shared.readers.call(act, request, self._clock))
 
-    async def ado(self, request: Request[T]) -> T:
+    async def ado(self, request: Request[T], *, may_block: bool = False) -> T:  # noqa: ARG002 - not yet
         """See store.base.Store."""
         shared = self._shared()
         kind = type(request)
@@ -111,9 +112,11 @@ class SqliteStore:
     def _join(self, raw: sqlite3.Connection, request: Enqueue) -> list[Enqueued]:
         return joined.enqueue_on(raw, request, self._path, self._clock.now_us())
 
-    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Subscription:
+    def subscribe(
+        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
+    ) -> Subscription:
         """See store.base.Store."""
-        return self._shared().hub.subscribe(queues, wake)
+        return self._shared().hub.subscribe(queues, wake if loop is None else on_loop(loop, wake))
 
     def migrate(self) -> list[str]:
         """See store.base.Store."""
