@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import select
@@ -9,7 +10,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 import psycopg
@@ -17,7 +18,7 @@ import pytest
 
 from tenure.model.ids import WorkerId
 from tenure.store.base import Cancel, Claim, Enqueue
-from tenure.store.postgres.listen import Listener
+from tenure.store.postgres.listen import Listener, QueueSubscription
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
 from tests.waiting import wait_until
@@ -107,9 +108,38 @@ def notify(admin: psycopg.Connection) -> Callable[[str], None]:
     return send
 
 
+class OnLoop(Listener):
+    """A listener whose subscribers all live on one event loop, which is not its own."""
+
+    def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(url, ping_seconds=PING_SECONDS)
+        self._loop = loop
+
+    def subscribe(
+        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
+    ) -> QueueSubscription:
+        return super().subscribe(queues, wake, loop or self._loop)
+
+
 @pytest.fixture
-def listener(url: str) -> Iterator[Listener]:
-    made = Listener(url, ping_seconds=PING_SECONDS)
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in another thread."""
+    made = asyncio.new_event_loop()
+    thread = threading.Thread(target=made.run_forever)
+    thread.start()
+    yield made
+    made.call_soon_threadsafe(made.stop)
+    thread.join()
+    for task in asyncio.all_tasks(made):
+        with contextlib.suppress(asyncio.CancelledError):
+            made.run_until_complete(task)
+    made.close()
+
+
+@pytest.fixture(params=["thread", "loop"])
+def listener(url: str, request: pytest.FixtureRequest) -> Iterator[Listener]:
+    is_on_loop = request.param == "loop"
+    made = OnLoop(url, request.getfixturevalue("loop")) if is_on_loop else Listener(url, ping_seconds=PING_SECONDS)
     yield made
     made.close()
 
@@ -269,7 +299,7 @@ def test_a_child_after_a_fork_listens_on_a_connection_of_its_own(listener: Liste
         try:
             listener.close()  # the parent's business
             own = Bell()
-            listener.subscribe(["a"], own)
+            Listener.subscribe(listener, ["a"], own)  # no loop of another thread came along
             own.wait_for(1)
             listener.close()
             os._exit(0)
@@ -280,6 +310,71 @@ def test_a_child_after_a_fork_listens_on_a_connection_of_its_own(listener: Liste
 
     assert os.waitstatus_to_exitcode(status) == 0
     assert listener.is_alive()
+
+
+def test_a_loop_reads_for_itself_and_wakes_on_its_own_thread(
+    url: str, loop: asyncio.AbstractEventLoop, notify: Callable[[str], None]
+) -> None:
+    listener, bell, threads = Listener(url), Bell(), set()
+
+    def wake() -> None:
+        threads.add(threading.current_thread().ident)
+        bell()
+
+    before = threading.active_count()
+    subscription = listener.subscribe(["a"], wake, loop)
+    bell.wait_for(1)
+
+    notify("a")
+
+    bell.wait_for(2)
+    assert len(threads) == 1
+    assert threading.active_count() == before
+    assert threads != {threading.current_thread().ident}
+    subscription.close()
+    listener.close()
+
+
+def test_the_last_subscription_on_a_loop_takes_the_connection_with_it(
+    url: str, loop: asyncio.AbstractEventLoop, admin: psycopg.Connection
+) -> None:
+    def sessions() -> int:
+        row = admin.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure listen'").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    listener, bell = Listener(url), Bell()
+    one, two = listener.subscribe(["a"], bell, loop), listener.subscribe(["a"], bell, loop)
+    bell.wait_for(2)
+
+    one.close()
+    assert sessions() == 1
+    two.close()
+
+    wait_until(lambda: sessions() == 0)
+    again = listener.subscribe(["a"], bell, loop)
+    bell.wait_for(3)
+    again.close()
+    wait_until(lambda: sessions() == 0)
+
+
+def test_a_loop_that_was_closed_is_no_error(url: str) -> None:
+    loop = asyncio.new_event_loop()
+    listener, bell = Listener(url), Bell()
+    subscription = listener.subscribe(["a"], bell, loop)
+    loop.run_until_complete(asyncio.sleep(0))
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+    loop.close()
+
+    subscription.close()
+    late = listener.subscribe(["a"], bell, loop)
+
+    assert not late.is_alive()
+    assert bell.rings == 0
+    listener.close()
 
 
 @pytest.fixture

@@ -1,22 +1,23 @@
-"""Wake-ups from PostgreSQL: one connection that listens, one thread that waits on it, many subscriptions.
+"""Wake-ups from PostgreSQL: one connection that listens on an event loop, many subscriptions.
 
 A notification is a hint. It may be lost (a pooler in transaction mode, a reconnect, a full queue), so whoever
 subscribes polls as well; and it may come too often, so a wake-up must be cheap. What must never happen is a listener
 that is deaf without knowing it: on a half-open socket nothing ever arrives, and nothing ever fails. Therefore the
-thread asks the server something every few seconds and gives up on a connection whose answer does not come. `is_alive`
-tells what it knows, and after each reconnect everybody is woken once, because nobody can tell what was missed.
+server is asked something every few seconds, and a connection whose answer does not come is given up. `is_alive` tells
+what is known, and after each reconnect everybody is woken once, because nobody can tell what was missed.
 
-The thread speaks libpq without blocking, so that one deadline covers sending, waiting and reading alike.
+**The shortest way** from the server to a worker is the worker's own event loop: it reads the socket and wakes the
+worker in the same turn, without a change of threads. A subscriber without a loop is served by one in a thread.
 
 Channel `tenure`; the payload is a queue's name, or `cancel:` and a worker's id when a held job was asked to stop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from psycopg import Connection
+    from psycopg import AsyncConnection
     from psycopg.pq.abc import PGconn
 
 PING_SECONDS: Final = 5.0
@@ -55,155 +56,229 @@ class ListenerStats:
 class Listener:
     """The listening side of one store. Thread-safe; after a fork the child connects anew when it subscribes."""
 
-    _bell: tuple[int, int] | None
-    _subscriptions: tuple[QueueSubscription, ...]
+    _ears: dict[asyncio.AbstractEventLoop, Ear]
     _thread: threading.Thread | None
+    _thread_loop: asyncio.AbstractEventLoop | None
 
     def __init__(self, url: str, *, ping_seconds: float = PING_SECONDS) -> None:
         self._url = url
         self._ping_seconds = ping_seconds
         self._begin()
 
-    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> QueueSubscription:
-        """Call `wake`, on the listener's thread, when jobs may have arrived in `queues`. The first starts it."""
+    def subscribe(
+        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
+    ) -> QueueSubscription:
+        """Call `wake` when jobs may have arrived in `queues`, on the loop given or else on the listener's thread."""
         if self._pid != os.getpid():
             self._begin()
-        subscription = QueueSubscription(self, frozenset(queues), wake)
         with self._lock:
-            self._subscriptions = (*self._subscriptions, subscription)
-            is_listening = self._is_listening
-            if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._run, name="tenure-listen", daemon=True)
-                self._thread.start()
-        if is_listening:
-            subscription.wake()  # as everybody is when the listener has connected
+            where = loop or self._own_loop()
+            ear = self._ears.get(where)
+            if ear is None or ear.is_closed:
+                ear = self._ears[where] = Ear(self._url, self._ping_seconds, where)
+            subscription = QueueSubscription(self, ear, frozenset(queues), wake)
+            ear.add(subscription)
         return subscription
 
     def is_alive(self) -> bool:
-        """Whether the server answered within the last seconds, so that wake-ups are believed to arrive."""
-        return (
-            self._pid == os.getpid()
-            and self._thread is not None
-            and time.monotonic() - self._heard_at < 2.5 * self._ping_seconds
-        )
+        """Whether the server answered within the last seconds, everywhere, so that wake-ups are believed to arrive."""
+        ears = self._ears.values()
+        return self._pid == os.getpid() and len(ears) > 0 and all(ear.is_alive() for ear in ears)
 
     def stats(self) -> ListenerStats:
         """Counters since the listener was made."""
-        return ListenerStats(self._connects, self._notifications, self._failures, len(self._subscriptions))
+        ears = list(self._ears.values())
+        return ListenerStats(
+            connects=sum(ear.connects for ear in ears),
+            notifications=sum(ear.notifications for ear in ears),
+            failures=sum(ear.failures for ear in ears),
+            subscriptions=sum(len(ear.subscriptions) for ear in ears),
+        )
 
     def close(self) -> None:
-        """End the thread and its connection. Harmless when repeated, or in a child after a fork."""
+        """End the connections, and the thread. Harmless when repeated, or in a child after a fork."""
         if self._pid != os.getpid():
             return
-        self._closing.set()
         with self._lock:
+            ears, self._ears = self._ears, {}
             thread, self._thread = self._thread, None
-            if self._bell is not None:
-                with contextlib.suppress(OSError):
-                    os.write(self._bell[1], b"x")
+            loop, self._thread_loop = self._thread_loop, None
+        for ear in ears.values():
+            ear.close()
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(loop.stop)
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        with self._lock:
-            bell, self._bell = self._bell, None
-        for end in bell or ():
-            os.close(end)
 
     def remove(self, subscription: QueueSubscription) -> None:
-        """Forget a subscription. The connection stays: another subscriber is likely."""
+        """Forget a subscription. The thread's connection stays, because another subscriber is likely; that on a loop
+        which somebody else runs goes with the last, because the loop may."""
         with self._lock:
-            self._subscriptions = tuple(s for s in self._subscriptions if s is not subscription)
+            ear = subscription.ear
+            ear.subscriptions = tuple(each for each in ear.subscriptions if each is not subscription)
+            if not ear.subscriptions and ear.loop is not self._thread_loop:
+                if self._ears.get(ear.loop) is ear:
+                    del self._ears[ear.loop]
+                ear.close()
 
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self._bell = os.pipe()
-        self._subscriptions = ()
+        self._ears = {}
         self._thread = None
+        self._thread_loop = None
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the listener's thread."""
+        if self._thread_loop is None:
+            self._thread_loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=_run_loop, args=(self._thread_loop,), name="tenure-listen", daemon=True
+            )
+            self._thread.start()
+        return self._thread_loop
+
+
+class Ear:
+    """One listening connection on one event loop."""
+
+    def __init__(self, url: str, ping_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.subscriptions: tuple[QueueSubscription, ...] = ()
+        self.is_closed = False
+        self.connects = self.notifications = self.failures = 0
+        self._url = url
+        self._ping_seconds = ping_seconds
         self._is_listening = False
         self._heard_at = float("-inf")
-        self._connects = self._notifications = self._failures = 0
+        self._task: asyncio.Task[None] | None = None
+        self._answered: asyncio.Future[None] | None = None
+        self._broken: asyncio.Future[None] | None = None
+        self._call(self._start)
 
-    def _run(self) -> None:
+    def add(self, subscription: QueueSubscription) -> None:
+        """Serve one more; it is woken at once, as everybody is when the connection is made."""
+        self.subscriptions = (*self.subscriptions, subscription)
+        if self._is_listening:
+            self._call(subscription.wake)
+
+    def is_alive(self) -> bool:
+        """Whether the server answered within the last seconds."""
+        return not self.is_closed and time.monotonic() - self._heard_at < 2.5 * self._ping_seconds
+
+    def close(self) -> None:
+        """End the connection. From any thread."""
+        self.is_closed = True
+        self._call(self._stop)
+
+    def _call(self, act: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and everything on it gone
+            self.loop.call_soon_threadsafe(act)
+
+    def _start(self) -> None:
+        if not self.is_closed:
+            self._task = self.loop.create_task(self._run(), name="tenure-listen")
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
         shortest, longest = BACKOFF_SECONDS
         pause = shortest
-        while not self._closing.is_set():
+        while not self.is_closed:
             started_at = time.monotonic()
             try:
-                with contextlib.closing(self._connect()) as connection:
-                    self._connects += 1
-                    self._serve(connection.pgconn)
+                connection = await self._connect()
+                try:
+                    self.connects += 1
+                    await self._serve(connection.pgconn)
+                finally:
+                    connection.pgconn.finish()
             except Exception:  # noqa: BLE001 - whatever went wrong, the answer is to connect again
-                self._failures += 1
-            with self._lock:
+                self.failures += 1
+            finally:
                 self._is_listening = False
-            self._heard_at = float("-inf")
+                self._heard_at = float("-inf")
             if time.monotonic() - started_at > longest:
                 pause = shortest
             # With jitter: after an outage the whole fleet comes back, but not at the same moment.
-            self._closing.wait(pause * random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(longest, pause * 2)
 
-    def _connect(self) -> Connection[tuple[Any, ...]]:
+    async def _connect(self) -> AsyncConnection[tuple[Any, ...]]:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
         # What the URL says wins over our settings.
-        return psycopg.connect(make_conninfo("", **(_SETTINGS | conninfo_to_dict(self._url))), autocommit=True)
+        info = make_conninfo("", **(_SETTINGS | conninfo_to_dict(self._url)))
+        return await psycopg.AsyncConnection.connect(info, autocommit=True)
 
-    def _serve(self, pgconn: PGconn) -> None:
-        """Listen until the connection fails, a question stays unanswered, or the listener is closed."""
+    async def _serve(self, pgconn: PGconn) -> None:
+        """Listen until the connection fails or a question stays unanswered."""
+        self._broken = self.loop.create_future()
+        descriptor = pgconn.socket
         pgconn.nonblocking = 1
-        self._ask(pgconn, b"LISTEN tenure")
-        with self._lock:
+        self.loop.add_reader(descriptor, self._hear, pgconn)
+        try:
+            await self._ask(pgconn, b"LISTEN tenure")
             self._is_listening = True
-            missed = self._subscriptions
-        for subscription in missed:
-            subscription.wake()
-        while not self._closing.is_set():
-            self._deliver(pgconn)
-            if not self._wait(pgconn, time.monotonic() + self._ping_seconds):
-                self._ask(pgconn, b"SELECT 1")
+            for subscription in self.subscriptions:
+                subscription.wake()
+            while True:
+                await self._wait(self._broken, self._ping_seconds)
+                if time.monotonic() - self._heard_at > self._ping_seconds * 0.9:
+                    await self._ask(pgconn, b"SELECT 1")
+        finally:
+            self.loop.remove_reader(descriptor)
 
-    def _ask(self, pgconn: PGconn, command: bytes) -> None:
-        """Send a command and read its answer, all within one deadline."""
-        deadline = time.monotonic() + self._ping_seconds
+    async def _ask(self, pgconn: PGconn, command: bytes) -> None:
+        """Send a command and wait for its answer, within one deadline."""
+        deadline = self.loop.time() + self._ping_seconds
+        self._answered = self.loop.create_future()
         pgconn.send_query(command)
-        while True:
-            unsent = pgconn.flush()
-            while not pgconn.is_busy():
-                result = pgconn.get_result()
-                if result is None:
-                    return
-                if result.error_message:
-                    raise ConnectionError(result.error_message.decode("utf-8", "replace"))
-            if not self._wait(pgconn, deadline, to_write=bool(unsent)):
-                raise TimeoutError(f"PostgreSQL gave no answer for {self._ping_seconds:g} s")
-            if self._closing.is_set():
-                return
+        if pgconn.flush():
+            raise ConnectionError("PostgreSQL has not taken in what was sent before")
+        await self._wait(self._answered, deadline - self.loop.time())
+        if not self._answered.done():
+            raise TimeoutError(f"PostgreSQL gave no answer for {self._ping_seconds:g} s")
+        self._answered = None
 
-    def _wait(self, pgconn: PGconn, deadline: float, *, to_write: bool = False) -> bool:
-        """Wait for the socket or for `close`; False if neither came in time. Input is taken in."""
-        assert self._bell is not None
-        poll = select.poll()
-        poll.register(pgconn.socket, select.POLLIN | (select.POLLOUT if to_write else 0))
-        poll.register(self._bell[0], select.POLLIN)
-        ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
-        if ready.get(pgconn.socket, 0) & ~select.POLLOUT:
+    async def _wait(self, wanted: asyncio.Future[None], seconds: float) -> None:
+        """Until `wanted` is there or the time is up. Raises what broke the connection."""
+        assert self._broken is not None
+        await asyncio.wait({wanted, self._broken}, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+        if self._broken.done():
+            self._broken.result()
+
+    def _hear(self, pgconn: PGconn) -> None:
+        """The socket has something: take it in, and wake whoever it is for in this very turn of the loop."""
+        try:
             pgconn.consume_input()
             self._heard_at = time.monotonic()
-        return bool(ready)
+            self._deliver(pgconn)
+            while self._answered is not None and not self._answered.done() and not pgconn.is_busy():
+                result = pgconn.get_result()
+                if result is None:
+                    self._answered.set_result(None)
+                elif result.error_message:
+                    raise ConnectionError(result.error_message.decode("utf-8", "replace"))
+        except Exception as exc:  # noqa: BLE001 - the connection is given up and made anew
+            self.loop.remove_reader(pgconn.socket)
+            if self._broken is not None and not self._broken.done():
+                self._broken.set_exception(exc)
 
     def _deliver(self, pgconn: PGconn) -> None:
         """Wake whoever asked for what has been notified, each at most once."""
         named: set[str] = set()
         while (note := pgconn.notifies()) is not None:
-            self._notifications += 1
+            self.notifications += 1
             named.add(note.extra.decode("utf-8", "replace"))
         if not named:
             return
         for_all = any(name.startswith("cancel:") for name in named)
-        for subscription in self._subscriptions:
+        for subscription in self.subscriptions:
             if for_all or not named.isdisjoint(subscription.queues):
                 subscription.wake()
 
@@ -211,8 +286,9 @@ class Listener:
 class QueueSubscription:
     """One subscriber's wish to be woken. Keeps the contract of `tenure.store.base.Subscription`."""
 
-    def __init__(self, listener: Listener, queues: frozenset[str], wake: Callable[[], None]) -> None:
+    def __init__(self, listener: Listener, ear: Ear, queues: frozenset[str], wake: Callable[[], None]) -> None:
         self.queues = queues
+        self.ear = ear
         self._listener = listener
         self._call = wake
 
@@ -223,8 +299,20 @@ class QueueSubscription:
 
     def is_alive(self) -> bool:
         """Whether wake-ups are believed to arrive."""
-        return self._listener.is_alive()
+        return self.ear.is_alive()
 
     def close(self) -> None:
         """End the subscription."""
         self._listener.remove(self)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """The listener's thread: run its loop until it is stopped, then see its tasks end."""
+    try:
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                loop.run_until_complete(task)
+    finally:
+        loop.close()

@@ -25,7 +25,6 @@ from tenure.store.base import (
     Request,
     StoreStats,
     Subscription,
-    on_loop,
 )
 from tenure.store.measuring import DropQueue, Measure
 from tenure.store.operating import InstalledProfile, InstallProfile
@@ -123,7 +122,7 @@ class PostgresStore:
         with self._lock:
             if self._listener is None:
                 self._listener = Listener(self.url)
-            return self._listener.subscribe(queues, wake if loop is None else on_loop(loop, wake))
+            return self._listener.subscribe(queues, wake, loop)
 
     def migrate(self) -> list[str]:
         """Bring the schema up to this version."""
