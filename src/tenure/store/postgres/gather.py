@@ -48,6 +48,11 @@ class Gather:
 
     def enqueue(self, request: Enqueue) -> list[Enqueued]:
         """Enqueue together with whoever else wants to."""
+        if self._may_go():
+            try:
+                return self._send(request)
+            finally:
+                self._pass_on()
         turn = threading.Event()
         me = _Waiting(request, turn.set)
         if not self._join(me):
@@ -68,6 +73,11 @@ class Gather:
 
     async def aenqueue(self, request: Enqueue) -> list[Enqueued]:
         """The same for a task."""
+        if self._may_go():
+            try:
+                return await self._asend(request)
+            finally:
+                self._pass_on()
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         me = _Waiting(request, lambda: _wake(loop, turn))
@@ -93,6 +103,14 @@ class Gather:
                     alone.error = exc
             _ring(batch, me)
         return _result(me)
+
+    def _may_go(self) -> bool:
+        """Whether there is room to go at once. Then nobody waits in line either, so there is nothing to carry along."""
+        with self._lock:
+            if self._in_flight < _IN_FLIGHT:
+                self._in_flight += 1
+                return True
+            return False
 
     def _join(self, me: _Waiting) -> bool:
         """Stand in line; True if there is room to go at once."""
