@@ -26,8 +26,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """PostgreSQL 18 from the wheel, started once for the session."""
-    server = PostgresServer(wheel_bin_path(18))
+    """PostgreSQL 18 from the wheel, started once for the session; in a parallel run each worker has its own."""
+    server = PostgresServer(wheel_bin_path(18), durable=False)
     try:
         server.start()
         yield server
@@ -41,7 +41,7 @@ def postgres15_server() -> Iterator[PostgresServer]:
     bin_path = debian_bin_path(15)
     if bin_path is None:
         pytest.skip("PostgreSQL 15 is not installed (Debian: apt-get install postgresql-15)")
-    server = PostgresServer(bin_path)
+    server = PostgresServer(bin_path, durable=False)
     try:
         server.start()
         yield server

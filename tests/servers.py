@@ -5,7 +5,8 @@ Three promises shape this file:
 
 - It runs wherever the tests run. PostgreSQL refuses root, so under root the server gets another user, and its binaries
   are copied when that user may not reach them (a clone below /root, a umask of 077).
-- It commits as in production: fsync stays on. Only what costs time without changing an answer is made small.
+- It answers as in production. A durable one is set up like one, too. One that is not durable spares the disk: it never
+  waits for fsync, which only a power cut could tell. A server that is killed keeps what it wrote either way.
 - Nothing is left behind. A guard process waits on a pipe that only this session holds; whatever ends the session, even
   SIGKILL, closes the pipe, and the guard stops the server and removes the folder.
 """
@@ -18,6 +19,7 @@ import importlib.util
 import itertools
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -54,7 +56,7 @@ port = {port}
 unix_socket_directories = '{home}'
 max_connections = 300
 shared_buffers = 32MB
-fsync = on
+fsync = {fsync}
 synchronous_commit = on
 timezone = 'UTC'
 log_timezone = 'UTC'
@@ -86,7 +88,7 @@ rm -rf "$1"
 class PostgresServer:
     """One PostgreSQL cluster of its own, from the binaries in `bin_path`."""
 
-    def __init__(self, bin_path: Path) -> None:
+    def __init__(self, bin_path: Path, *, durable: bool = True) -> None:
         self._uid, self._gid = _server_user()
         self._run_as: tuple[int | None, int | None, list[int] | None] = (None, None, None)
         if os.geteuid() == 0:
@@ -96,6 +98,7 @@ class PostgresServer:
         self.log = self.home / "server.log"
         self.port = _free_port()
         self._bin = bin_path
+        self._fsync = "on" if durable else "off"
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._templates: set[str] = set()
@@ -221,7 +224,7 @@ class PostgresServer:
         if done.returncode != 0:
             raise RuntimeError(f"initdb failed with {done.returncode}:\n{done.stdout}{done.stderr}")
         with (self.data / "postgresql.conf").open("a") as settings:
-            settings.write(_SETTINGS.format(port=self.port, home=self.home))
+            settings.write(_SETTINGS.format(port=self.port, home=self.home, fsync=self._fsync))
         (self.data / "pg_hba.conf").write_text(_ACCESS)
 
     def _launch(self) -> None:
@@ -327,10 +330,12 @@ def _server_environment() -> dict[str, str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    # Below the ports that the kernel hands out by itself: one of those might be taken while the server starts again.
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("No free port was found in a hundred tries between 10,000 and 30,000.")
 
 
 def _template_name(name: str) -> str:

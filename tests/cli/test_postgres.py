@@ -8,6 +8,7 @@ import pytest
 
 from tenure import App
 from tests.cli.conftest import Cli
+from tests.servers import PostgresServer, wheel_bin_path
 
 pytestmark = pytest.mark.postgres
 
@@ -20,13 +21,37 @@ def on_postgres(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield app
 
 
-def test_doctor_looks_into_the_server(cli: Cli, on_postgres: App) -> None:
+@pytest.fixture
+def durable_url() -> Iterator[str]:
+    """A database on a server that is set up as in production, unlike the session's."""
+    server = PostgresServer(wheel_bin_path(18))
+    try:
+        server.start()
+        url = server.create_database()
+        with App(url, actor="test") as app:
+            app.set_queue("mail")
+        yield url
+    finally:
+        server.close()
+
+
+def test_doctor_looks_into_the_server(cli: Cli, durable_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENURE_URL", durable_url)
     found = cli("doctor", "--no-sandbox", "--json")
 
     checks = {one["name"]: one for one in found.json["checks"]}
     assert found.code == 0, found.out
     assert {"database", "commit", "roles", "connections", "clock", "schema", "workers", "stuck"} <= set(checks)
     assert checks["database"]["says"].startswith("postgresql 18")
+    assert checks["commit"]["says"].startswith("fsync on, synchronous_commit on")
+
+
+def test_doctor_finds_a_server_that_does_not_wait_for_its_disk(cli: Cli, on_postgres: App) -> None:
+    found = cli("doctor", "--no-sandbox", "--json")
+
+    assert found.code != 0
+    assert [one["name"] for one in found.json["checks"] if one["status"] == "wrong"] == ["fsync"]
+    assert not [one for one in found.json["checks"] if "fsync on" in one["says"]]
 
 
 def test_stats_explain_top_tail_and_prune_answer(cli: Cli, on_postgres: App) -> None:

@@ -256,7 +256,8 @@ def test_killed_at_every_system_call_the_target_is_never_torn(tmp_path: Path, op
     log = tmp_path / "log"
 
     def run(token: int, *strace: str) -> int:
-        script = [sys.executable, str(CRASH_POINTS), str(folder), "once", mode, operation, str(token)]
+        # -B: calls are counted from the start of the process, so a first run must not write compiled files.
+        script = [sys.executable, "-B", str(CRASH_POINTS), str(folder), "once", mode, operation, str(token)]
         return subprocess.run([*strace, *script], check=False, stderr=subprocess.DEVNULL).returncode
 
     def prepare() -> None:

@@ -192,11 +192,11 @@ def test_no_half_of_a_secret_stays_at_the_cut(position: int, limit: int) -> None
 
 def test_a_hundred_megabytes_cost_no_more_than_a_few_kilobytes() -> None:
     text = "x" * 100_000_000 + CANARY
-    began = time.perf_counter()
+    began = time.process_time()
 
     shown = REDACTOR.bounded(text)
 
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
     assert shown.endswith(REDACTED)
 
 
@@ -208,9 +208,9 @@ def test_hostile_text_takes_no_more_than_linear_time(unit: str) -> None:
 
 
 def _seconds(text: str) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     REDACTOR.text(text)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 @given(st.lists(st.integers(min_value=1, max_value=9), min_size=1, max_size=30), st.booleans())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 LONG = os.environ.get("TENURE_LONG") == "1"
-TIMEOUT = 3600 if LONG else 120
+TIMEOUT = 3600 if LONG else 300
 PATIENCE = 60.0
 """Seconds that a test waits for something that must happen before it says that it did not."""
 

@@ -113,7 +113,7 @@ class Bed:
         worker = self.worker(**{"grace_seconds": 5.0, **settings})
         task = asyncio.ensure_future(worker.run())
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await worker.ready.wait()
             yield worker
         finally:
@@ -121,11 +121,11 @@ class Bed:
                 await asyncio.sleep(0)
             if not worker.stats().is_stopping:
                 worker.stop()
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(30):
                 await task
 
 
-async def until(holds: Callable[[], Any], seconds: float = 10.0) -> None:
+async def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
     """Wait until a condition holds, or fail."""
     deadline = time.monotonic() + seconds
     while True:
@@ -138,7 +138,7 @@ async def until(holds: Callable[[], Any], seconds: float = 10.0) -> None:
         await asyncio.sleep(0.005)
 
 
-def until_sync(holds: Callable[[], Any], seconds: float = 15.0) -> None:
+def until_sync(holds: Callable[[], Any], seconds: float = 30.0) -> None:
     """The same without an event loop."""
     deadline = time.monotonic() + seconds
     while not holds():

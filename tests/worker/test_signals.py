@@ -15,6 +15,8 @@ from tests.worker.bed import Bed, until, until_sync
 from tests.worker.crews import Crew, crew, words
 
 LEASE = 1.5
+PATIENCE = 10.0
+"""Seconds that a busy machine may need to start a worker and run a job; a lease that was forgotten takes longer."""
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ async def test_a_job_whose_worker_is_killed_is_taken_over_after_its_lease(
     async with bed.working():
         await until(lambda: bed.job(job_id).state == "succeeded")
 
-    assert time.monotonic() - killed_at < LEASE + 3
+    assert time.monotonic() - killed_at < LEASE + PATIENCE
     job = bed.job(job_id)
     assert (job.attempt, job.token, job.crashes, job.result) == (2, 2, 1, "taken over")
     assert [attempt.failure_class for attempt in bed.attempts(job_id)] == ["crash"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -126,17 +125,16 @@ async def test_a_thread_that_will_not_stop_is_left_behind_and_its_job_released(b
 
     def deaf() -> str:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(60)
         ended.set()
         return "too late"
 
     job_id = bed.enqueue(bed.handle(deaf))
-    began = time.monotonic()
     async with bed.working(grace_seconds=0.1) as worker:
         await until(begun.is_set)
         worker.stop()
 
-    assert time.monotonic() - began < 8
+    assert not ended.is_set()
     job = bed.job(job_id)
     assert (job.state, job.attempt) == ("queued", 0)
     go_on.set()

@@ -155,7 +155,7 @@ def _postgres(found: Inspection, url: str) -> Iterator[Check]:
         yield Check(
             "commit", "wrong", "synchronous_commit is off: accepted is not committed", "SET synchronous_commit = on"
         )
-    else:
+    elif found.fsync:
         yield Check("commit", "ok", f"fsync on, synchronous_commit {found.synchronous}: accepted means committed")
     missing = [role for role in ROLES if role not in found.roles]
     mine = sorted(role for role, has in found.roles.items() if has)

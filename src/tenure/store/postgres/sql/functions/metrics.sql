@@ -50,10 +50,12 @@ $$;
 -- count_minutes: write what happened from p_after until just before p_until. Created jobs are found by the time in their ids, with a
 -- minute of patience for clocks that differ; ends by job_finished_idx and job_cleaned_idx; deaths by dead_letter_triage_idx, since a
 -- job that was revived no longer tells of its death. Workers' silence is known of the present only.
+-- Without jit: the price put on a sequential scan, where one is left, would have each count compiled for seconds.
 CREATE OR REPLACE FUNCTION tenure.count_minutes(p_after timestamptz, p_until timestamptz, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     v_rows bigint;
