@@ -5,8 +5,9 @@ dashboard runs once to warm up and then eleven times; the median and the slowest
 20 ms for a look and 50 ms for health. On PostgreSQL the jobs of another profile come first in the table, as many again:
 whoever looks from the table's beginning has all of them to pass.
 
-`--triggers` measures instead what the triggers for `updated_at` cost a claim and a settle, which never set them off:
-processor time per job with and without them, in turns, on the same database.
+`--triggers` measures instead what the triggers for `updated_at` cost a claim and a settle, which never set them off,
+and `--indexes` what the two indexes cost that a job of a profile enters when it is enqueued: processor time per job
+with and without them, in turns, on the same database.
 """
 
 from __future__ import annotations
@@ -171,50 +172,68 @@ def run(engine: str, ask: Ask, profile: str) -> list[dict[str, Any]]:
 BATCH: Final = 100
 BATCHES: Final = 20
 TURNS: Final = 40
+LIVE_INDEXES: Final = ("job_fresh_idx", "job_fresh_kind_idx")
+"""The indexes of profiles that a job enters while it is alive."""
 
 
-def work(app: App, spent: Callable[[], float]) -> float:
-    """Processor time per job, in microseconds, to claim and complete some thousand of them in batches."""
-    jobs = [NewJob(new_job_id(), "index", '{"unit": 7}', "substrate") for _ in range(BATCH * BATCHES)]
+def work(app: App, spent: Callable[[], float], profile: str, batches: int = BATCHES) -> dict[str, float]:
+    """Processor time per job in microseconds: to enqueue a tenth one by one, the others at once, and to work on all."""
+    jobs = [NewJob(new_job_id(), "index", '{"unit": 7}', profile) for _ in range(BATCH * batches)]
     for job in jobs:
-        job.key = job.id
-    app.do(Enqueue(jobs))
-    begun = spent()
-    for _ in range(BATCHES):
-        grants = app.do(Claim(worker=WorkerId("bench"), queues=["substrate"], limit=BATCH))
+        job.key = job.id if profile == "substrate" else None
+    singles = len(jobs) // 10
+    marks = [spent()]
+    for job in jobs[:singles]:
+        app.do(Enqueue([job]))
+    marks.append(spent())
+    app.do(Enqueue(jobs[singles:]))
+    marks.append(spent())
+    for _ in range(batches):
+        grants = app.do(Claim(worker=WorkerId("bench"), queues=[profile], limit=BATCH))
         app.do(Settle([Completed(grant.id, grant.token) for grant in grants]))
-    return (spent() - begun) / len(jobs) * 1e6
+    marks.append(spent())
+    counts = {"enqueue one": singles, "enqueue many": len(jobs) - singles, "claim and settle": len(jobs)}
+    return {
+        part: (end - begun) / count * 1e6
+        for (part, count), begun, end in zip(counts.items(), marks, marks[1:], strict=False)
+    }
 
 
-def triggers(engine: str, url: str) -> dict[str, Any]:
-    """With and without the triggers, in turns."""
+def compare(engine: str, url: str, profile: str, drops: list[str], turns: int) -> list[dict[str, Any]]:
+    """With what the installation makes and without what `drops` takes away of it, in turns."""
     if engine == "sqlite":
         admin: Any = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     else:
         admin = psycopg.connect(url, autocommit=True)
     with closing(admin), App(url, migrate="always") as app:
         app.migrate()
-        app.install_profile("substrate")
+        app.install_profile(profile)
         for gate in ("master", "worker", "heartbeat"):
-            app.open_gate(f"substrate.{gate}")
+            app.open_gate(f"{profile}.{gate}")
         spent = time.process_time if engine == "sqlite" else lambda: _backends(admin)
-        taken: dict[str, list[float]] = {"without": [], "with": []}
-        work(app, spent)
-        on = "" if engine == "sqlite" else " ON tenure.job"
-        for turn in range(TURNS):
+        taken: dict[str, list[dict[str, float]]] = {"without": [], "with": []}
+        work(app, spent, profile)
+        for turn in range(turns):
             for which in ("without", "with") if turn % 2 else ("with", "without"):
-                admin.execute(f"DROP TRIGGER IF EXISTS tr_job_queue_updated_at{on}")
+                for drop in drops:
+                    admin.execute(drop)
                 if which == "with":
-                    app.install_profile("substrate")
-                taken[which].append(work(app, spent))
-    medians = {which: statistics.median(times) for which, times in taken.items()}
-    pairs = sorted(b / a for a, b in zip(taken["without"], taken["with"], strict=True))
+                    app.install_profile(profile)
+                work(app, spent, profile, batches=1)  # What was planned before has to be planned anew.
+                taken[which].append(work(app, spent, profile))
+    return [_compared(engine, part, taken) for part in taken["with"][0]]
+
+
+def _compared(engine: str, part: str, taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    medians = {which: statistics.median(times[part] for times in found) for which, found in taken.items()}
+    pairs = sorted(b[part] / a[part] for a, b in zip(taken["without"], taken["with"], strict=True))
     return {
         "engine": engine,
+        "part": part,
         "us_per_job_without": round(medians["without"], 1),
         "us_per_job_with": round(medians["with"], 1),
         "ratio": round(statistics.median(pairs), 3),
-        "middle_half": [round(pairs[TURNS // 4], 3), round(pairs[-TURNS // 4], 3)],
+        "middle_half": [round(pairs[len(pairs) // 4], 3), round(pairs[-len(pairs) // 4], 3)],
     }
 
 
@@ -228,21 +247,29 @@ def _backends(admin: Any) -> float:
     return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for (pid,) in rows) / 1e9
 
 
-def measure_triggers(engines: list[str]) -> int:
+def measure_costs(what: str, engines: list[str], turns: int) -> int:
     """Print JSON; there is no goal to miss."""
-    folder = Path(tempfile.mkdtemp(prefix="tenure-triggers-"))
+    folder = Path(tempfile.mkdtemp(prefix="tenure-costs-"))
     folder.chmod(0o755)
+    profile = "substrate" if what == "triggers" else "agent_queue"
     found = []
     try:
         if "sqlite" in engines:
-            found.append(triggers("sqlite", f"sqlite:///{folder / 'jobs.db'}"))
+            found += compare("sqlite", f"sqlite:///{folder / 'jobs.db'}", profile, _drops(what, "sqlite"), turns)
         if "postgres" in engines:
-            with postgres(folder) as server, fresh_database(server, "triggers") as url:
-                found.append(triggers("postgres", url))
+            with postgres(folder) as server, fresh_database(server, what) as url:
+                found += compare("postgres", url, profile, _drops(what, "postgres"), turns)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps({"machine": machine.describe(), "load": os.getloadavg()[0], "triggers": found}, indent=1))
+    print(json.dumps({"machine": machine.describe(), "load": os.getloadavg()[0], what: found}, indent=1))
     return 0
+
+
+def _drops(what: str, engine: str) -> list[str]:
+    if what == "triggers":
+        return ["DROP TRIGGER IF EXISTS tr_job_queue_updated_at" + (" ON tenure.job" if engine == "postgres" else "")]
+    room = "tenure." if engine == "postgres" else ""
+    return [f"DROP INDEX IF EXISTS {room}{name}" for name in LIVE_INDEXES]
 
 
 def main() -> int:
@@ -252,9 +279,12 @@ def main() -> int:
     parser.add_argument("--profile", action="append", choices=VIEWS, default=None)
     parser.add_argument("--engine", action="append", choices=["postgres", "sqlite"], default=None)
     parser.add_argument("--triggers", action="store_true", help="what the triggers for updated_at cost")
+    parser.add_argument("--indexes", action="store_true", help="what the indexes behind the views cost live jobs")
+    parser.add_argument("--turns", type=int, default=TURNS, help="how often --triggers and --indexes compare")
     args = parser.parse_args()
-    if args.triggers:
-        return measure_triggers(args.engine or ["sqlite", "postgres"])
+    if args.triggers or args.indexes:
+        what = "triggers" if args.triggers else "indexes"
+        return measure_costs(what, args.engine or ["sqlite", "postgres"], args.turns)
     folder = Path(tempfile.mkdtemp(prefix="tenure-views-"))
     folder.chmod(0o755)
     found: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.postgres
 
 CALLERS: Final = {
     "producer worker reader operator admin": "now now_us to_us from_us schema_version get_jobs list_profiles "
-    "serially parsed by_index",
+    "serially parsed first_moment",
     "producer worker operator admin": "enqueue enqueue_group enqueue_one enqueue_plain",
     "worker admin": "exchange claim settle start heartbeat append_events record_effect acquire_lease release_lease "
     "remove_workers set_schedules tick_schedule roll_up",
@@ -116,7 +116,7 @@ def test_what_a_role_may_call_lends_the_owners_rights_or_touches_nothing(admin: 
         "AND has_function_privilege('tenure_admin', oid, 'EXECUTE')".encode()
     ).fetchall()
 
-    assert {name for (name,) in rows} == {"now", "to_us", "from_us", "serially", "parsed", "by_index"}
+    assert {name for (name,) in rows} == {"now", "to_us", "from_us", "serially", "parsed", "first_moment"}
 
 
 def test_the_matrix_holds_for_a_real_login(login: Callable[[str], str], admin: psycopg.Connection) -> None:

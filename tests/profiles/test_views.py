@@ -242,7 +242,7 @@ def test_on_postgresql_a_word_names_its_branches_and_the_others_fall_away(
 
     for word in set(words.values()):
         plan = full_database.execute(f"EXPLAIN SELECT * FROM {main.view} WHERE {main.status} = '{word}'".encode())
-        scans = [line for (line,) in plan.fetchall() if re.search(r"(Scan|Scan using \w+) on job\b", line)]
+        scans = [line for (line,) in plan.fetchall() if re.search(r"Scan( Backward)?( using \w+)? on job\b", line)]
         stages = [stage for stage, told in words.items() if told == word]
         ended = [stage for stage in stages if stage in {"succeeded", "failed", "dead", "cancelled"}]
         cleaned = 4 if stages == ["cleaned"] else len(ended) if "cleaned" not in words else 0

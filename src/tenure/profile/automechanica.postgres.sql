@@ -40,7 +40,7 @@ SELECT
         coalesce(s.progress::jsonb -> 'error_info', '{}') || jsonb_build_object('class', s.failure_class, 'message', s.last_error)
     END AS error_info,
     s.created_at,
-    s.updated_at
+    s.touched_at AS updated_at
 FROM tenure.shown AS s
 WHERE s.of_profile = 'automechanica';
 

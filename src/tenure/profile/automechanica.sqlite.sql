@@ -32,7 +32,7 @@ SELECT
         json_patch(coalesce(json_extract(s.progress, '$.error_info'), '{}'), json_object('class', s.failure_class, 'message', s.last_error))
     END AS error_info,
     datetime(s.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.created_at / 1000 % 1000), -3) AS created_at,
-    datetime(s.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.updated_at / 1000 % 1000), -3) AS updated_at
+    s.touched_text AS updated_at
 FROM tenure_shown AS s
 WHERE s.of_profile = 'automechanica';
 

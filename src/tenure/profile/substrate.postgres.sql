@@ -249,21 +249,19 @@ CROSS JOIN (
         coalesce(sum(c.jobs) FILTER (WHERE c.state = 'cancelled'), 0)::bigint AS cancelled,
         coalesce(sum(c.jobs) FILTER (WHERE c.state = 'cleaned'), 0)::bigint AS cleaned
     FROM (
-        -- Whatever is queued, less what is queued again after a failure: so the index alone tells how many are due.
         SELECT 'queued' AS state, count(*) AS jobs
-        FROM tenure.queue AS q
-        JOIN tenure.job AS e ON e.queue = q.name AND e.state = 'queued' AND e.is_due
-        WHERE q.profile = 'substrate' AND tenure.serially()
+        FROM tenure.job AS e
+        WHERE e.state = 'queued' AND (e.failure_class IS NULL OR e.attempt = 0) AND e.profile = 'substrate'
+            AND e.created_at >= tenure.first_moment() AND tenure.serially()
         UNION ALL
-        SELECT 'queued', count(*) FROM tenure.job AS e WHERE NOT e.is_due AND e.state IN ('queued', 'waiting') AND e.profile = 'substrate'
+        SELECT 'queued', count(*)
+        FROM tenure.job AS e
+        WHERE e.state = 'waiting' AND e.profile = 'substrate' AND e.created_at >= tenure.first_moment()
         UNION ALL
-        SELECT s.state, s.sign * r.jobs
-        FROM (
-            SELECT count(*) AS jobs
-            FROM tenure.job AS e
-            WHERE e.state = 'queued' AND e.failure_class IS NOT NULL AND e.attempt > 0 AND e.profile = 'substrate'
-        ) AS r
-        CROSS JOIN (VALUES ('queued', -1), ('retry_waiting', 1)) AS s(state, sign)
+        SELECT 'retry_waiting', count(*)
+        FROM tenure.job AS e
+        WHERE e.state = 'queued' AND e.failure_class IS NOT NULL AND e.attempt > 0 AND e.profile = 'substrate'
+            AND e.created_at >= tenure.first_moment()
         UNION ALL
         SELECT CASE e.state WHEN 'running' THEN 'in_progress' ELSE 'leased' END, count(*)
         FROM tenure.job AS e
@@ -273,7 +271,7 @@ CROSS JOIN (
         SELECT CASE e.state WHEN 'dead' THEN 'dead_letter' ELSE e.state END, count(*)
         FROM tenure.job AS e
         WHERE e.state IN ('failed', 'dead', 'cancelled') AND e.profile = 'substrate' AND e.finished_at IS NOT NULL AND e.cleaned_at IS NULL
-            AND tenure.by_index(e.finished_at) IS NOT NULL
+            AND e.finished_at >= tenure.first_moment()
         GROUP BY e.state
         UNION ALL
         SELECT CASE WHEN t.is_cleaned THEN 'cleaned' ELSE 'succeeded' END, t.jobs FROM tenure.tally AS t WHERE t.profile = 'substrate'

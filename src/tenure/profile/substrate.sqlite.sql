@@ -283,12 +283,9 @@ FROM (
 ) AS t
 CROSS JOIN (
     SELECT
-        -- Whatever is queued, less what is queued again after a failure: so the index alone tells how many are due.
-        (SELECT count(*) FROM tenure_queue AS q CROSS JOIN tenure_job AS e ON e.queue = q.name AND e.state = 'queued' AND e.is_due = 1
-            WHERE q.profile = 'substrate')
-        + (SELECT count(*) FROM tenure_job AS e WHERE e.is_due = 0 AND e.state IN ('queued', 'waiting') AND e.profile = 'substrate')
-        - (SELECT count(*) FROM tenure_job AS e
-            WHERE e.state = 'queued' AND e.failure_class IS NOT NULL AND e.attempt > 0 AND e.profile = 'substrate') AS queued,
+        (SELECT count(*) FROM tenure_job AS e
+            WHERE e.state = 'queued' AND (e.failure_class IS NULL OR e.attempt = 0) AND e.profile = 'substrate')
+        + (SELECT count(*) FROM tenure_job AS e WHERE e.state = 'waiting' AND e.profile = 'substrate') AS queued,
         (SELECT count(*) FROM tenure_job AS e
             WHERE e.state = 'queued' AND e.failure_class IS NOT NULL AND e.attempt > 0 AND e.profile = 'substrate') AS retry_waiting,
         (SELECT count(*) FROM tenure_job AS e

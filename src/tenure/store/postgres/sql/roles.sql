@@ -98,7 +98,7 @@ BEGIN
                     ('schema_version',      'producer worker reader operator admin'),
                     ('serially',            'producer worker reader operator admin'),
                     ('parsed',              'producer worker reader operator admin'),
-                    ('by_index',            'producer worker reader operator admin'),
+                    ('first_moment',        'producer worker reader operator admin'),
                     ('enqueue',             'producer worker operator admin'),
                     ('enqueue_group',       'producer worker operator admin'),
                     ('enqueue_one',         'producer worker operator admin'),

@@ -454,7 +454,9 @@ CREATE TABLE tenure.metric_mark (
 
 -- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
 -- quick as the table: a filter on a word is pushed into the branches, and all but the ones it names fall away when it is planned.
--- Each branch repeats the predicate of the index that serves it. `of_profile` is what to filter by. Nobody may read it but the owner.
+-- Each branch repeats the predicate of the index that serves it, and has its order: the planner hands no order of its own down into a branch, but
+-- merges branches that have the one it wants. So the oldest queued and the newest ended are read and not sorted, however many there are.
+-- `of_profile` is what to filter by; `touched_at` is when a job ended, or when it was last changed. Nobody may read it but the owner.
 -- serially: true. It keeps the planner from starting parallel workers for a page of rows, which takes longer than reading it.
 CREATE OR REPLACE FUNCTION tenure.serially() RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
@@ -465,69 +467,105 @@ CREATE OR REPLACE FUNCTION tenure.parsed(p_value json) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 1000
 AS $$ BEGIN RETURN p_value::pg_catalog.jsonb; END $$;
 
--- by_index: its argument. Its price makes a scan of the whole table look dear beside the indexes of people.sql, whose predicates repeat
--- the call and so save it: a page of ended jobs is never looked for in a heap where another profile's million may come first.
-CREATE OR REPLACE FUNCTION tenure.by_index(p_moment timestamptz) RETURNS timestamptz
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 2000
-AS $$ BEGIN RETURN p_moment; END $$;
+-- first_moment: before all others. Its price is paid once where an index is read from it, and for every row where a page of jobs is looked for
+-- otherwise: so the views go by the indexes of people.sql, in their order, and neither sort nor read a heap where another profile's million may
+-- come first. Nothing is paid for it when a job is written.
+CREATE OR REPLACE FUNCTION tenure.first_moment() RETURNS timestamptz
+LANGUAGE plpgsql STABLE PARALLEL SAFE COST 2000
+AS $$ BEGIN RETURN '-infinity'::timestamptz; END $$;
 
 CREATE VIEW tenure.shown AS
-SELECT 'due'::text AS stage, false AS is_cleaned, q.profile AS of_profile, j.*
-FROM tenure.queue AS q
-JOIN tenure.job AS j ON j.queue = q.name
-WHERE j.state = 'queued' AND j.is_due AND (j.failure_class IS NULL OR j.attempt = 0) AND tenure.serially()
+(
+    SELECT 'due'::text AS stage, false AS is_cleaned, j.profile AS of_profile, j.updated_at AS touched_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'queued' AND j.is_due AND (j.failure_class IS NULL OR j.attempt = 0) AND j.created_at >= tenure.first_moment() AND tenure.serially()
+    ORDER BY j.created_at
+)
 UNION ALL
-SELECT 'later', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE NOT j.is_due AND j.state = 'queued' AND (j.failure_class IS NULL OR j.attempt = 0)
+(
+    SELECT 'later', false, j.profile, j.updated_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'queued' AND NOT j.is_due AND (j.failure_class IS NULL OR j.attempt = 0) AND j.created_at >= tenure.first_moment()
+    ORDER BY j.created_at
+)
 UNION ALL
-SELECT 'retry', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'queued' AND j.failure_class IS NOT NULL AND j.attempt > 0
+(
+    SELECT 'retry', false, j.profile, j.updated_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'queued' AND j.failure_class IS NOT NULL AND j.attempt > 0 AND j.created_at >= tenure.first_moment()
+    ORDER BY j.created_at
+)
 UNION ALL
-SELECT 'waiting', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'waiting'
+(
+    SELECT 'waiting', false, j.profile, j.updated_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'waiting' AND j.created_at >= tenure.first_moment()
+    ORDER BY j.created_at
+)
 UNION ALL
-SELECT 'leased', false, j.profile, j.*
+SELECT 'leased', false, j.profile, j.updated_at, j.*
 FROM tenure.job AS j
 WHERE j.state = 'leased'
 UNION ALL
-SELECT 'running', false, j.profile, j.*
+SELECT 'running', false, j.profile, j.updated_at, j.*
 FROM tenure.job AS j
 WHERE j.state = 'running'
 UNION ALL
-SELECT 'succeeded', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'succeeded', false, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'failed', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'failed', false, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'dead', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'dead', false, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'cancelled', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'cancelled', false, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'succeeded', true, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'succeeded' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'succeeded', true, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'succeeded' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'failed', true, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'failed' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'failed', true, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'failed' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'dead', true, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'dead' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'dead', true, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'dead' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'cancelled', true, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'cancelled' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL;
+(
+    SELECT 'cancelled', true, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'cancelled' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+);
 
 INSERT INTO tenure.tally_mark DEFAULT VALUES;
 INSERT INTO tenure.metric_mark DEFAULT VALUES;

@@ -458,7 +458,9 @@ CREATE TABLE tenure.metric_mark (
 
 -- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
 -- quick as the table: a filter on a word is pushed into the branches, and all but the ones it names fall away when it is planned.
--- Each branch repeats the predicate of the index that serves it. `of_profile` is what to filter by. Nobody may read it but the owner.
+-- Each branch repeats the predicate of the index that serves it, and has its order: the planner hands no order of its own down into a branch, but
+-- merges branches that have the one it wants. So the oldest queued and the newest ended are read and not sorted, however many there are.
+-- `of_profile` is what to filter by; `touched_at` is when a job ended, or when it was last changed. Nobody may read it but the owner.
 -- serially: true. It keeps the planner from starting parallel workers for a page of rows, which takes longer than reading it.
 CREATE OR REPLACE FUNCTION tenure.serially() RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
@@ -469,69 +471,105 @@ CREATE OR REPLACE FUNCTION tenure.parsed(p_value json) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 1000
 AS $$ BEGIN RETURN p_value::pg_catalog.jsonb; END $$;
 
--- by_index: its argument. Its price makes a scan of the whole table look dear beside the indexes of people.sql, whose predicates repeat
--- the call and so save it: a page of ended jobs is never looked for in a heap where another profile's million may come first.
-CREATE OR REPLACE FUNCTION tenure.by_index(p_moment timestamptz) RETURNS timestamptz
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 2000
-AS $$ BEGIN RETURN p_moment; END $$;
+-- first_moment: before all others. Its price is paid once where an index is read from it, and for every row where a page of jobs is looked for
+-- otherwise: so the views go by the indexes of people.sql, in their order, and neither sort nor read a heap where another profile's million may
+-- come first. Nothing is paid for it when a job is written.
+CREATE OR REPLACE FUNCTION tenure.first_moment() RETURNS timestamptz
+LANGUAGE plpgsql STABLE PARALLEL SAFE COST 2000
+AS $$ BEGIN RETURN '-infinity'::timestamptz; END $$;
 
 CREATE VIEW tenure.shown AS
-SELECT 'due'::text AS stage, false AS is_cleaned, q.profile AS of_profile, j.*
-FROM tenure.queue AS q
-JOIN tenure.job AS j ON j.queue = q.name
-WHERE j.state = 'queued' AND j.is_due AND (j.failure_class IS NULL OR j.attempt = 0) AND tenure.serially()
+(
+    SELECT 'due'::text AS stage, false AS is_cleaned, j.profile AS of_profile, j.updated_at AS touched_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'queued' AND j.is_due AND (j.failure_class IS NULL OR j.attempt = 0) AND j.created_at >= tenure.first_moment() AND tenure.serially()
+    ORDER BY j.created_at
+)
 UNION ALL
-SELECT 'later', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE NOT j.is_due AND j.state = 'queued' AND (j.failure_class IS NULL OR j.attempt = 0)
+(
+    SELECT 'later', false, j.profile, j.updated_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'queued' AND NOT j.is_due AND (j.failure_class IS NULL OR j.attempt = 0) AND j.created_at >= tenure.first_moment()
+    ORDER BY j.created_at
+)
 UNION ALL
-SELECT 'retry', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'queued' AND j.failure_class IS NOT NULL AND j.attempt > 0
+(
+    SELECT 'retry', false, j.profile, j.updated_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'queued' AND j.failure_class IS NOT NULL AND j.attempt > 0 AND j.created_at >= tenure.first_moment()
+    ORDER BY j.created_at
+)
 UNION ALL
-SELECT 'waiting', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'waiting'
+(
+    SELECT 'waiting', false, j.profile, j.updated_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'waiting' AND j.created_at >= tenure.first_moment()
+    ORDER BY j.created_at
+)
 UNION ALL
-SELECT 'leased', false, j.profile, j.*
+SELECT 'leased', false, j.profile, j.updated_at, j.*
 FROM tenure.job AS j
 WHERE j.state = 'leased'
 UNION ALL
-SELECT 'running', false, j.profile, j.*
+SELECT 'running', false, j.profile, j.updated_at, j.*
 FROM tenure.job AS j
 WHERE j.state = 'running'
 UNION ALL
-SELECT 'succeeded', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'succeeded', false, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'failed', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'failed', false, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'dead', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'dead', false, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'cancelled', false, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'cancelled', false, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'succeeded', true, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'succeeded' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'succeeded', true, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'succeeded' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'failed', true, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'failed' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'failed', true, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'failed' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'dead', true, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'dead' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL
+(
+    SELECT 'dead', true, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'dead' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+)
 UNION ALL
-SELECT 'cancelled', true, j.profile, j.*
-FROM tenure.job AS j
-WHERE j.state = 'cancelled' AND j.cleaned_at IS NOT NULL AND tenure.by_index(j.finished_at) IS NOT NULL;
+(
+    SELECT 'cancelled', true, j.profile, j.finished_at, j.*
+    FROM tenure.job AS j
+    WHERE j.state = 'cancelled' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
+    ORDER BY j.finished_at DESC
+);
 
 INSERT INTO tenure.tally_mark DEFAULT VALUES;
 INSERT INTO tenure.metric_mark DEFAULT VALUES;
@@ -884,15 +922,19 @@ BEGIN
     IF coalesce(btrim(v_owner), '') = '' OR coalesce(btrim(p_request ->> 'name'), '') = '' THEN
         RAISE EXCEPTION 'A named lease needs a name and an owner.' USING ERRCODE = 'TN007';
     END IF;
-    INSERT INTO tenure.lease AS l (name, owner, term, acquired_at, until)
-    VALUES (p_request ->> 'name', v_owner, 1, v_now, v_now + v_seconds * interval '1 second')
-    ON CONFLICT (name) DO UPDATE
-    SET owner = excluded.owner,
-        term = l.term + CASE WHEN l.owner = excluded.owner THEN 0 ELSE 1 END,
-        acquired_at = CASE WHEN l.owner = excluded.owner THEN l.acquired_at ELSE excluded.acquired_at END,
-        until = excluded.until
-    WHERE l.owner = excluded.owner OR l.until <= v_now;
-    SELECT * INTO STRICT v_lease FROM tenure.lease AS l WHERE l.name = p_request ->> 'name';
+    -- Most who ask find it taken. They look and go: no lock, nothing written, nothing synced.
+    SELECT * INTO v_lease FROM tenure.lease AS l WHERE l.name = p_request ->> 'name' AND l.owner <> v_owner AND l.until > v_now;
+    IF NOT FOUND THEN
+        INSERT INTO tenure.lease AS l (name, owner, term, acquired_at, until)
+        VALUES (p_request ->> 'name', v_owner, 1, v_now, v_now + v_seconds * interval '1 second')
+        ON CONFLICT (name) DO UPDATE
+        SET owner = excluded.owner,
+            term = l.term + CASE WHEN l.owner = excluded.owner THEN 0 ELSE 1 END,
+            acquired_at = CASE WHEN l.owner = excluded.owner THEN l.acquired_at ELSE excluded.acquired_at END,
+            until = excluded.until
+        WHERE l.owner = excluded.owner OR l.until <= v_now;
+        SELECT * INTO STRICT v_lease FROM tenure.lease AS l WHERE l.name = p_request ->> 'name';
+    END IF;
     RETURN json_build_object(
         'name', v_lease.name, 'owner', v_lease.owner, 'term', v_lease.term, 'until', tenure.to_us(v_lease.until),
         'acquired', v_lease.owner = v_owner
@@ -1137,9 +1179,12 @@ DECLARE
     v_at tid[];
     v_last timestamptz;
     v_woken uuid[];
+    v_queues text[];
 BEGIN
-    SELECT array_agg(d.at), max(d.run_at), array_agg(d.id) FILTER (WHERE d.state = 'waiting') INTO v_at, v_last, v_woken FROM (
-        SELECT j.ctid AS at, j.run_at, j.id, j.state
+    SELECT array_agg(d.at), max(d.run_at), array_agg(d.id) FILTER (WHERE d.state = 'waiting'), array_agg(DISTINCT d.queue)
+    INTO v_at, v_last, v_woken, v_queues
+    FROM (
+        SELECT j.ctid AS at, j.run_at, j.id, j.state, j.queue
         FROM tenure.job AS j
         WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
             AND j.run_at <= p_now AND j.run_at >= coalesce(p_after, '-infinity')
@@ -1157,6 +1202,8 @@ BEGIN
         IF v_woken IS NOT NULL THEN
             PERFORM tenure.tell('woken', v_woken, p_now);
         END IF;
+        -- Whoever looked first takes what it has room for. The rest of the fleet would see the others only at its next poll.
+        PERFORM tenure.notify(q, NULL) FROM tenure.queue AS q WHERE q.name = ANY (v_queues);
     END IF;
     RETURN CASE WHEN cardinality(v_at) >= p_limit THEN v_last - interval '1 microsecond' ELSE p_now END;
 END
@@ -1999,35 +2046,36 @@ BEGIN
         LIMIT v_limit
         FOR UPDATE SKIP LOCKED
     ) AS p;
-    IF v_at IS NOT NULL THEN
-        WITH taken AS MATERIALIZED (
-            UPDATE tenure.job AS j
-            SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
-                token = j.token + 1,
-                attempt = j.attempt + 1,
-                lease_owner = v_worker,
-                lease_until = v_until,
-                claimed_at = p_now,
-                started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
-                updated_at = p_now
-            WHERE j.ctid = ANY (v_at)
-            RETURNING
-                j.rank, j.run_at, j.id,
-                json_build_array(
-                    j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
-                    (date_part('epoch', j.run_at) * 1000000)::bigint,  -- only for order, as in claim_queue
-                    CASE WHEN num_nonnulls(
-                        j.idempotency_key, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor,
-                        j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
-                        j.artifacts_path, j.progress) > 0
-                    THEN tenure.grant_extras(j) END
-                ) AS line
-        )
-        SELECT json_agg(t.line ORDER BY t.rank, t.run_at, t.id) INTO v_grants FROM taken AS t;
+    IF v_at IS NULL THEN
+        RETURN json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us,
+            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = v_queue));
     END IF;
+    WITH taken AS MATERIALIZED (
+        UPDATE tenure.job AS j
+        SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
+            token = j.token + 1,
+            attempt = j.attempt + 1,
+            lease_owner = v_worker,
+            lease_until = v_until,
+            claimed_at = p_now,
+            started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
+            updated_at = p_now
+        WHERE j.ctid = ANY (v_at)
+        RETURNING
+            j.rank, j.run_at, j.id,
+            json_build_array(
+                j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
+                (date_part('epoch', j.run_at) * 1000000)::bigint,  -- only for order, as in claim_queue
+                CASE WHEN num_nonnulls(
+                    j.idempotency_key, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor,
+                    j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
+                    j.artifacts_path, j.progress) > 0
+                THEN tenure.grant_extras(j) END
+            ) AS line
+    )
+    SELECT json_agg(t.line ORDER BY t.rank, t.run_at, t.id) INTO v_grants FROM taken AS t;
     RETURN json_build_object(
-        'lines', CASE WHEN v_grants IS NULL THEN '[]'::json
-            ELSE json_build_array(json_build_array(v_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)) END,
+        'lines', json_build_array(json_build_array(v_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)),
         'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us);
 END
 $$;
@@ -2048,7 +2096,8 @@ $$;
 
 -- functions/grant_jobs.sql
 
--- grant_jobs: the claiming half of an exchange. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due"}.
+-- grant_jobs: the claiming half of an exchange. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due",
+-- "waiting"}: the last is how many workers want to be woken for these queues, told if nothing was granted.
 --
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable, then new work.
 -- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "marks"}. `marks` is what the last
@@ -2117,7 +2166,12 @@ BEGIN
         'lines', array_to_json(v_lines),
         'marks', array_to_json(v_new_marks),
         'expired', CASE WHEN cardinality(v_expired) < 1000 THEN tenure.to_us(p_now) ELSE (v_marks ->> 'expired')::bigint END,
-        'due', tenure.to_us(v_due));
+        'due', tenure.to_us(v_due),
+        'waiting', CASE WHEN cardinality(v_lines) = 0 THEN (
+            SELECT count(DISTINCT w.worker)
+            FROM tenure.waiter AS w
+            WHERE w.queue IN (SELECT json_array_elements_text(p_claim -> 'queues'))
+        ) END);
 END
 $$;
 
@@ -4529,7 +4583,7 @@ BEGIN
                     ('schema_version',      'producer worker reader operator admin'),
                     ('serially',            'producer worker reader operator admin'),
                     ('parsed',              'producer worker reader operator admin'),
-                    ('by_index',            'producer worker reader operator admin'),
+                    ('first_moment',        'producer worker reader operator admin'),
                     ('enqueue',             'producer worker operator admin'),
                     ('enqueue_group',       'producer worker operator admin'),
                     ('enqueue_one',         'producer worker operator admin'),

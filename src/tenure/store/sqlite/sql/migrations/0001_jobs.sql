@@ -381,61 +381,76 @@ CREATE TABLE tenure_metric_mark (
 
 -- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
 -- quick as the table: a filter on a word is pushed into the branches, and all but the ones it names are passed over before they begin.
--- Each branch repeats the predicate of the index that serves it, word for word, as SQLite wants it. `finished_text` has an index too.
+-- Each branch repeats the predicate of the index that serves it, word for word, as SQLite wants it. `finished_text` has an index too, and
+-- `touched_text` has it for jobs that ended: for them it is when they ended, for others when they were last changed.
 CREATE VIEW tenure_shown AS
-SELECT 'due' AS stage, 0 AS is_cleaned, q.profile AS of_profile, NULL AS finished_text, j.*
-FROM tenure_queue AS q CROSS JOIN tenure_job AS j ON j.queue = q.name
+SELECT 'due' AS stage, 0 AS is_cleaned, j.profile AS of_profile, NULL AS finished_text,
+    datetime(j.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.updated_at / 1000 % 1000), -3) AS touched_text, j.*
+FROM tenure_job AS j
 WHERE j.state = 'queued' AND j.is_due = 1 AND (j.failure_class IS NULL OR j.attempt = 0)
 UNION ALL
-SELECT 'later', 0, j.profile, NULL, j.*
+SELECT 'later', 0, j.profile, NULL,
+    datetime(j.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.updated_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
-WHERE j.is_due = 0 AND j.state IN ('queued', 'waiting') AND j.state = 'queued' AND (j.failure_class IS NULL OR j.attempt = 0)
+WHERE j.state = 'queued' AND j.is_due = 0 AND (j.failure_class IS NULL OR j.attempt = 0)
 UNION ALL
-SELECT 'retry', 0, j.profile, NULL, j.*
+SELECT 'retry', 0, j.profile, NULL,
+    datetime(j.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.updated_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'queued' AND j.failure_class IS NOT NULL AND j.attempt > 0
 UNION ALL
-SELECT 'waiting', 0, j.profile, NULL, j.*
+SELECT 'waiting', 0, j.profile, NULL,
+    datetime(j.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.updated_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'waiting'
 UNION ALL
-SELECT 'leased', 0, j.profile, NULL, j.*
+SELECT 'leased', 0, j.profile, NULL,
+    datetime(j.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.updated_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state IN ('leased', 'running') AND j.state = 'leased'
 UNION ALL
-SELECT 'running', 0, j.profile, NULL, j.*
+SELECT 'running', 0, j.profile, NULL,
+    datetime(j.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.updated_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state IN ('leased', 'running') AND j.state = 'running'
 UNION ALL
-SELECT 'succeeded', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
+SELECT 'succeeded', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3),
+    datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
 UNION ALL
-SELECT 'failed', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
+SELECT 'failed', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3),
+    datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
 UNION ALL
-SELECT 'dead', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
+SELECT 'dead', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3),
+    datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
 UNION ALL
-SELECT 'cancelled', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
+SELECT 'cancelled', 0, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3),
+    datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
 UNION ALL
-SELECT 'succeeded', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
+SELECT 'succeeded', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3),
+    datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
 UNION ALL
-SELECT 'failed', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
+SELECT 'failed', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3),
+    datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
 UNION ALL
-SELECT 'dead', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
+SELECT 'dead', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3),
+    datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL
 UNION ALL
-SELECT 'cancelled', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
+SELECT 'cancelled', 1, j.profile, datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3),
+    datetime(j.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (j.finished_at / 1000 % 1000), -3), j.*
 FROM tenure_job AS j
 WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL;
 
