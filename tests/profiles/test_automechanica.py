@@ -58,6 +58,21 @@ def test_tasks_has_the_columns_of_the_specification_in_its_order(ground: Ground)
     assert list(ground.row(VIEW)) == COLUMNS
 
 
+def test_a_task_that_ended_was_last_updated_when_it_ended(ground: Ground) -> None:
+    task_id = create(ground)
+    ground.app.set_queue("FitmentAgent", retain_seconds=0)
+    made = shown(ground, task_id)["updated_at"]
+    ground.clock.advance(5)
+    ground.app.complete(ground.claim("FitmentAgent"))
+    ended = shown(ground, task_id)["updated_at"]
+    ground.clock.advance(61)
+
+    ground.app.prune()
+
+    assert shown(ground, task_id)["payload"] is None
+    assert shown(ground, task_id)["updated_at"] == ended > made
+
+
 def test_create_task_takes_the_structured_definition_of_the_orchestrator(ground: Ground) -> None:
     task_id = ground.app.create_task(
         {
