@@ -17,7 +17,9 @@ import psycopg
 import pytest
 
 from tenure.model.ids import WorkerId
-from tenure.store.base import Cancel, Claim, Enqueue
+from tenure.model.policy import QueuePolicy
+from tenure.store.base import Cancel, Claim, Enqueue, Exchange
+from tenure.store.operating import SetQueues
 from tenure.store.postgres.listen import Listener, QueueSubscription
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
@@ -253,6 +255,18 @@ def test_a_session_that_is_cut_comes_back_and_wakes_everybody(
     assert listener.stats().failures == 1
 
 
+def test_a_cut_is_noticed_by_itself_not_by_the_next_question(url: str, admin: psycopg.Connection) -> None:
+    listener, bell = Listener(url, ping_seconds=3600.0), Bell()
+    listener.subscribe(["a"], bell)
+    bell.wait_for(1)
+
+    admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tenure listen'")
+
+    bell.wait_for(2)
+    assert listener.stats().connects == 2
+    listener.close()
+
+
 def test_a_half_open_connection_is_noticed_and_replaced(wire: Wire, notify: Callable[[str], None]) -> None:
     """No byte arrives, no socket fails: only the question that stays unanswered tells (F14)."""
     listener = Listener(wire.url, ping_seconds=PING_SECONDS)
@@ -406,4 +420,32 @@ def test_a_cancel_of_a_held_job_wakes_its_worker(store: PostgresStore) -> None:
     store.do(Cancel([made.id], actor="me", reason="no more"))
 
     assert grant.id == made.id
+    bell.wait_for(2)
+
+
+def test_a_claim_that_gave_nothing_tells_how_many_wait(store: PostgresStore) -> None:
+    store.do(SetQueues({"other": QueuePolicy()}, "test"))
+    for name in ("w1", "w2", "w3"):
+        store.do(Claim(WorkerId(name), ["default"], wants_wake=True))
+
+    alone = store.do(Exchange((), Claim(WorkerId("w3"), ["default"])))
+    several = store.do(Exchange((), Claim(WorkerId("w3"), ["default", "other"])))
+    store.do(Enqueue([new_job()]))
+    granted = store.do(Exchange((), Claim(WorkerId("w3"), ["default"])))
+
+    assert (alone.waiting, several.waiting, granted.waiting) == (3, 3, 0)
+
+
+def test_jobs_that_come_due_wake_whoever_waits(store: PostgresStore, admin: psycopg.Connection) -> None:
+    """One worker looks and takes what it has room for. Without a word to the others they would wait for their polls."""
+    bell = Bell()
+    store.subscribe(["default"], bell)
+    bell.wait_for(1)
+    store.do(Enqueue([new_job(delay_seconds=3600.0) for _ in range(3)]))
+    store.do(Claim(WorkerId("w1"), ["default"], wants_wake=True))
+    admin.execute("UPDATE tenure.job SET run_at = tenure.now()")
+
+    [grant] = store.do(Claim(WorkerId("w2"), ["default"], limit=1))
+
+    assert grant.token == 1
     bell.wait_for(2)

@@ -232,7 +232,7 @@ async def test_a_job_that_arrives_while_a_claim_is_on_its_way_back_is_not_left_t
         exchanger = worker._shift.exchanger
         await until(lambda: exchanger._lanes.is_dry)
         is_armed = True
-        exchanger._poll()
+        exchanger._look()
         await asyncio.wait_for(begun.wait(), 5)
 
 

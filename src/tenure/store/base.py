@@ -122,6 +122,9 @@ class Exchanged:
     grants: list[Grant]
     refused: GateClosed | None = None
     """Why nothing was granted although something was settled. Without outcomes a closed gate is raised instead."""
+    waiting: int = 0
+    """How many workers want to be woken for these queues, this one among them; 0 where the store does not know.
+    Told with a claim that gave nothing."""
 
 
 @dataclass(frozen=True, slots=True)

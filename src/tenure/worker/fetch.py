@@ -6,6 +6,11 @@ all. At low load a single job goes out at once; at high load batches grow to hun
 **Jobs wait inside the worker only as far as they are sure to start soon.** The number follows the rate: what ends in
 three round trips. A worker of four-hour jobs holds none beyond its slots; one of tiny jobs holds hundreds.
 
+**A large fleet looks as seldom, all together, as a small one.** Each worker polls; but where many wait to be woken they
+take turns, so that somebody looks four times a second however many there are. Of a wake-up each hears, and only a few
+go to look at once: a single job needs no two hundred claims. The others look within a poll's time, in case the few were
+not there any more.
+
 **When the database is away** the loop backs off to 30 s. Outcomes stay in the outbox. A claim whose reply was lost may
 have granted jobs that nobody knows of; the next claim names what is held, and the store grants the rest again.
 
@@ -38,8 +43,16 @@ BACKOFF_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 30.0
 SURE_SECONDS = 0.1
 """A rate measured for this long is believed at once when it falls; a shorter one may be a hiccup."""
-REGISTER_POLLS = 30
-"""After this many polls the store is told again that this worker wants to be woken."""
+REGISTER_SECONDS = 30.0
+"""After so long the store is told again that this worker wants to be woken."""
+LOOKERS = 4
+"""So many workers poll as often as they were told to. More of them take turns."""
+SELDOM = 10.0
+"""A poll is never stretched further than this many times."""
+FIRST = 8
+"""How many of those that wait go to look at once after a wake-up, on average. None does once in 3,000 times."""
+LATER_SECONDS = 0.05
+"""The others leave those so much time."""
 
 
 class Exchanger:
@@ -66,6 +79,10 @@ class Exchanger:
         self._kick = kick
         self._lanes = Lanes(config)
         self._most_in_flight = config.exchanges or (1 if store.url.startswith("sqlite") else 2)
+        self.hears: Callable[[], bool] = lambda: False
+        """Whether wake-ups are believed to arrive."""
+        self.owns_loop = False
+        """Whether nothing but this worker runs on the loop."""
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._in_flight = 0
@@ -87,7 +104,10 @@ class Exchanger:
         self._no_claim_until = 0.0
         self._was_woken = False
         self._wakes = 0
-        self._polls = 0
+        self._waiting = 0
+        """How many workers waited to be woken when the store was last asked in vain."""
+        self._later: asyncio.TimerHandle | None = None
+        self._registered_at = self._loop.time()
         self._gate: str | None = None
         # The rate, for the prefetch.
         self._ended = 0
@@ -98,6 +118,11 @@ class Exchanger:
 
     def wake(self) -> None:
         """Jobs may have arrived, or a held job was asked to stop."""
+        if self._waiting > FIRST and not self.unfinished and random.random() * self._waiting >= FIRST:
+            if self._later is None:
+                latest = max(LATER_SECONDS, self._config.poll_seconds)
+                self._later = self._loop.call_later(random.uniform(LATER_SECONDS, latest), self._look)
+            return
         self._wakes += 1
         self._was_woken = True
         self._lanes.wake()
@@ -146,11 +171,17 @@ class Exchanger:
                 asked = self._next()
                 if asked is None:
                     await self._wait()
-                elif self._most_in_flight == 1:
+                elif self._most_in_flight == 1 or self._is_idle:
                     await self._exchange(*asked)
                 else:
                     flights.create_task(self._exchange(*asked))
                     await asyncio.sleep(0)
+        self._not_later()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing runs, nothing waits to run and nothing is on its way."""
+        return not (self.unfinished or self._in_flight or len(self._outbox))
 
     def _is_done(self) -> bool:
         if self._in_flight:
@@ -197,28 +228,42 @@ class Exchanger:
     async def _wait(self) -> None:
         """Sleep until there is news, the poll is due, or the back-off is over."""
         self._news.clear()
-        delay = self._config.poll_seconds * random.uniform(0.9, 1.0)
+        delay = self._poll_seconds() * random.uniform(0.9, 1.0)
         away = self._away_until - self._loop.time()
-        timer = self._loop.call_later(away if away > 0 else delay, self._poll)
+        timer = self._loop.call_later(away if away > 0 else delay, self._look)
         try:
             await self._news.wait()
         finally:
             timer.cancel()
 
-    def _poll(self) -> None:
-        self._polls += 1
-        if self._polls % REGISTER_POLLS == 0:
+    def _poll_seconds(self) -> float:
+        """How long to sleep without a wake-up: longer where many take turns, unless wake-ups may not arrive."""
+        turns = self._waiting / LOOKERS if self.hears() else 1.0
+        return self._config.poll_seconds * min(SELDOM, max(1.0, turns))
+
+    def _look(self) -> None:
+        """Look whether there are jobs, whoever says so or not."""
+        now = self._loop.time()
+        if now - self._registered_at > REGISTER_SECONDS:
+            self._registered_at = now
             self._lanes.forget_registration()
+        self._not_later()
         self._lanes.wake()
         self._news.set()
 
+    def _not_later(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
     async def _exchange(self, outcomes: list[Outcome], ask: Ask | None) -> None:
         claim = None if ask is None else self._claim(ask)
+        may_block = self.owns_loop and self._is_idle and not outcomes
         self._depart(ask)
         sent, sent_steady, wakes = self._loop.time(), steady_now(), self._wakes
         arrived: Exchanged | None = None
         try:
-            arrived = await self._store.ado(Exchange(outcomes, claim))
+            arrived = await self._store.ado(Exchange(outcomes, claim), may_block=may_block)
         except StoreUnavailable as exc:
             self._outbox.put_back(outcomes)
             if claim is not None:  # a repeat takes up what was lost before it, so its own limit covers both
@@ -270,6 +315,7 @@ class Exchanger:
         self._in_flight += 1
         self.exchanges += 1
         if ask is not None:
+            self._not_later()  # this is the look that was meant
             self._asked += ask.limit
             if self._lanes.is_limited:
                 for name in ask.queues:
@@ -301,8 +347,10 @@ class Exchanger:
                 for grant in grants:
                     self.unfinished_by_queue[grant.queue] = self.unfinished_by_queue.get(grant.queue, 0) + 1
             self._take(grants, sent)
-        elif self._was_woken and self.unfinished:
-            self._kick()  # the wake-up was no new job, so it may have been a request to stop one
+        else:
+            self._waiting = arrived.waiting
+            if self._was_woken and self.unfinished:
+                self._kick()  # the wake-up was no new job, so it may have been a request to stop one
         self._was_woken = is_stale
         if is_stale:
             self._lanes.wake()  # a job may have arrived after this claim looked, so it is worth asking again

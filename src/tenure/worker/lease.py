@@ -52,9 +52,11 @@ class Leases:
         row: Callable[[], WorkerRow],
         policies: Policies,
         report: Reporter,
+        busy: asyncio.Event,
     ) -> None:
         self._store = store
         self._held = held
+        self._busy = busy
         self._row = row
         self._policies = policies
         self._report = report
@@ -80,8 +82,9 @@ class Leases:
         self._at_latest(max(monotonic(), self._last_beat + SPEAK_SECONDS))
 
     async def fence(self) -> None:
-        """Watch the tickets whose lease could not be extended. Runs until cancelled."""
+        """Watch the tickets whose lease could not be extended. Runs until cancelled; sleeps while nothing is held."""
         while True:
+            await self._busy.wait()
             await asyncio.sleep(max(0.02, min(1.0, self._policies.heartbeat_seconds() / 4)))
             now = steady_now()
             for ticket in snapshot(self._held):

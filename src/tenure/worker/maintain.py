@@ -76,6 +76,8 @@ class Maintainer:
         self._refresh = refresh
         self._term: int | None = None
         self._leads_until = 0.0
+        self._leading = asyncio.Event()
+        """Cleared while somebody else leads, so that the schedules may sleep."""
         self._rows: list[tuple[ScheduleRow, Schedule]] = []
         self._rows_read_at: float | None = None
         self._offset = timedelta()
@@ -117,6 +119,7 @@ class Maintainer:
         asked_at = steady_now()
         lease = await self._store.ado(AcquireLease(LEADER, self._worker, LEADER_SECONDS))
         if lease.acquired:
+            self._leading.set()
             self._leads_until = asked_at + LEADER_SECONDS * 0.9
             if self._term != lease.term:
                 self._report.say("leading", INFO, term=lease.term)
@@ -226,14 +229,16 @@ class Maintainer:
 
     async def _keep_schedules(self) -> None:
         while True:
+            if not self.is_leader:
+                self._leading.clear()
+                await self._leading.wait()
             delay = 1.0
             try:
-                if self.is_leader:
-                    if self._rows_read_at is None or steady_now() - self._rows_read_at > SCHEDULES_SECONDS:
-                        await self.read_schedules()
-                    following = await self.tick_schedules()
-                    if following is not None:
-                        delay = min(1.0, max(0.0, (following - _steady_moment() - self._offset).total_seconds()))
+                if self._rows_read_at is None or steady_now() - self._rows_read_at > SCHEDULES_SECONDS:
+                    await self.read_schedules()
+                following = await self.tick_schedules()
+                if following is not None:
+                    delay = min(1.0, max(0.0, (following - _steady_moment() - self._offset).total_seconds()))
             except StoreUnavailable:
                 self._rows_read_at = None
             except TenureError as exc:

@@ -64,7 +64,9 @@ class Shift:
         self.held: Held = {}
         self.stopping = Flag()
         self.outbox = Outbox(self.held, report, self._poke)
-        self.leases = Leases(store, self.held, self._row, policies, report)
+        self._busy = asyncio.Event()
+        """Set while jobs are held, so that what watches over them may sleep otherwise."""
+        self.leases = Leases(store, self.held, self._row, policies, report, self._busy)
         self.exchanger = Exchanger(store, worker, config, self.held, self.outbox, report, self._take, self.leases.kick)
         self.isolate = Isolate(config.jobs_per_process, config.artifacts_dir)
         self.runners = Runners(
@@ -113,6 +115,7 @@ class Shift:
                 self._heed_loss(held[grant.id])
             ticket = held[grant.id] = Ticket(grant, find(grant.kind), now, fences[grant.queue])
             tickets.append(ticket)
+        self._busy.set()
         self._report.claimed(tickets)
         if self.stopping.is_set():  # granted while the stop was asked for
             self._release(tickets)
@@ -146,6 +149,9 @@ class Shift:
     async def _give_back_what_waits(self) -> None:
         """Jobs that were fetched ahead of handlers that turned out slow are for other workers to take."""
         while True:
+            if not self.held:
+                self._busy.clear()
+            await self._busy.wait()
             await asyncio.sleep(WAITED_SECONDS)
             if not self.runners.is_full:
                 continue

@@ -76,6 +76,7 @@ class Worker:
         self._report = Reporter(self.id, emit or Silence())
         self._shift: Shift | None = None
         self._was_asked_to_stop = False
+        self._owns_loop = False
         for handler in registry.values():
             check_isolated(handler)
 
@@ -92,6 +93,8 @@ class Worker:
         subscription = await asyncio.to_thread(
             self._store.subscribe, self.config.queue_names, shift.exchanger.wake, asyncio.get_running_loop()
         )
+        shift.exchanger.hears = subscription.is_alive
+        shift.exchanger.owns_loop = self._owns_loop
         try:
             if self.config.handle_signals:
                 shift.stopper.install()
@@ -107,6 +110,7 @@ class Worker:
         """The same for callers without an event loop. Handlers that ignore their cancellation do not keep it."""
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
+        self._owns_loop = True
         try:
             stats = loop.run_until_complete(self.run())
             loop.run_until_complete(loop.shutdown_asyncgens())

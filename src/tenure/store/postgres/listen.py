@@ -220,7 +220,7 @@ class Ear:
         self._broken = self.loop.create_future()
         descriptor = pgconn.socket
         pgconn.nonblocking = 1
-        self.loop.add_reader(descriptor, self._hear, pgconn)
+        self.loop.add_reader(descriptor, self._hear, pgconn, descriptor)
         try:
             await self._ask(pgconn, b"LISTEN tenure")
             self._is_listening = True
@@ -252,7 +252,7 @@ class Ear:
         if self._broken.done():
             self._broken.result()
 
-    def _hear(self, pgconn: PGconn) -> None:
+    def _hear(self, pgconn: PGconn, descriptor: int) -> None:
         """The socket has something: take it in, and wake whoever it is for in this very turn of the loop."""
         try:
             pgconn.consume_input()
@@ -265,7 +265,7 @@ class Ear:
                 elif result.error_message:
                     raise ConnectionError(result.error_message.decode("utf-8", "replace"))
         except Exception as exc:  # noqa: BLE001 - the connection is given up and made anew
-            self.loop.remove_reader(pgconn.socket)
+            self.loop.remove_reader(descriptor)  # a lost connection does not know its socket any more
             if self._broken is not None and not self._broken.done():
                 self._broken.set_exception(exc)
 

@@ -323,7 +323,8 @@ def decode_exchange(answer: Any, request: Exchange) -> Exchanged:
     if granted is None or request.claim is None:
         return Exchanged(settled, [])
     claim = request.claim
-    return Exchanged(settled, decode_grants(granted, claim.worker, strict=claim.strict))
+    grants = decode_grants(granted, claim.worker, strict=claim.strict)
+    return Exchanged(settled, grants, waiting=granted.get("waiting") or 0)
 
 
 def _encode_holds(holds: Sequence[Hold]) -> str:

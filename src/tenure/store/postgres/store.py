@@ -51,6 +51,8 @@ _CALLS: dict[type[Any], Call] = {
 }
 _APART = (Inspect, Measure, DropQueue)
 """Answered on a connection of their own, with the rights of whoever opened the store."""
+_BLOCK_SECONDS = 0.005
+"""How long an event loop that has nothing else to do is kept for an answer."""
 _TRIES = 6
 
 
@@ -87,13 +89,13 @@ class PostgresStore:
         answer = self._run(call.function, (call.encode(request),), pool)
         return cast(T, call.decode(answer, request))
 
-    async def ado(self, request: Request[T], *, may_block: bool = False) -> T:  # noqa: ARG002 - not yet
+    async def ado(self, request: Request[T], *, may_block: bool = False) -> T:
         """Carry out a request without blocking the event loop."""
         self._requests += 1
         if type(request) is Enqueue:
             return cast(T, await self._gather.aenqueue(request))
         if isinstance(request, (Exchange, Claim)):
-            return cast(T, await self._aexchange(request))
+            return cast(T, await self._aexchange(request, _BLOCK_SECONDS if may_block else 0.0))
         if type(request) in _APART:
             return cast(T, await asyncio.get_running_loop().run_in_executor(None, self.do, cast(Any, request)))
         call = _call_for(request)
@@ -197,12 +199,19 @@ class PostgresStore:
             time.sleep(_pause(attempt))
         raise InternalError("unreachable: the last try either answers or raises")
 
-    async def _arun(self, function: str, arguments: tuple[Argument, ...], pool: Pool, tries: int = _TRIES) -> Any:
+    async def _arun(
+        self,
+        function: str,
+        arguments: tuple[Argument, ...],
+        pool: Pool,
+        tries: int = _TRIES,
+        block_seconds: float = 0.0,
+    ) -> Any:
         for attempt in range(1, tries + 1):
             link = await pool.atake()
             self._statements += 1
             try:
-                answer = await link.acall(function, *arguments)
+                answer = await link.acall(function, *arguments, block_seconds=block_seconds)
                 fault.point("after_commit_before_reply")
                 return None if answer is None else from_json(answer)
             except psycopg.Error as exc:
@@ -226,11 +235,11 @@ class PostgresStore:
             return self._empty(request)
         return self._finish(request, exchange, run(argument), full=full)
 
-    async def _aexchange(self, request: Exchange | Claim) -> Any:
+    async def _aexchange(self, request: Exchange | Claim, block_seconds: float) -> Any:
         exchange, argument, full = self._prepare(request)
         if argument is None:
             return self._empty(request)
-        answer = await self._arun("exchange", (argument,), self._pool, tries=1)
+        answer = await self._arun("exchange", (argument,), self._pool, tries=1, block_seconds=block_seconds)
         return self._finish(request, exchange, answer, full=full)
 
     def _prepare(self, request: Exchange | Claim) -> tuple[Exchange, str | None, bool]:

@@ -16,15 +16,19 @@ BEGIN
     IF coalesce(btrim(v_owner), '') = '' OR coalesce(btrim(p_request ->> 'name'), '') = '' THEN
         RAISE EXCEPTION 'A named lease needs a name and an owner.' USING ERRCODE = 'TN007';
     END IF;
-    INSERT INTO tenure.lease AS l (name, owner, term, acquired_at, until)
-    VALUES (p_request ->> 'name', v_owner, 1, v_now, v_now + v_seconds * interval '1 second')
-    ON CONFLICT (name) DO UPDATE
-    SET owner = excluded.owner,
-        term = l.term + CASE WHEN l.owner = excluded.owner THEN 0 ELSE 1 END,
-        acquired_at = CASE WHEN l.owner = excluded.owner THEN l.acquired_at ELSE excluded.acquired_at END,
-        until = excluded.until
-    WHERE l.owner = excluded.owner OR l.until <= v_now;
-    SELECT * INTO STRICT v_lease FROM tenure.lease AS l WHERE l.name = p_request ->> 'name';
+    -- Most who ask find it taken. They look and go: no lock, nothing written, nothing synced.
+    SELECT * INTO v_lease FROM tenure.lease AS l WHERE l.name = p_request ->> 'name' AND l.owner <> v_owner AND l.until > v_now;
+    IF NOT FOUND THEN
+        INSERT INTO tenure.lease AS l (name, owner, term, acquired_at, until)
+        VALUES (p_request ->> 'name', v_owner, 1, v_now, v_now + v_seconds * interval '1 second')
+        ON CONFLICT (name) DO UPDATE
+        SET owner = excluded.owner,
+            term = l.term + CASE WHEN l.owner = excluded.owner THEN 0 ELSE 1 END,
+            acquired_at = CASE WHEN l.owner = excluded.owner THEN l.acquired_at ELSE excluded.acquired_at END,
+            until = excluded.until
+        WHERE l.owner = excluded.owner OR l.until <= v_now;
+        SELECT * INTO STRICT v_lease FROM tenure.lease AS l WHERE l.name = p_request ->> 'name';
+    END IF;
     RETURN json_build_object(
         'name', v_lease.name, 'owner', v_lease.owner, 'term', v_lease.term, 'until', tenure.to_us(v_lease.until),
         'acquired', v_lease.owner = v_owner

@@ -86,9 +86,12 @@ DECLARE
     v_at tid[];
     v_last timestamptz;
     v_woken uuid[];
+    v_queues text[];
 BEGIN
-    SELECT array_agg(d.at), max(d.run_at), array_agg(d.id) FILTER (WHERE d.state = 'waiting') INTO v_at, v_last, v_woken FROM (
-        SELECT j.ctid AS at, j.run_at, j.id, j.state
+    SELECT array_agg(d.at), max(d.run_at), array_agg(d.id) FILTER (WHERE d.state = 'waiting'), array_agg(DISTINCT d.queue)
+    INTO v_at, v_last, v_woken, v_queues
+    FROM (
+        SELECT j.ctid AS at, j.run_at, j.id, j.state, j.queue
         FROM tenure.job AS j
         WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
             AND j.run_at <= p_now AND j.run_at >= coalesce(p_after, '-infinity')
@@ -106,6 +109,8 @@ BEGIN
         IF v_woken IS NOT NULL THEN
             PERFORM tenure.tell('woken', v_woken, p_now);
         END IF;
+        -- Whoever looked first takes what it has room for. The rest of the fleet would see the others only at its next poll.
+        PERFORM tenure.notify(q, NULL) FROM tenure.queue AS q WHERE q.name = ANY (v_queues);
     END IF;
     RETURN CASE WHEN cardinality(v_at) >= p_limit THEN v_last - interval '1 microsecond' ELSE p_now END;
 END

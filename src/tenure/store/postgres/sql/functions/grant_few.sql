@@ -56,35 +56,36 @@ BEGIN
         LIMIT v_limit
         FOR UPDATE SKIP LOCKED
     ) AS p;
-    IF v_at IS NOT NULL THEN
-        WITH taken AS MATERIALIZED (
-            UPDATE tenure.job AS j
-            SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
-                token = j.token + 1,
-                attempt = j.attempt + 1,
-                lease_owner = v_worker,
-                lease_until = v_until,
-                claimed_at = p_now,
-                started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
-                updated_at = p_now
-            WHERE j.ctid = ANY (v_at)
-            RETURNING
-                j.rank, j.run_at, j.id,
-                json_build_array(
-                    j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
-                    (date_part('epoch', j.run_at) * 1000000)::bigint,  -- only for order, as in claim_queue
-                    CASE WHEN num_nonnulls(
-                        j.idempotency_key, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor,
-                        j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
-                        j.artifacts_path, j.progress) > 0
-                    THEN tenure.grant_extras(j) END
-                ) AS line
-        )
-        SELECT json_agg(t.line ORDER BY t.rank, t.run_at, t.id) INTO v_grants FROM taken AS t;
+    IF v_at IS NULL THEN
+        RETURN json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us,
+            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = v_queue));
     END IF;
+    WITH taken AS MATERIALIZED (
+        UPDATE tenure.job AS j
+        SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
+            token = j.token + 1,
+            attempt = j.attempt + 1,
+            lease_owner = v_worker,
+            lease_until = v_until,
+            claimed_at = p_now,
+            started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
+            updated_at = p_now
+        WHERE j.ctid = ANY (v_at)
+        RETURNING
+            j.rank, j.run_at, j.id,
+            json_build_array(
+                j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
+                (date_part('epoch', j.run_at) * 1000000)::bigint,  -- only for order, as in claim_queue
+                CASE WHEN num_nonnulls(
+                    j.idempotency_key, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor,
+                    j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
+                    j.artifacts_path, j.progress) > 0
+                THEN tenure.grant_extras(j) END
+            ) AS line
+    )
+    SELECT json_agg(t.line ORDER BY t.rank, t.run_at, t.id) INTO v_grants FROM taken AS t;
     RETURN json_build_object(
-        'lines', CASE WHEN v_grants IS NULL THEN '[]'::json
-            ELSE json_build_array(json_build_array(v_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)) END,
+        'lines', json_build_array(json_build_array(v_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)),
         'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us);
 END
 $$;

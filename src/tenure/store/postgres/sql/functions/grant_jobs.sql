@@ -1,4 +1,5 @@
--- grant_jobs: the claiming half of an exchange. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due"}.
+-- grant_jobs: the claiming half of an exchange. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due",
+-- "waiting"}: the last is how many workers want to be woken for these queues, told if nothing was granted.
 --
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable, then new work.
 -- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "marks"}. `marks` is what the last
@@ -67,7 +68,12 @@ BEGIN
         'lines', array_to_json(v_lines),
         'marks', array_to_json(v_new_marks),
         'expired', CASE WHEN cardinality(v_expired) < 1000 THEN tenure.to_us(p_now) ELSE (v_marks ->> 'expired')::bigint END,
-        'due', tenure.to_us(v_due));
+        'due', tenure.to_us(v_due),
+        'waiting', CASE WHEN cardinality(v_lines) = 0 THEN (
+            SELECT count(DISTINCT w.worker)
+            FROM tenure.waiter AS w
+            WHERE w.queue IN (SELECT json_array_elements_text(p_claim -> 'queues'))
+        ) END);
 END
 $$;
 

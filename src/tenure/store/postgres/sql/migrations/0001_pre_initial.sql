@@ -3906,24 +3906,24 @@ $$;
 -- completions, which go in one statement, and everything else, one by one.
 -- Invariant: only the grant that holds the lease may write. `token` rises in claim and nowhere else, and a lease that ran out counts
 -- no more, so a late worker matches no row.
--- Rows are found by id and locked in its order, then written where they lie (ctid): the plan cannot turn around, whatever the
--- planner believes about the size of the table.
+-- Rows are found and locked one by one, in order of id. `BETWEEN g.i AND g.i` says «equal» in words that only a lookup by key can serve:
+-- for an equality the planner may turn the join around and read the whole table, if it believes that nothing is in it. A row that somebody
+-- else (a heartbeat) writes while we wait for its lock is looked at again as it is then, so it counts if it still is ours.
 CREATE OR REPLACE FUNCTION tenure.settle_outcomes(p_outcomes json, p_now timestamptz) RETURNS json
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_done json := p_outcomes -> 'done';
-    v_rest json := p_outcomes -> 'rest';
+    v_done json;
+    v_rest json;
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
     v_answers json[] := '{}';
-    v_settled integer := 0;
+    v_given integer;
+    v_settled integer;
     v_odd uuid[];
     v_told uuid[];
-    v_ended integer;
-    v_ended_odd uuid[];
-    v_ended_told uuid[];
     v_events boolean := EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events);
 BEGIN
+    SELECT o.done, o.rest INTO v_done, v_rest FROM json_to_record(p_outcomes) AS o(done json, rest json);
     IF v_rest IS NOT NULL THEN
         PERFORM 1 FROM tenure.job AS j
         WHERE j.id IN (
@@ -3933,44 +3933,28 @@ BEGIN
         ORDER BY j.id FOR UPDATE;
     END IF;
     IF v_done IS NOT NULL THEN
-        -- Somebody may write to a row while we wait for its lock: then it lies in a new place, which the waiting statement cannot see.
-        -- The lock is ours by now, so a second look finds it; without it a completion that met a heartbeat would count as lost.
-        FOR v_look IN 1..2 LOOP
-            WITH given AS MATERIALIZED (
-                SELECT g.i, g.t, g.r, g.s, g.a FROM json_to_recordset(v_done) AS g(i uuid, t bigint, r json, s text, a text) ORDER BY g.i
-            ), held AS MATERIALIZED (
-                SELECT k.at, g.r, g.s, g.a
-                FROM given AS g
-                CROSS JOIN LATERAL (
-                    SELECT j.ctid AS at
-                    FROM tenure.job AS j
-                    WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
-                    FOR UPDATE
-                ) AS k
-            ), ended AS (
-                UPDATE tenure.job AS j
-                SET state = CASE WHEN j.cancel_requested_at IS NULL THEN 'succeeded' ELSE 'cancelled' END,
-                    result = CASE WHEN j.cancel_requested_at IS NULL THEN h.r END,
-                    result_summary = CASE WHEN j.cancel_requested_at IS NULL THEN h.s END,
-                    artifacts_path = coalesce(h.a, j.artifacts_path),
-                    lease_owner = NULL,
-                    lease_until = NULL,
-                    started_at = coalesce(j.started_at, j.claimed_at),
-                    finished_at = p_now,
-                    dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
-                    updated_at = p_now
-                FROM held AS h
-                WHERE j.ctid = h.at
-                RETURNING j.id, j.cancel_requested_at
-            )
-            SELECT count(*), array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events AND e.cancel_requested_at IS NULL)
-            INTO v_ended, v_ended_odd, v_ended_told
-            FROM ended AS e;
-            v_settled := v_settled + v_ended;
-            v_odd := v_odd || v_ended_odd;
-            v_told := v_told || v_ended_told;
-            EXIT WHEN v_settled >= json_array_length(v_done);
-        END LOOP;
+        WITH given AS MATERIALIZED (
+            SELECT g.i, g.t, g.r, g.s, g.a FROM json_to_recordset(v_done) AS g(i uuid, t bigint, r json, s text, a text) ORDER BY g.i
+        ), ended AS (
+            UPDATE tenure.job AS j
+            SET state = CASE WHEN j.cancel_requested_at IS NULL THEN 'succeeded' ELSE 'cancelled' END,
+                result = CASE WHEN j.cancel_requested_at IS NULL THEN g.r END,
+                result_summary = CASE WHEN j.cancel_requested_at IS NULL THEN g.s END,
+                artifacts_path = coalesce(g.a, j.artifacts_path),
+                lease_owner = NULL,
+                lease_until = NULL,
+                started_at = coalesce(j.started_at, j.claimed_at),
+                finished_at = p_now,
+                dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
+                updated_at = p_now
+            FROM given AS g
+            WHERE j.id BETWEEN g.i AND g.i AND j.token = g.t AND j.lease_until > v_cutoff
+            RETURNING j.id, j.cancel_requested_at
+        )
+        SELECT (SELECT count(*) FROM given), count(*),
+            array_agg(e.id) FILTER (WHERE e.cancel_requested_at IS NOT NULL), array_agg(e.id) FILTER (WHERE v_events AND e.cancel_requested_at IS NULL)
+        INTO v_given, v_settled, v_odd, v_told
+        FROM ended AS e;
         IF v_told IS NOT NULL THEN
             PERFORM tenure.tell('completed', v_told, p_now);
         END IF;
@@ -3978,7 +3962,7 @@ BEGIN
             v_answers := v_answers || tenure.cancelled_instead(v_odd, p_now);
             PERFORM tenure.tell('cancelled', v_odd, p_now);
         END IF;
-        IF v_settled < json_array_length(v_done) THEN
+        IF v_settled < v_given THEN
             v_answers := v_answers || tenure.refused_completions(v_done);
         END IF;
     END IF;

@@ -1,0 +1,172 @@
+"""Many idle workers: they take turns to look, few of them answer a wake-up at once, and no job waits for that."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from tenure.model.ids import WorkerId
+from tenure.model.job import Grant
+from tenure.store.base import Exchange, Exchanged, Request, Store
+from tenure.worker.config import WorkerConfig
+from tenure.worker.fetch import FIRST, LOOKERS, SELDOM, Exchanger
+from tenure.worker.report import Reporter, Silence
+from tenure.worker.settle import Outbox
+from tenure.worker.ticket import Held
+from tests.worker.bed import Bed, until
+
+pytestmark = pytest.mark.anyio
+
+
+class Fleet:
+    """A store without jobs, where so many workers wait."""
+
+    url = "postgresql://nowhere"
+
+    def __init__(self, waiting: int) -> None:
+        self.waiting = waiting
+        self.claims = 0
+
+    async def ado(self, request: Request[Any], *, may_block: bool = False) -> Exchanged:
+        assert isinstance(request, Exchange)
+        assert request.claim is not None
+        self.claims += 1
+        await asyncio.sleep(0)
+        return Exchanged({}, [], waiting=self.waiting)
+
+
+def exchanger(fleet: Fleet, **settings: Any) -> Exchanger:
+    held: Held = {}
+    report = Reporter(WorkerId("w"), Silence())
+
+    def take(grants: list[Grant], sent: float) -> None:
+        raise AssertionError(f"{len(grants)} grants at {sent}")
+
+    config = WorkerConfig(**{"poll_seconds": 3600.0, **settings})
+    made = Exchanger(
+        cast(Store, fleet), WorkerId("w"), config, held, Outbox(held, report, lambda: None), report, take, lambda: None
+    )
+    made.hears = lambda: True
+    return made
+
+
+async def settle_down(fleet: Fleet) -> None:
+    """Until the worker sleeps: nothing in its loop is ready any more."""
+    seen = -1
+    while seen != fleet.claims:
+        seen = fleet.claims
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def chance(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Fix what the dice say."""
+
+    def fix(value: float) -> None:
+        monkeypatch.setattr(random, "random", lambda: value)
+
+    return fix
+
+
+@pytest.mark.parametrize(
+    ("waiting", "times"), [(0, 1.0), (1, 1.0), (LOOKERS, 1.0), (2 * LOOKERS, 2.0), (10_000, SELDOM)]
+)
+async def test_the_more_wait_the_less_often_each_of_them_looks(waiting: int, times: float) -> None:
+    made = exchanger(fleet := Fleet(waiting), poll_seconds=2.0)
+    running = asyncio.ensure_future(made.run())
+    await settle_down(fleet)
+
+    assert made._poll_seconds() == pytest.approx(2.0 * times)
+    made.hears = lambda: False
+    assert made._poll_seconds() == 2.0, "a worker that hears nothing must look for itself"
+    made.finish()
+    await running
+
+
+async def test_of_many_who_are_woken_most_look_later_and_once(chance: Callable[[float], None]) -> None:
+    made = exchanger(fleet := Fleet(200), poll_seconds=0.1)
+    made.hears = lambda: True
+    running = asyncio.ensure_future(made.run())
+    await settle_down(fleet)
+    before = fleet.claims
+
+    chance(FIRST / 200 + 0.001)
+    for _ in range(50):
+        made.wake()
+    await settle_down(fleet)
+    assert fleet.claims == before, "it was not among the first"
+    await until(lambda: fleet.claims > before)
+    await settle_down(fleet)
+    assert fleet.claims == before + 1, "fifty wake-ups share one look"
+
+    chance(FIRST / 200 - 0.001)
+    made.wake()
+    await settle_down(fleet)
+    assert fleet.claims == before + 2, "it is among the first"
+    made.finish()
+    await running
+
+
+async def test_one_of_few_looks_at_once(chance: Callable[[float], None]) -> None:
+    made = exchanger(fleet := Fleet(FIRST))
+    running = asyncio.ensure_future(made.run())
+    await settle_down(fleet)
+    before = fleet.claims
+
+    chance(0.999999)
+    made.wake()
+    await settle_down(fleet)
+
+    assert fleet.claims == before + 1
+    made.finish()
+    await running
+
+
+async def test_who_holds_a_job_listens_at_once_because_it_may_be_a_request_to_stop(
+    chance: Callable[[float], None],
+) -> None:
+    made = exchanger(fleet := Fleet(200))
+    running = asyncio.ensure_future(made.run())
+    await settle_down(fleet)
+    before = fleet.claims
+    made.unfinished = 1
+
+    chance(0.999999)
+    made.wake()
+    await settle_down(fleet)
+
+    assert fleet.claims == before + 1
+    made.unfinished = 0
+    made.finish()
+    await running
+
+
+@pytest.mark.postgres
+async def test_a_fleet_leaves_no_job_behind(bed: Bed) -> None:
+    """Forty idle workers, of which only some answer each wake-up: every single job and every burst is run."""
+    done: set[str] = set()
+
+    async def work(ctx: Any) -> None:
+        done.add(ctx.id)
+
+    kind = bed.handle(work)
+    workers = [bed.worker(poll_seconds=1.0, concurrency=1) for _ in range(40)]
+    running = [asyncio.ensure_future(worker.run()) for worker in workers]
+    await until(lambda: all(worker.ready.is_set() for worker in workers))
+
+    made = 0
+    for size in (1, 1, 1, 30, 1, 100):
+        for _ in range(size):
+            await asyncio.to_thread(bed.enqueue, kind)
+        made += size
+        await until(lambda: len(done) == made)  # noqa: B023 - asked within this turn only
+
+    for worker in workers:
+        worker.stop()
+    await asyncio.gather(*running)
+    assert sum(worker.stats().completed for worker in workers) == 134
