@@ -72,7 +72,7 @@ def test_a_drain_that_loses_a_job_gives_no_figure(tmp_path: Path) -> None:
         "        with sqlite3.connect(sqlite_path(url)) as c:\n"
         "            c.execute('DELETE FROM bare_job WHERE rowid = 7')\n"
         "import benchmarks.peers.drain as drain\n"
-        "drain.STALL_SECONDS = 1.0\n"
+        "drain.STALL_SECONDS = 5.0\n"
         "if sys.argv[1:]:\n"
         "    sys.argv.pop(1)\n"
         "main(Thief())\n",

@@ -61,7 +61,9 @@ def test_it_measures_everything_and_leaves_nothing_behind(cli: Cli, rows: Rows) 
     assert found.code == 0, found.err
     assert list(mismatches(found.json, Benched, "bench")) == []
     assert [one["name"] for one in found.json["figures"]] == list(STEPS)
-    assert all(one["median"] > 0 and len(one["samples"]) == 2 for one in found.json["figures"])
+    for one in found.json["figures"]:
+        assert one["median"] > 0 or (one["name"].startswith("wake") and one["median"] == 0), one
+        assert len(one["samples"]) == 2
     assert found.json["removed"] >= 2 * (150 + 4)
     assert rows() == before
 
