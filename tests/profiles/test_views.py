@@ -258,6 +258,8 @@ def test_on_postgresql_health_counts_no_history(full_database: psycopg.Connectio
     assert "Seq Scan on job" not in plan
     assert found is not None
     assert int(found[1]) < 900, plan
+    for line in re.findall(r"Scan using job_(?:ended|emptied)_idx .*\n\s+(Index Cond: .*)", plan):
+        assert "state" in line, plan  # without it, the index would be read to its end
     told = full_database.execute("SELECT jobs_succeeded, jobs_cleaned, jobs_queued FROM substrate.v_queue_health")
     counted = full_database.execute(
         "SELECT count(*) FILTER (WHERE state = 'succeeded'), count(*) FILTER (WHERE state = 'cleaned'), "

@@ -283,7 +283,7 @@ CROSS JOIN (
         UNION ALL
         SELECT 'cleaned', count(*)
         FROM tenure.job AS e
-        WHERE e.cleaned_at IS NOT NULL AND e.profile = 'substrate'
+        WHERE e.cleaned_at IS NOT NULL AND e.state IN ('succeeded', 'failed', 'dead', 'cancelled') AND e.profile = 'substrate'
             AND e.finished_at > (SELECT m.counted_until FROM tenure.tally_mark AS m)
     ) AS c
 ) AS j
