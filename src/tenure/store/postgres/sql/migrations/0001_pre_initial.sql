@@ -1698,14 +1698,15 @@ AS $$
 DECLARE
     v_now timestamptz := tenure.now();
     v_claim json := p_request -> 'claim';
+    v_outcomes json := p_request -> 'outcomes';
     v_settled json;
     v_granted json;
     v_detail text;
 BEGIN
-    IF p_request -> 'outcomes' IS NULL THEN
+    IF v_outcomes IS NULL THEN
         RETURN json_build_object('granted', coalesce(tenure.grant_few(v_claim, v_now), tenure.grant_jobs(v_claim, v_now)));
     END IF;
-    v_settled := tenure.settle_outcomes(p_request -> 'outcomes', v_now);
+    v_settled := tenure.settle_outcomes(v_outcomes, v_now);
     IF v_claim IS NULL THEN
         RETURN json_build_object('settled', v_settled);
     END IF;
@@ -1990,7 +1991,8 @@ $$;
 
 -- grant_few: grant_jobs for the common claim of an idle or little loaded worker: fewer than 50 jobs, one open queue without limits of its
 -- own, no lease run out, no job come due. Then nothing is to be done but to grant, and it is done in few words: what such a claim costs is
--- getting ready, statement by statement and expression by expression. Answers as grant_jobs does; null asks for grant_jobs itself.
+-- getting ready, statement by statement and expression by expression. Answers as grant_jobs does; null asks for grant_jobs itself, which
+-- also takes the claims that change whom to wake: that has to be written before the look.
 -- Where a mark says that everything before it was looked at, the look begins a millisecond earlier: a double is not exact, and need not be.
 CREATE OR REPLACE FUNCTION tenure.grant_few(p_claim json, p_now timestamptz) RETURNS json
 LANGUAGE plpgsql
@@ -1998,22 +2000,30 @@ AS $$
 DECLARE
     v_queue text;
     v_worker text;
-    v_limit integer;
     v_until timestamptz;
     v_started boolean;
-    v_wake boolean;
     v_at tid[];
     v_grants json;
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
     -- As to_us would have it until the year 2255, and far cheaper.
     v_now_us bigint := date_part('epoch', p_now) * 1000000;
 BEGIN
-    SELECT q.name, c.worker, c."limit", p_now + coalesce(c.lease, q.lease_seconds) * interval '1 second', q.start_on_claim, c.wake
-    INTO v_queue, v_worker, v_limit, v_until, v_started, v_wake
+    SELECT q.name, c.worker, p_now + coalesce(c.lease, q.lease_seconds) * interval '1 second', q.start_on_claim, (
+        SELECT array_agg(p.at)
+        FROM (
+            SELECT j.ctid AS at
+            FROM tenure.job AS j
+            WHERE j.queue = q.name AND j.state = 'queued' AND j.is_due
+            ORDER BY j.rank, j.run_at, j.id
+            LIMIT c."limit"
+            FOR UPDATE SKIP LOCKED
+        ) AS p
+    )
+    INTO v_queue, v_worker, v_until, v_started, v_at
     FROM json_to_record(p_claim) AS c(
         worker text, queues json, "limit" integer, kinds json, affinity json, lease double precision, held json, wake boolean, marks json)
     JOIN tenure.queue AS q ON q.name = c.queues ->> 0
-    WHERE c."limit" < 50 AND c.kinds IS NULL AND c.affinity IS NULL AND c.held IS NULL
+    WHERE c."limit" < 50 AND c.kinds IS NULL AND c.affinity IS NULL AND c.held IS NULL AND c.wake IS NULL
         AND c.queues ->> 1 IS NULL AND c.marks -> 'queues' ->> q.name IS NULL
         AND q.paused_at IS NULL AND q.concurrency IS NULL AND q.concurrency_per_key IS NULL AND NOT q.events
         AND (c.lease IS NULL OR c.lease > 0 AND c.lease <= q.lease_max_seconds)
@@ -2035,22 +2045,12 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    IF v_wake IS NOT NULL THEN
-        PERFORM tenure.set_waiter(v_worker, p_claim -> 'queues', v_wake);
-    END IF;
-    SELECT array_agg(p.at) INTO v_at FROM (
-        SELECT j.ctid AS at
-        FROM tenure.job AS j
-        WHERE j.queue = v_queue AND j.state = 'queued' AND j.is_due
-        ORDER BY j.rank, j.run_at, j.id
-        LIMIT v_limit
-        FOR UPDATE SKIP LOCKED
-    ) AS p;
     IF v_at IS NULL THEN
         RETURN json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us,
             'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = v_queue));
     END IF;
-    WITH taken AS MATERIALIZED (
+    -- The same UPDATE twice: a single job, the common case here, is not gathered and sorted, which takes 40 to 70 of some 300 microseconds.
+    IF cardinality(v_at) = 1 THEN
         UPDATE tenure.job AS j
         SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
             token = j.token + 1,
@@ -2060,20 +2060,43 @@ BEGIN
             claimed_at = p_now,
             started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
             updated_at = p_now
-        WHERE j.ctid = ANY (v_at)
-        RETURNING
-            j.rank, j.run_at, j.id,
-            json_build_array(
-                j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
-                (date_part('epoch', j.run_at) * 1000000)::bigint,  -- only for order, as in claim_queue
-                CASE WHEN num_nonnulls(
-                    j.idempotency_key, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor,
-                    j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
-                    j.artifacts_path, j.progress) > 0
-                THEN tenure.grant_extras(j) END
-            ) AS line
-    )
-    SELECT json_agg(t.line ORDER BY t.rank, t.run_at, t.id) INTO v_grants FROM taken AS t;
+        WHERE j.ctid = v_at[1]
+        RETURNING json_build_array(
+            j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
+            (date_part('epoch', j.run_at) * 1000000)::bigint,  -- only for order, as in claim_queue
+            CASE WHEN num_nonnulls(
+                j.idempotency_key, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor,
+                j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
+                j.artifacts_path, j.progress) > 0
+            THEN tenure.grant_extras(j) END
+        ) INTO v_grants;
+        v_grants := json_build_array(v_grants);
+    ELSE
+        WITH taken AS MATERIALIZED (
+            UPDATE tenure.job AS j
+            SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
+                token = j.token + 1,
+                attempt = j.attempt + 1,
+                lease_owner = v_worker,
+                lease_until = v_until,
+                claimed_at = p_now,
+                started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
+                updated_at = p_now
+            WHERE j.ctid = ANY (v_at)
+            RETURNING
+                j.rank, j.run_at, j.id,
+                json_build_array(
+                    j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
+                    (date_part('epoch', j.run_at) * 1000000)::bigint,  -- only for order, as in claim_queue
+                    CASE WHEN num_nonnulls(
+                        j.idempotency_key, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor,
+                        j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
+                        j.artifacts_path, j.progress) > 0
+                    THEN tenure.grant_extras(j) END
+                ) AS line
+        )
+        SELECT json_agg(t.line ORDER BY t.rank, t.run_at, t.id) INTO v_grants FROM taken AS t;
+    END IF;
     RETURN json_build_object(
         'lines', json_build_array(json_build_array(v_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)),
         'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us);
@@ -3902,8 +3925,9 @@ $$;
 -- settle_outcomes: the settling half of an exchange. Answers [[id, state, run_at_us], …] for whatever did not end as a plain success;
 -- state null says that the lease was lost and nothing was changed. Null: everything was a plain success.
 --
--- Takes {"done": [{"i": id, "t": token, "r": result, "s": summary, "a": artifacts}], "rest": [{"i", "t", "o": move, …}]}: plain
--- completions, which go in one statement, and everything else, one by one.
+-- Takes {"ids": "{id,…}", "tokens": "{token,…}", "done": [{"i": id, "t": token, "r": result, "s": summary, "a": artifacts}],
+-- "rest": [{"i", "t", "o": move, …}]}: plain completions, which go in one statement, and everything else, one by one. Completions that
+-- leave nothing behind may come as two SQL arrays in text, which are far quicker to read than so many objects.
 -- Invariant: only the grant that holds the lease may write. `token` rises in claim and nowhere else, and a lease that ran out counts
 -- no more, so a late worker matches no row.
 -- Rows are found and locked one by one, in order of id. `BETWEEN g.i AND g.i` says «equal» in words that only a lookup by key can serve:
@@ -3913,6 +3937,8 @@ CREATE OR REPLACE FUNCTION tenure.settle_outcomes(p_outcomes json, p_now timesta
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    v_ids uuid[];
+    v_tokens bigint[];
     v_done json;
     v_rest json;
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
@@ -3923,18 +3949,23 @@ DECLARE
     v_told uuid[];
     v_events boolean := EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events);
 BEGIN
-    SELECT o.done, o.rest INTO v_done, v_rest FROM json_to_record(p_outcomes) AS o(done json, rest json);
+    SELECT o.ids, o.tokens, o.done, o.rest INTO v_ids, v_tokens, v_done, v_rest
+    FROM json_to_record(p_outcomes) AS o(ids uuid[], tokens bigint[], done json, rest json);
     IF v_rest IS NOT NULL THEN
         PERFORM 1 FROM tenure.job AS j
         WHERE j.id IN (
-            SELECT g.i FROM json_to_recordset(coalesce(v_done, '[]')) AS g(i uuid)
+            SELECT unnest(v_ids)
+            UNION ALL SELECT g.i FROM json_to_recordset(coalesce(v_done, '[]')) AS g(i uuid)
             UNION ALL SELECT g.i FROM json_to_recordset(v_rest) AS g(i uuid)
         )
         ORDER BY j.id FOR UPDATE;
     END IF;
-    IF v_done IS NOT NULL THEN
+    IF v_done IS NOT NULL OR v_ids IS NOT NULL THEN
         WITH given AS MATERIALIZED (
-            SELECT g.i, g.t, g.r, g.s, g.a FROM json_to_recordset(v_done) AS g(i uuid, t bigint, r json, s text, a text) ORDER BY g.i
+            SELECT unnest(v_ids) AS i, unnest(v_tokens) AS t, NULL::json AS r, NULL AS s, NULL AS a
+            UNION ALL
+            SELECT g.i, g.t, g.r, g.s, g.a FROM json_to_recordset(coalesce(v_done, '[]')) AS g(i uuid, t bigint, r json, s text, a text)
+            ORDER BY 1
         ), ended AS (
             UPDATE tenure.job AS j
             SET state = CASE WHEN j.cancel_requested_at IS NULL THEN 'succeeded' ELSE 'cancelled' END,
@@ -3963,7 +3994,7 @@ BEGIN
             PERFORM tenure.tell('cancelled', v_odd, p_now);
         END IF;
         IF v_settled < v_given THEN
-            v_answers := v_answers || tenure.refused_completions(v_done);
+            v_answers := v_answers || tenure.refused_completions(v_ids, v_tokens, v_done);
         END IF;
     END IF;
     IF v_rest IS NOT NULL THEN
@@ -3992,11 +4023,14 @@ $$;
 
 -- refused_completions: of these completions, those that did not count: lost. One that was taken in by an earlier try of the same
 -- request (succeeded under that very token) is no refusal.
-CREATE OR REPLACE FUNCTION tenure.refused_completions(p_done json) RETURNS json[]
+CREATE OR REPLACE FUNCTION tenure.refused_completions(p_ids uuid[], p_tokens bigint[], p_done json) RETURNS json[]
 LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(array_agg(json_build_array(g.i, CASE WHEN j.state = 'cancelled' AND a.outcome = 'cancelled' THEN 'cancelled' END, NULL)), '{}')
-    FROM json_to_recordset(p_done) AS g(i uuid, t bigint)
+    FROM (
+        SELECT unnest(p_ids) AS i, unnest(p_tokens) AS t
+        UNION ALL SELECT d.i, d.t FROM json_to_recordset(coalesce(p_done, '[]')) AS d(i uuid, t bigint)
+    ) AS g
     LEFT JOIN tenure.job AS j ON j.id = g.i AND j.token = g.t
     LEFT JOIN tenure.attempt AS a ON a.job_id = g.i AND a.token = g.t
     WHERE j.state IS DISTINCT FROM 'succeeded'
