@@ -157,6 +157,10 @@ class Exchanger:
         self._gave_up = True
         self._news.set()
 
+    def turns(self) -> float:
+        """How many times less often each of those who wait may do what one of them has to do."""
+        return max(1.0, self._waiting / LOOKERS)
+
     @property
     def is_away(self) -> bool:
         """Whether the database was not to be reached at the last try."""
@@ -238,8 +242,7 @@ class Exchanger:
 
     def _poll_seconds(self) -> float:
         """How long to sleep without a wake-up: longer where many take turns, unless wake-ups may not arrive."""
-        turns = self._waiting / LOOKERS if self.hears() else 1.0
-        return self._config.poll_seconds * min(SELDOM, max(1.0, turns))
+        return self._config.poll_seconds * min(SELDOM, self.turns() if self.hears() else 1.0)
 
     def _look(self) -> None:
         """Look whether there are jobs, whoever says so or not."""

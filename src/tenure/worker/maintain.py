@@ -34,7 +34,10 @@ from tenure.worker.ticket import steady_now
 LEADER = "leader"
 LEADER_SECONDS = 30.0
 ELECTION_SECONDS = 10.0
+ELECTION_TURNS = 3.0
+"""Where many stand, each does so about once in a term."""
 REAP_SECONDS = 30.0
+REAP_TURNS = 10.0
 REAP_LIMIT = 500
 SWEEP_SECONDS = 60.0
 SWEEP_LIMIT = 1000
@@ -67,6 +70,7 @@ class Maintainer:
         schedules: Sequence[Schedule],
         report: Reporter,
         refresh: Callable[[], Awaitable[None]],
+        turns: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -74,6 +78,7 @@ class Maintainer:
         self._schedules = schedules
         self._report = report
         self._refresh = refresh
+        self._turns = turns
         self._term: int | None = None
         self._leads_until = 0.0
         self._leading = asyncio.Event()
@@ -94,9 +99,11 @@ class Maintainer:
         """Do the upkeep until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self._refresh, 60.0))
-            group.create_task(self._repeat(self.reap, REAP_SECONDS))
+            group.create_task(self._repeat(self.reap, REAP_SECONDS, in_turns=REAP_TURNS))
             if self._config.maintain:
-                group.create_task(self._repeat(self.stand_for_election, ELECTION_SECONDS, at_once=True))
+                group.create_task(
+                    self._repeat(self.stand_for_election, ELECTION_SECONDS, at_once=True, in_turns=ELECTION_TURNS)
+                )
                 group.create_task(self._repeat(self._sweep_if_leader, SWEEP_SECONDS))
                 group.create_task(self._repeat(self._roll_up_if_leader, ROLL_UP_SECONDS))
                 group.create_task(self._keep_schedules())
@@ -172,8 +179,11 @@ class Maintainer:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _repeat(self, act: Callable[[], Awaitable[None]], seconds: float, *, at_once: bool = False) -> None:
-        """Do something again and again, with jitter, so that a fleet that started together does not act together."""
+    async def _repeat(
+        self, act: Callable[[], Awaitable[None]], seconds: float, *, at_once: bool = False, in_turns: float = 1.0
+    ) -> None:
+        """Do something again and again, with jitter, so that a fleet that started together does not act together.
+        A fleet may do it in turns, each worker up to `in_turns` times less often; a leader has none to share with."""
         if not at_once:
             await asyncio.sleep(seconds * random.uniform(0.3, 1.0))
         while True:
@@ -183,7 +193,8 @@ class Maintainer:
                 pass  # the exchange says so already, and the next round comes
             except TenureError as exc:
                 self._report.say("upkeep_failed", ERROR, str(exc), code=exc.code)
-            await asyncio.sleep(seconds * random.uniform(0.7, 1.0))
+            stretch = 1.0 if self.is_leader else min(in_turns, self._turns())
+            await asyncio.sleep(seconds * stretch * random.uniform(0.7, 1.0))
 
     async def _sweep_if_leader(self) -> None:
         if self.is_leader:

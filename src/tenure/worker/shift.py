@@ -72,7 +72,7 @@ class Shift:
         self.runners = Runners(
             config.concurrency, self._bench(), self._ended, self._say, policies.no_handler, self.isolate, report
         )
-        self.maintainer = Maintainer(store, worker, config, schedules, report, policies.refresh)
+        self.maintainer = Maintainer(store, worker, config, schedules, report, policies.refresh, self.exchanger.turns)
         steps = Steps(self._ask, self._force, self._abandon, self.exchanger.give_up)
         self.stopper = Stopper(steps, config.grace_seconds)
 

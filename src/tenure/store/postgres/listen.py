@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg.pq.abc import PGconn
 
-PING_SECONDS: Final = 5.0
-"""A silent connection is asked this often, and an answer is waited for as long: deafness is noticed within 10 s."""
+PING_SECONDS: Final = 7.0
+"""A silent connection is asked this often, and an answer is waited for as long: deafness is noticed within 14 s."""
 BACKOFF_SECONDS: Final = (0.1, 15.0)
 
 _SETTINGS: Final[dict[str, Any]] = {
@@ -165,7 +165,7 @@ class Ear:
 
     def is_alive(self) -> bool:
         """Whether the server answered within the last seconds."""
-        return not self.is_closed and time.monotonic() - self._heard_at < 2.5 * self._ping_seconds
+        return not self.is_closed and time.monotonic() - self._heard_at < 2.1 * self._ping_seconds
 
     def close(self) -> None:
         """End the connection. From any thread."""
@@ -227,8 +227,10 @@ class Ear:
             for subscription in self.subscriptions:
                 subscription.wake()
             while True:
-                await self._wait(self._broken, self._ping_seconds)
-                if time.monotonic() - self._heard_at > self._ping_seconds * 0.9:
+                silent = time.monotonic() - self._heard_at
+                if silent < self._ping_seconds:
+                    await self._wait(self._broken, self._ping_seconds - silent)
+                else:
                     await self._ask(pgconn, b"SELECT 1")
         finally:
             self.loop.remove_reader(descriptor)
