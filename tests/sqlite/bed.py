@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import subprocess
@@ -38,6 +39,14 @@ def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.002)
+
+
+async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    """The same on an event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.001)
 
 
 def start_child(name: str, *arguments: str, **settings: object) -> subprocess.Popen[str]:

@@ -13,7 +13,7 @@ from tenure.errors import InternalError, StoreClosed
 from tenure.model import fault
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
-from tenure.store.base import Enqueue, Request, StoreStats, Subscription, on_loop
+from tenure.store.base import Enqueue, Request, StoreStats, Subscription
 from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.sqlite import database, joined, migrate, place, profiles
 from tenure.store.sqlite.acts import LATE, PREPARES, READS, WRITES
@@ -57,14 +57,15 @@ class SqliteStore:
             return cast(T, self._measuring(shared, request))
         return cast(T, shared.readers.call(act, request, self._clock))
 
-    async def ado(self, request: Request[T], *, may_block: bool = False) -> T:  # noqa: ARG002 - not yet
+    async def ado(self, request: Request[T], *, may_block: bool = False) -> T:
         """See store.base.Store."""
         shared = self._shared()
         kind = type(request)
         act = WRITES.get(kind)
         if act is not None:
             prepare = PREPARES.get(kind)
-            answer = await shared.writer.acall(act, request if prepare is None else prepare(request), self._clock)
+            ready = request if prepare is None else prepare(request)
+            answer = await shared.writer.acall(act, ready, self._clock, may_block=may_block)
             fault.point("after_commit_before_reply")
             return cast(T, answer.finish() if isinstance(answer, LATE) else answer)
         act = READS.get(kind)
@@ -116,7 +117,7 @@ class SqliteStore:
         self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
     ) -> Subscription:
         """See store.base.Store."""
-        return self._shared().hub.subscribe(queues, wake if loop is None else on_loop(loop, wake))
+        return self._shared().hub.subscribe(queues, wake, loop)
 
     def migrate(self) -> list[str]:
         """See store.base.Store."""

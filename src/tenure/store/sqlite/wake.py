@@ -3,7 +3,8 @@
 Three ways, each behind the other:
 
 1. *The same process*: after its commit the writer calls the subscribers itself.
-2. *Other processes*: one datagram to each that listens (see `sockets`), some 0.2 ms. The message names the queues.
+2. *Other processes*: one datagram to each that listens (see `sockets`). The message names the queues. The event
+   loop that waits reads it itself if it can (see `looped`), the listener thread otherwise.
 3. *Anybody else* (a job enqueued in a caller's own transaction, another program, a lost datagram): the listener polls
    `PRAGMA data_version`, which tells of other connections' commits for the price of a look at shared memory, and asks
    whether there is something to claim only if it has changed. Every 50 ms; but an enqueue in a caller's transaction
@@ -23,20 +24,26 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tenure.errors import StoreUnavailable
+from tenure.store.base import on_loop
 from tenure.store.sqlite import place
 from tenure.store.sqlite.connect import open_reader
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.sockets import Mailbox, Postman
 from tenure.store.sqlite.transaction import Transaction
 
+if TYPE_CHECKING:
+    import asyncio
+
+    from tenure.store.sqlite.looped import LoopReader
+
 POLL_SECONDS: Final = 0.05
-SOON_SECONDS: Final = ((0.2, 0.001), (2.0, 0.005))
-"""After an announcement: for so long, poll so often."""
 LEAST_SECONDS: Final = 0.001
 """Datagrams closer together than this share one wake-up."""
+SOON_SECONDS: Final = ((0.2, 0.001), (2.0, 0.005))
+"""After an announcement: for so long, poll so often."""
 DEAF_SECONDS: Final = 10.0
 
 _SOON: Final = b"s"
@@ -50,9 +57,14 @@ _log = logging.getLogger(__name__)
 class Listening:
     """A live wake-up."""
 
-    def __init__(self, hub: Hub, queues: Iterable[str], wake: Callable[[], None]) -> None:
+    def __init__(
+        self, hub: Hub, queues: Iterable[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None
+    ) -> None:
         self.queues = frozenset(queues)
-        self.wake = wake
+        self.loop = loop
+        self.wake_here = wake
+        """On the thread of its loop, if it has one."""
+        self.wake = wake if loop is None else on_loop(loop, wake)
         self._hub = hub
 
     def close(self) -> None:
@@ -74,13 +86,16 @@ class Hub:
         self._postman = Postman(watched.path)
         self._listener: _Listener | None = None
 
-    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Listening:
-        """Call `wake` when jobs may have arrived in these queues."""
-        listening = Listening(self, queues, wake)
+    def subscribe(
+        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
+    ) -> Listening:
+        """Call `wake` when jobs may have arrived in these queues; on the thread of `loop`, if there is one."""
+        listening = Listening(self, queues, wake, loop)
         with self._lock:
             self._subscribers = (*self._subscribers, listening)
             if self._listener is None:
                 self._listener = _Listener(self._watched, self)
+            self._listener.let_read(self._only_loop())
         return listening
 
     def drop(self, listening: Listening) -> None:
@@ -90,6 +105,8 @@ class Hub:
             stopped = self._listener if not self._subscribers else None
             if stopped is not None:
                 self._listener = None
+            elif self._listener is not None:
+                self._listener.let_read(self._only_loop())
         if stopped is not None:
             stopped.stop()
 
@@ -113,12 +130,21 @@ class Hub:
             listener.expect_soon()
         self._send(_SOON)
 
-    def wake(self, queues: Iterable[str] | None) -> None:
-        """Wake the subscribers of these queues in this process; all of them for None."""
+    def _only_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that all subscribers are on; None if there is no such. On a closed loop nobody listens any more."""
+        loops = {each.loop for each in self._subscribers if each.loop is None or not each.loop.is_closed()}
+        return loops.pop() if len(loops) == 1 else None
+
+    def wake(self, queues: Iterable[str] | None, here: asyncio.AbstractEventLoop | None = None) -> None:
+        """Wake the subscribers of these queues in this process; all of them for None. `here`: the loop whose thread
+        this is."""
         for each in self._subscribers:
             if queues is None or not each.queues.isdisjoint(queues):
                 try:
-                    each.wake()
+                    if here is not None and each.loop is here:
+                        each.wake_here()
+                    else:
+                        each.wake()
                 except Exception:  # noqa: BLE001 - somebody else's callback must not cost the writer its commit
                     _log.exception("A wake-up callback failed")
 
@@ -162,8 +188,11 @@ class _Listener:
         """Held while the connection is in use."""
         self._watched = watched
         self._hub = hub
+        self._reader: LoopReader | None = None
         self._control_out, self._control_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._control_lock = threading.Lock()
         self._is_stopping = False
+        self._is_over = False
         self._soon_at = -1e9
         self._looked_at = time.monotonic()
         self._woke_at = 0.0
@@ -177,52 +206,84 @@ class _Listener:
         """Whether it has looked lately."""
         return self._thread.is_alive() and time.monotonic() - self._looked_at < DEAF_SECONDS
 
+    def let_read(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Let this loop read the socket; None: the thread. Under the hub's lock."""
+        before = self._reader
+        if before is not None and before.loop is loop:
+            return
+        self._reader = None
+        if before is not None:
+            before.stop()
+            self._nudge()  # the thread reads again
+        if loop is not None and self.mailbox.socket is not None:
+            from tenure.store.sqlite.looped import LoopReader  # whoever is on a loop has loaded asyncio
+
+            reader = LoopReader(loop, self.mailbox.socket, lambda messages: self._take(messages, loop), LEAST_SECONDS)
+            try:
+                loop.call_soon_threadsafe(self._hand_to, reader)
+            except RuntimeError:  # closed meanwhile
+                reader.stop()
+                return
+            self._reader = reader
+
+    def _hand_to(self, reader: LoopReader) -> None:
+        """On the loop's thread: from now on it reads, and the thread only polls."""
+        reader.start()
+        self._nudge()
+
     def expect_soon(self) -> None:
         """Poll more often for a while."""
         self._soon_at = time.monotonic()
-        with contextlib.suppress(OSError):
-            os.write(self._control_in, b"s")
+        self._nudge()
 
     def stop(self) -> None:
         """End the thread."""
+        self.let_read(None)
         self._is_stopping = True
-        with contextlib.suppress(OSError):
-            os.write(self._control_in, b"x")
+        self._nudge()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def abandon(self) -> list[sqlite3.Connection]:
         """In a forked child."""
+        if self._reader is not None:
+            self._reader.forget()
         self.mailbox.forget()
         os.close(self._control_in)
         os.close(self._control_out)
         return [] if self._connection is None else [self._connection]
 
+    def _nudge(self) -> None:
+        with self._control_lock, contextlib.suppress(BlockingIOError):
+            if not self._is_over:
+                os.write(self._control_in, b"n")
+
     def _run(self) -> None:
-        waiting = select.poll()
-        waiting.register(self._control_out, select.POLLIN)
-        if self.mailbox.socket is not None:
-            waiting.register(self.mailbox.socket, select.POLLIN)
         try:
             while not self._is_stopping:
-                self._turn(waiting)
+                self._turn()
         finally:
             self.mailbox.close()
             self._close_connection()
-            os.close(self._control_in)
-            os.close(self._control_out)
+            with self._control_lock:
+                self._is_over = True
+                os.close(self._control_in)
+                os.close(self._control_out)
 
-    def _turn(self, waiting: select.poll) -> None:
+    def _turn(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._control_out, select.POLLIN)
+        reader = self._reader
+        is_ours = reader is None or not reader.is_reading
+        if is_ours and self.mailbox.socket is not None:
+            waiting.register(self.mailbox.socket, select.POLLIN)
         ready = waiting.poll(self._pause() * 1000)
         self._looked_at = time.monotonic()
         if any(handle == self._control_out for handle, _ in ready):
             with contextlib.suppress(BlockingIOError):
                 os.read(self._control_out, 4096)
-        messages = self.mailbox.receive() if ready else []
-        if any(message != _SOON for message in messages):
-            self._deliver(messages)
-        if any(message == _SOON for message in messages):
-            self._soon_at = self._looked_at
+        if ready and is_ours and (messages := self.mailbox.receive()):
+            self._take(messages)
         if not ready or self._looked_at - self._soon_at < SOON_SECONDS[-1][0]:
             with self.looking:
                 self._look()
@@ -231,18 +292,32 @@ class _Listener:
         since = time.monotonic() - self._soon_at
         return next((pause for until, pause in SOON_SECONDS if since < until), POLL_SECONDS)
 
-    def _deliver(self, messages: list[bytes]) -> None:
+    def _take(self, messages: list[bytes], here: asyncio.AbstractEventLoop | None = None) -> None:
+        """What datagrams say, on the thread or on that loop's."""
+        if here is not None and len(messages) == 1 and messages[0].startswith(_QUEUES):  # as it mostly is, in a hurry
+            self._hub.wake(messages[0][1:].decode("utf-8", "surrogatepass").split("\n"), here)
+            return
+        if any(message == _SOON for message in messages):
+            if here is None:
+                self._soon_at = self._looked_at
+            else:
+                self.expect_soon()
+        if any(message != _SOON for message in messages):
+            self._deliver(messages, here)
+
+    def _deliver(self, messages: list[bytes], here: asyncio.AbstractEventLoop | None) -> None:
         """Wake for what the datagrams name. In a flood, what came meanwhile shares one wake-up."""
-        early = LEAST_SECONDS - (time.monotonic() - self._woke_at)
-        if early > 0:
-            time.sleep(early)
-            messages += self.mailbox.receive()
-        self._woke_at = time.monotonic()
+        if here is None:
+            early = LEAST_SECONDS - (time.monotonic() - self._woke_at)
+            if early > 0:
+                time.sleep(early)
+                messages += self.mailbox.receive()
+            self._woke_at = time.monotonic()
         if any(message.startswith(_ALL) for message in messages):
-            self._hub.wake(None)
+            self._hub.wake(None, here)
             return
         names = {name for message in messages if message.startswith(_QUEUES) for name in message[1:].split(b"\n")}
-        self._hub.wake({name.decode("utf-8", "surrogatepass") for name in names})
+        self._hub.wake({name.decode("utf-8", "surrogatepass") for name in names}, here)
 
     def _look(self) -> None:
         """Has somebody else committed, and is there something to claim?"""

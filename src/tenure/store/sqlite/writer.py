@@ -8,7 +8,9 @@ statements in it. So requests share commits. There is no timer and no fixed thre
 - Who comes while somebody leads is pending. When the leader is done, the first pending caller leads next, and takes
   everything along that has gathered meanwhile. Batches grow by themselves as the load does.
 - Callers on an event loop must not block it. A thread, started when first needed, leads in their place; each loop is
-  told of all its answers at once.
+  told of all its answers at once. A loop that has nothing else to do leads itself, which saves two changes of threads:
+  only if nobody else leads, the file is not locked, and the last transaction for a loop was over in a moment. If it
+  finds the file locked, its request goes to the thread, ahead of whatever came since.
 
 What holds:
 
@@ -32,7 +34,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NoReturn
 
 from tenure.errors import Corrupt, StoreBusy, StoreUnavailable
 from tenure.model.clock import Clock
@@ -43,39 +45,20 @@ from tenure.store.sqlite.errors import busy, is_broken, is_busy, translate
 from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction
-
-if TYPE_CHECKING:
-    import asyncio
-
-Act = Callable[[Transaction, Any], Any]
+from tenure.store.sqlite.waiting import Act, Waiting, release
 
 MAX_BATCH: Final = 512
 """Requests in one commit."""
 PAUSE_SECONDS: Final = (0.0002, 0.005)
 """First and longest wait for another process's lock, before jitter."""
+MOMENT_SECONDS: Final = 0.004
+"""A loop leads itself only while transactions take less than this."""
 
 _BEGIN: Final = load("begin")
 _COMMIT: Final = load("commit")
 _ROLLBACK: Final = load("rollback")
-
-
-class _Request:
-    """Somebody's request on its way. `gate` is a lock that its caller waits on; `future` stands in for it on an
-    event loop."""
-
-    __slots__ = ("act", "answer", "clock", "error", "future", "gate", "is_done", "leads", "loop", "request")
-
-    def __init__(self, act: Act, request: Any, clock: Clock) -> None:
-        self.act = act
-        self.request = request
-        self.clock = clock
-        self.gate: Any = None
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.future: asyncio.Future[Any] | None = None
-        self.answer: Any = None
-        self.error: BaseException | None = None
-        self.is_done = False
-        self.leads = False
+_LOCKED: Final = object()
+"""Instead of an answer: another process has the file's lock, and nothing was done."""
 
 
 class Writer:
@@ -93,8 +76,10 @@ class Writer:
         self._busy_seconds = busy_seconds
         self._after_commit = after_commit
         self._mutex = threading.Lock()
-        self._pending: deque[_Request] = deque()
+        self._pending: deque[Waiting] = deque()
         self._is_led = False
+        self._took = 0.0
+        """Seconds that the last transaction for an event loop took."""
         self._thread: threading.Thread | None = None
         self._thread_gate = threading.Semaphore(0)
         self._is_closing = False
@@ -108,7 +93,7 @@ class Writer:
         """Carry out an act and wait until it is committed."""
         with self._mutex:
             if self._is_led:
-                item = _Request(act, request, clock)
+                item = Waiting(act, request, clock)
                 item.gate = gate = threading.Lock()
                 gate.acquire()
                 self._pending.append(item)
@@ -128,17 +113,26 @@ class Writer:
             raise item.error
         return item.answer
 
-    async def acall(self, act: Act, request: Any, clock: Clock) -> Any:
-        """The same for a caller on an event loop, which goes on meanwhile."""
+    async def acall(self, act: Act, request: Any, clock: Clock, *, may_block: bool = False) -> Any:
+        """The same for a caller on an event loop, which goes on meanwhile. `may_block`: it has nothing else to do."""
         import asyncio  # late: whoever is on a loop has it, and a command that is over in a moment never needs it
 
-        item = _Request(act, request, clock)
+        leads = may_block and self._takes_the_lead()
+        if leads:
+            answer = self._lead_for_a_moment(act, request, clock)
+            if answer is not _LOCKED:
+                return answer
+        item = Waiting(act, request, clock)
         item.loop = asyncio.get_running_loop()
         item.future = item.loop.create_future()
         with self._mutex:
-            self._pending.append(item)
-            starts = not self._is_led
-            self._is_led = True
+            if leads:
+                self._pending.appendleft(item)
+                starts = True
+            else:
+                self._pending.append(item)
+                starts = not self._is_led
+                self._is_led = True
         if starts:
             self._let_the_thread_lead()
         return await item.future
@@ -197,14 +191,19 @@ class Writer:
         answer."""
         with self._mutex:
             batch = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_BATCH))]
+        begun = time.monotonic()
         try:
-            self._carry_out(batch)
+            if batch:
+                self._carry_out(batch)
+            else:  # a loop has led, and left the checkpoint
+                self._checkpointer.run(self._ready())
         except BaseException as exc:
             self._give_up(batch, exc)
             if not isinstance(exc, Exception):
                 raise
         finally:
-            self._release(batch)
+            self._took = time.monotonic() - begun
+            release(batch)
             self._pass_on()
 
     def _lead_alone(self, act: Act, request: Any, clock: Clock) -> Any:
@@ -212,28 +211,70 @@ class Writer:
         try:
             connection = self._ready()
             self._begin(connection)
-            transaction = Transaction(connection, clock.now_us(), self._known)
-            answer = act(transaction, request)
-            if transaction.woken:
-                transaction.quieten()
-            connection.execute(_COMMIT)
-            self._committed(transaction)
+            answer = self._carry_out_alone(connection, act, request, clock)
             if self._checkpointer.is_time(connection):
                 self._checkpointer.run(connection)
             return answer
-        except Exception as exc:
-            self._undo(exc)
-            made = translate(exc, self._path)
-            if made is exc:
-                raise
-            raise made from exc
-        except BaseException as exc:
-            self._undo(exc)
-            raise
+        except BaseException as exc:  # noqa: BLE001 - raised again, as what the caller gets to see
+            self._fail(exc)
         finally:
             self._pass_on()
 
-    def _carry_out(self, batch: Sequence[_Request]) -> None:
+    def _takes_the_lead(self) -> bool:
+        """Whether a loop may lead itself now; if so, it does."""
+        if self._connection is None or self._took > MOMENT_SECONDS:
+            return False
+        with self._mutex:
+            if self._is_led:
+                return False
+            self._is_led = True
+            return True
+
+    def _lead_for_a_moment(self, act: Act, request: Any, clock: Clock) -> Any:
+        """The same on an event loop: waits for no lock, and leaves the checkpoint to the thread. Keeps the lead and
+        answers _LOCKED if another process writes."""
+        begun = time.monotonic()
+        keeps_lead = False
+        try:
+            connection = self._ready()
+            try:
+                connection.execute(_BEGIN)
+            except sqlite3.OperationalError as exc:
+                if not is_busy(exc):
+                    raise
+                keeps_lead = True
+                return _LOCKED
+            answer = self._carry_out_alone(connection, act, request, clock)
+            if self._checkpointer.is_time(connection):
+                self._start_thread()
+                keeps_lead = True
+                self._thread_gate.release()
+            return answer
+        except BaseException as exc:  # noqa: BLE001 - raised again, as what the caller gets to see
+            self._fail(exc)
+        finally:
+            self._took = time.monotonic() - begun
+            if not keeps_lead:
+                self._pass_on()
+
+    def _carry_out_alone(self, connection: sqlite3.Connection, act: Act, request: Any, clock: Clock) -> Any:
+        transaction = Transaction(connection, clock.now_us(), self._known)
+        answer = act(transaction, request)
+        if transaction.woken:
+            transaction.quieten()
+        connection.execute(_COMMIT)
+        self._committed(transaction)
+        return answer
+
+    def _fail(self, exc: BaseException) -> NoReturn:
+        """Undo what is open, and raise what the caller gets to see."""
+        self._undo(exc)
+        made = translate(exc, self._path) if isinstance(exc, Exception) else exc
+        if made is exc:
+            raise exc
+        raise made from exc
+
+    def _carry_out(self, batch: Sequence[Waiting]) -> None:
         connection = self._ready()
         self._begin(connection)
         transaction = Transaction(connection, known=self._known)
@@ -251,7 +292,7 @@ class Writer:
             item.is_done = True
         self._committed(transaction)
         if self._checkpointer.is_time(connection):
-            self._release(batch)
+            release(batch)
             self._checkpointer.run(connection)
 
     def _committed(self, transaction: Transaction) -> None:
@@ -260,7 +301,7 @@ class Writer:
         if transaction.woken or transaction.stops:
             self._after_commit(transaction)
 
-    def _run_plain(self, transaction: Transaction, batch: Sequence[_Request]) -> bool:
+    def _run_plain(self, transaction: Transaction, batch: Sequence[Waiting]) -> bool:
         """Without savepoints. False if a request failed after it had changed something, so that all must be undone."""
         connection = transaction.connection
         for item in batch:
@@ -277,7 +318,7 @@ class Writer:
                     return False
         return True
 
-    def _run_guarded(self, transaction: Transaction, batch: Sequence[_Request]) -> None:
+    def _run_guarded(self, transaction: Transaction, batch: Sequence[Waiting]) -> None:
         connection = transaction.connection
         for item in batch:
             item.answer = item.error = None
@@ -293,7 +334,7 @@ class Writer:
                 transaction.forget()
             connection.execute(load("savepoint_release"))
 
-    def _give_up(self, batch: Sequence[_Request], exc: BaseException) -> None:
+    def _give_up(self, batch: Sequence[Waiting], exc: BaseException) -> None:
         """Nothing of the batch is known to be committed: each gets an error of its own."""
         self._undo(exc)
         for item in batch:
@@ -323,23 +364,6 @@ class Writer:
                 self._must_check = self._must_check or is_broken(exc)
                 self._drop_connection()
 
-    def _release(self, batch: Sequence[_Request]) -> None:
-        """Hand out answers; each event loop is woken once."""
-        loops: dict[asyncio.AbstractEventLoop, list[_Request]] = {}
-        for item in batch:
-            if item.loop is not None:
-                loops.setdefault(item.loop, []).append(item)
-                item.loop = None
-            elif item.gate is not None:
-                gate, item.gate = item.gate, None
-                if not item.leads:
-                    gate.release()
-        for loop, items in loops.items():
-            try:
-                loop.call_soon_threadsafe(_resolve, items)
-            except RuntimeError:  # the loop was closed meanwhile; nobody waits there any more
-                continue
-
     def _pass_on(self) -> None:
         with self._mutex:
             if not self._pending:
@@ -352,7 +376,7 @@ class Writer:
                 return
         self._let_the_thread_lead()
 
-    def _withdraw(self, item: _Request) -> None:
+    def _withdraw(self, item: Waiting) -> None:
         """The caller was interrupted while it waited."""
         with self._mutex:
             if item in self._pending:
@@ -365,10 +389,13 @@ class Writer:
     # ------------------------------------------------------------------------------------
 
     def _let_the_thread_lead(self) -> None:
+        self._start_thread()
+        self._thread_gate.release()
+
+    def _start_thread(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._lead_for_loops, name="tenure-sqlite-writer", daemon=True)
             self._thread.start()
-        self._thread_gate.release()
 
     def _lead_for_loops(self) -> None:
         gate = self._thread_gate
@@ -449,16 +476,3 @@ class Writer:
 
 def _too_long(path: Path, seconds: float) -> StoreBusy:
     return busy(path, f"(waited {seconds:g} s)")
-
-
-def _resolve(items: Sequence[_Request]) -> None:
-    """On the loop's own thread. A future that was cancelled has nobody left who waits."""
-    for item in items:
-        future = item.future
-        assert future is not None
-        if future.done():
-            continue
-        if item.error is not None:
-            future.set_exception(item.error)
-        else:
-            future.set_result(item.answer)
