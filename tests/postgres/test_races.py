@@ -207,6 +207,40 @@ def test_a_worker_that_speaks_while_it_is_being_removed_keeps_its_jobs(
     assert settled.state == "succeeded"
 
 
+@pytest.mark.parametrize("result", [pytest.param(None, id="no result"), pytest.param("1", id="a result")])
+def test_a_completion_that_meets_a_heartbeat_counts(
+    store: PostgresStore, url: str, threads: ThreadPoolExecutor, result: str | None
+) -> None:
+    """The row has moved by the time the completion gets its lock."""
+    store.do(Enqueue([new_job() for _ in range(3)]))
+    grants = store.do(Claim(WorkerId("w1"), ["default"], limit=3))
+    longer = "UPDATE tenure.job SET lease_until = lease_until + interval '1 minute'"
+
+    with holding(url, longer) as beating:
+        ending = threads.submit(store.do, Settle([Completed(grant.id, grant.token, result) for grant in grants]))
+        wait_until_blocked(url)
+        beating.commit()
+
+    assert [settled.state for settled in ending.result(15)] == ["succeeded"] * 3
+
+
+def test_a_completion_that_waited_while_its_job_was_taken_away_is_lost(
+    store: PostgresStore, url: str, threads: ThreadPoolExecutor
+) -> None:
+    store.do(Enqueue([new_job()]))
+    [grant] = store.do(Claim(WorkerId("w1"), ["default"]))
+
+    with holding(url, "UPDATE tenure.job SET token = token + 1, lease_owner = 'w2'") as taking:
+        ending = threads.submit(store.do, Settle([Completed(grant.id, grant.token)]))
+        wait_until_blocked(url)
+        taking.commit()
+
+    assert [settled.state for settled in ending.result(15)] == [None]
+    [job] = store.do(GetJobs([grant.id]))
+    assert job is not None
+    assert job.state is State.RUNNING
+
+
 def test_an_event_is_written_before_the_end_or_not_at_all(
     store: PostgresStore, url: str, threads: ThreadPoolExecutor
 ) -> None:

@@ -50,6 +50,7 @@ from tenure.store.postgres.reading import policy_columns
 _INT32 = 2**31
 _UUIDS = ("created_by_user_id", "requested_by_user_id", "workflow_id", "parent_id", "run_id")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_is_uuid = _UUID.fullmatch
 _UUID_LIST = re.compile(rf"(?:{_UUID.pattern},)*{_UUID.pattern}")
 _rarely_set = attrgetter(*NEW_JOB_EXTRAS)
 _NOTHING_RARE = (None,) * len(NEW_JOB_EXTRAS)
@@ -242,14 +243,21 @@ def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> li
 
 def encode_outcomes(outcomes: Iterable[Outcome]) -> str:
     """The outcomes part of an exchange: plain completions apart from everything else."""
+    ids: list[str] = []
+    tokens: list[str] = []
     done: list[str] = []
     rest: list[str] = []
     for outcome in outcomes:
-        if type(outcome) is Completed and not (outcome.jobs or outcome.events or outcome.effects):
-            done.append(f"{{{_completion(outcome)}}}")
-        else:
+        if type(outcome) is not Completed or outcome.jobs or outcome.events or outcome.effects:
             rest.append(_rest_row(outcome))
+        elif outcome.result is outcome.result_summary is outcome.artifacts_path is None and _is_uuid(outcome.job_id):
+            ids.append(outcome.job_id)
+            tokens.append(str(outcome.token))
+        else:
+            done.append(f"{{{_completion(outcome)}}}")
     parts = []
+    if ids:  # arrays in text: the server reads them in a fraction of the time that so many objects take
+        parts.append(f'"ids":"{{{",".join(ids)}}}","tokens":"{{{",".join(tokens)}}}"')
     if done:
         parts.append(f'"done":[{",".join(done)}]')
     if rest:

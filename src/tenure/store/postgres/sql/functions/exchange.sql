@@ -15,14 +15,15 @@ AS $$
 DECLARE
     v_now timestamptz := tenure.now();
     v_claim json := p_request -> 'claim';
+    v_outcomes json := p_request -> 'outcomes';
     v_settled json;
     v_granted json;
     v_detail text;
 BEGIN
-    IF p_request -> 'outcomes' IS NULL THEN
+    IF v_outcomes IS NULL THEN
         RETURN json_build_object('granted', coalesce(tenure.grant_few(v_claim, v_now), tenure.grant_jobs(v_claim, v_now)));
     END IF;
-    v_settled := tenure.settle_outcomes(p_request -> 'outcomes', v_now);
+    v_settled := tenure.settle_outcomes(v_outcomes, v_now);
     IF v_claim IS NULL THEN
         RETURN json_build_object('settled', v_settled);
     END IF;
