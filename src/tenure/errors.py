@@ -8,7 +8,6 @@ Driver errors never leak: each store maps them here, at its edge.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class TenureError(Exception):
@@ -233,6 +232,8 @@ class InternalError(TenureError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that offers the nearest known name, or lists what is known. Empty when nothing is."""
+    from difflib import get_close_matches  # late: seldom needed, and not cheap
+
     names = sorted(known)
     close = get_close_matches(name, names, n=1)
     if close:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from math import isfinite
 from typing import Any
-from uuid import UUID
 
 from tenure.errors import InvalidArgument, nearest
 from tenure.model.ids import JobId
@@ -104,11 +102,13 @@ def job_id(argument: str, value: Any) -> JobId:
 
 def uuid_text(argument: str, value: Any) -> str:
     """A UUID in its canonical form."""
+    if isinstance(value, str) and _CANONICAL.fullmatch(value):
+        return value
+    from uuid import UUID  # late: seldom needed, and not cheap
+
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, str):
-        if _CANONICAL.fullmatch(value):
-            return value
         with suppress(ValueError):
             return str(UUID(value))
     raise InvalidArgument(f"`{argument}` must be a UUID, got {_type_name(value)} {str(value)[:60]!r}.")
@@ -130,6 +130,8 @@ def error_text(error: str | BaseException, limit: int) -> str:
     Cut in the middle to `limit` characters. What no engine could hold is replaced: an error must not be lost to it.
     """
     if isinstance(error, BaseException):
+        import traceback  # late: a process that enqueues need not have it
+
         said = f"{type(error).__qualname__}: {error}"
         trace = "".join(traceback.format_exception(error)).rstrip() if error.__traceback__ is not None else ""
         error = f"{said}\n{trace}" if trace else said

@@ -8,7 +8,6 @@ millisecond.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 import time
 from typing import NewType
@@ -43,7 +42,7 @@ def new_job_id() -> JobId:
         if _counter >> 26:
             _enter(_last_ms + 1, 0)
         if not _tails:
-            digits = secrets.token_hex(6 * _STOCK)
+            digits = os.urandom(6 * _STOCK).hex()
             _tails.extend(digits[i : i + 12] for i in range(0, 12 * _STOCK, 12))
         return JobId(f"{_prefix}{_counter >> 14:03x}-{0x8000 | _counter & 0x3FFF:04x}-{_tails.pop()}")
 
@@ -61,7 +60,7 @@ def _enter(ms: int, counter: int) -> None:
 
 def new_worker_id() -> WorkerId:
     """An identity for this process start. The random part keeps a restarted process apart from its predecessor."""
-    return WorkerId(f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}")
+    return WorkerId(f"{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}")
 
 
 def _after_fork() -> None:
