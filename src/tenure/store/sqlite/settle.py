@@ -52,7 +52,7 @@ def sort(request: Exchange | Settle) -> Sorted:
     """Sort the outcomes of a request. Depends on nothing but the request."""
     outcomes = request.outcomes
     claim = request.claim if isinstance(request, Exchange) else None
-    if len(outcomes) == 1 or len({outcome.job_id for outcome in outcomes}) < len(outcomes):
+    if len(outcomes) <= 1 or len({outcome.job_id for outcome in outcomes}) < len(outcomes):
         # Of one job the first word counts: keep the order.
         return Sorted(outcomes, claim, (), {}, None, range(len(outcomes)))
     places: list[int] = []

@@ -115,13 +115,13 @@ class Writer:
 
     async def acall(self, act: Act, request: Any, clock: Clock, *, may_block: bool = False) -> Any:
         """The same for a caller on an event loop, which goes on meanwhile. `may_block`: it has nothing else to do."""
-        import asyncio  # late: whoever is on a loop has it, and a command that is over in a moment never needs it
-
         leads = may_block and self._takes_the_lead()
         if leads:
             answer = self._lead_for_a_moment(act, request, clock)
             if answer is not _LOCKED:
                 return answer
+        import asyncio  # late: whoever is on a loop has it, and a command that is over in a moment never needs it
+
         item = Waiting(act, request, clock)
         item.loop = asyncio.get_running_loop()
         item.future = item.loop.create_future()
