@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +29,10 @@ class SqliteGround:
 
     def renew(self) -> None:
         for leftover in self._folder.glob(f"{self._number}.db*"):
-            leftover.unlink()
+            if leftover.is_dir():  # a life with a checkpoint in it has left its lock
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
         self._number += 1
         self._clock = ManualClock(START)
         self.store = self._opened(self.path, self._clock)
