@@ -19,6 +19,12 @@ from tests.postgres.fill import fill
 pytestmark = pytest.mark.postgres
 
 NOW = "2030-01-01T00:00:00.123456Z"
+SHORT = "tenure.grant_few(%(claim)s)"
+LONG = "tenure.grant_jobs(%(claim)s, tenure.now())"
+PLAIN = """tenure.claim_few(
+    c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint)
+FROM json_to_record(%(claim)s) AS c(worker text, queues json, "limit" integer, lease double precision, marks json)"""
+"""The short claim in plain arguments, as Tenure's own workers send it."""
 
 
 @pytest.fixture
@@ -32,10 +38,14 @@ def claim(**fields: Any) -> str:
     return json.dumps({"worker": "w", "queues": ["default"], "limit": 10, **fields})
 
 
-def granted(admin: psycopg.Connection, function: str, request: str, now: str = NOW) -> tuple[Any, list[Any]]:
+def granted(admin: psycopg.Connection, function: str, request: str) -> tuple[Any, list[Any]]:
     """What a function answers and what it leaves in the tables; nothing of it stays."""
     with admin.transaction(force_rollback=True):
-        [[answer]] = admin.execute(f"SELECT tenure.{function}(%s, %s)".encode(), [request, now]).fetchall()
+        admin.execute(
+            "CREATE OR REPLACE FUNCTION tenure.now() RETURNS timestamptz LANGUAGE sql "
+            f"AS $$ SELECT '{NOW}'::timestamptz $$".encode()
+        )
+        [[answer]] = admin.execute(f"SELECT {function}".encode(), {"claim": request}).fetchall()
         rows = admin.execute("SELECT row_to_json(j) FROM tenure.job AS j ORDER BY id").fetchall()
         waiters = admin.execute("SELECT queue, worker FROM tenure.waiter").fetchall()
     return answer, [*rows, *waiters]
@@ -63,10 +73,11 @@ def test_it_grants_as_the_long_claim_does(
     store.do(Enqueue([new_job(key="k", actor="me", tenant="t", created_by_user_id=user, trace="x", priority=9)]))
     admin.execute("UPDATE tenure.job SET run_at = '2029-12-31', created_at = '2029-12-31'")
 
-    few = granted(admin, "grant_few", claim(**request_fields))
+    few = granted(admin, SHORT, claim(**request_fields))
 
     assert few[0] is not None
-    assert few == granted(admin, "grant_jobs", claim(**request_fields))
+    assert few == granted(admin, LONG, claim(**request_fields))
+    assert few == granted(admin, PLAIN, claim(**request_fields))
 
 
 @pytest.mark.parametrize(
@@ -112,15 +123,15 @@ def test_it_leaves_the_rest_to_the_long_claim(
         admin.execute(before.encode())
     untouched = admin.execute("SELECT row_to_json(j) FROM tenure.job AS j ORDER BY id").fetchall()
 
-    assert granted(admin, "grant_few", claim(**request_fields)) == (None, untouched)
+    assert granted(admin, SHORT, claim(**request_fields)) == (None, untouched)
 
 
 def test_any_closed_gate_is_judged_by_the_long_claim(store: PostgresStore, admin: psycopg.Connection) -> None:
     store.do(Enqueue([new_job()]))
     store.do(SetGate("queue:other", is_open=False, actor="t"))
 
-    assert granted(admin, "grant_few", claim())[0] is None
-    assert len(granted(admin, "grant_jobs", claim())[0]["lines"]) == 1
+    assert granted(admin, SHORT, claim())[0] is None
+    assert len(granted(admin, LONG, claim())[0]["lines"]) == 1
 
 
 @pytest.mark.parametrize("limit", [5, 100])

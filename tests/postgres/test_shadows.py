@@ -98,6 +98,7 @@ def test_no_function_of_ours_uses_what_a_caller_put_in_front(
 
 
 _ARGUMENTS = {
+    "claim_few": "'w', 'default', 1, 30, 0, 0",
     "enqueue_group": "'default', 'k', 0, '[]'::pg_catalog.json",
     "enqueue_one": "'default', 'k', '0192f0c1-2b3c-7def-8123-456789abcdec', '1'",
     "enqueue_plain": "'default', 'k', '{0192f0c1-2b3c-7def-8123-456789abcded}', '{1}'",

@@ -175,8 +175,8 @@ class Exchanger:
                 asked = self._next()
                 if asked is None:
                     await self._wait()
-                elif self._most_in_flight == 1 or self._is_idle:
-                    await self._exchange(*asked)
+                elif (idle := self._is_idle and not asked[0]) or self._most_in_flight == 1:
+                    await self._exchange(*asked, may_block=idle and self.owns_loop)
                 else:
                     flights.create_task(self._exchange(*asked))
                     await asyncio.sleep(0)
@@ -259,9 +259,8 @@ class Exchanger:
             self._later.cancel()
             self._later = None
 
-    async def _exchange(self, outcomes: list[Outcome], ask: Ask | None) -> None:
+    async def _exchange(self, outcomes: list[Outcome], ask: Ask | None, *, may_block: bool = False) -> None:
         claim = None if ask is None else self._claim(ask)
-        may_block = self.owns_loop and self._is_idle and not outcomes
         self._depart(ask)
         sent, sent_steady, wakes = self._loop.time(), steady_now(), self._wakes
         arrived: Exchanged | None = None

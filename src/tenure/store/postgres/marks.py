@@ -29,17 +29,27 @@ class Marks:
         self._lock = threading.Lock()
         self._books: dict[tuple[str, ...], _Book] = {}
 
+    def give_times(self, claim: Claim) -> tuple[int | None, int | None] | None:
+        """Up to when expired leases and jobs that come due were looked for; None asks for a full look."""
+        with self._lock:
+            book = self._fresh_book(claim)
+            return None if book is None else (book.expired_us, book.due_us)
+
     def give(self, claim: Claim) -> str | None:
         """The marks for this claim as JSON; None asks for a full look."""
         if claim.kinds is not None or claim.affinity is not None:
             return None
         with self._lock:
-            book = self._books.get(tuple(claim.queues))
-            if book is None or time.monotonic() - book.looked > FULL_LOOK_SECONDS:
+            book = self._fresh_book(claim)
+            if book is None:
                 return None
             queues = book.queues if claim.limit >= LARGE else {}
             ranks = {name: [[rank, *mark] for rank, mark in known.items()] for name, known in queues.items()}
             return json.dumps({"expired": book.expired_us, "due": book.due_us, "queues": ranks})
+
+    def _fresh_book(self, claim: Claim) -> _Book | None:
+        book = self._books.get(tuple(claim.queues))
+        return book if book is not None and time.monotonic() - book.looked <= FULL_LOOK_SECONDS else None
 
     def take(self, claim: Claim, granted: Any, *, full: bool) -> None:
         """Note where a claim stopped."""

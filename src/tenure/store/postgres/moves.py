@@ -44,6 +44,7 @@ from tenure.store.base import (
     Wake,
 )
 from tenure.store.postgres.call import Argument, Call
+from tenure.store.postgres.marks import LARGE
 from tenure.store.postgres.operating import effect_json
 from tenure.store.postgres.reading import policy_columns
 
@@ -188,6 +189,31 @@ def decode_enqueue(answer: Any, request: Enqueue) -> list[Enqueued]:
     return [
         Enqueued(holders[job.id], duplicate=True) if job.id in holders else Enqueued(job.id) for job in request.jobs
     ]
+
+
+def is_few(claim: Claim) -> bool:
+    """Whether `claim_few` may carry it out."""
+    return (
+        0 <= claim.limit < LARGE
+        and len(claim.queues) == 1
+        and claim.kinds is None
+        and claim.affinity is None
+        and claim.held is None
+        and claim.wants_wake is None
+    )
+
+
+def encode_few(claim: Claim, times: tuple[int | None, int | None] | None) -> tuple[Argument, ...]:
+    """The arguments of `claim_few`. `times` are the marks that the last answer gave this caller."""
+    expired, due = times or (None, None)
+    return (
+        _clean(claim.worker),
+        _clean(claim.queues[0]),
+        str(claim.limit),
+        None if claim.lease_seconds is None else _number(claim.lease_seconds),
+        None if expired is None else str(expired),
+        None if due is None else str(due),
+    )
 
 
 def encode_claim(claim: Claim, marks: str | None) -> str:

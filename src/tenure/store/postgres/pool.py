@@ -48,6 +48,9 @@ class Pool:
     async def atake(self) -> Link:
         """The same for a task."""
         self._check_fork()
+        idle = self._take_idle()
+        if idle is not None:
+            return idle
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
 
@@ -109,16 +112,27 @@ class Pool:
                 _disowned.append(link)
             self.__init__(self._connect, self._size, self._wait_seconds)  # type: ignore[misc]
 
+    def _take_idle(self) -> Link | None:
+        with self._lock:
+            return self._pop_idle()
+
+    def _pop_idle(self) -> Link | None:
+        """Under the lock: a link that nobody uses. Broken ones are dropped, and their places are free."""
+        while self._idle:
+            _, link = self._idle.pop()
+            if link.usable:
+                return link
+            self._open_count -= 1
+        return None
+
     def _reserve(self, ring: Callable[[], None]) -> Link | threading.Event | None:
         """An idle link, None for leave to open one, or a place in the line."""
         with self._lock:
             if self._closed:
                 raise StoreClosed
-            while self._idle:
-                _, link = self._idle.pop()
-                if link.usable:
-                    return link
-                self._open_count -= 1
+            link = self._pop_idle()
+            if link is not None:
+                return link
             if self._open_count < self._size:
                 self._open_count += 1
                 return None

@@ -51,6 +51,8 @@ _CALLS: dict[type[Any], Call] = {
 }
 _APART = (Inspect, Measure, DropQueue)
 """Answered on a connection of their own, with the rights of whoever opened the store."""
+_Calling = tuple[str, tuple[Argument, ...]]
+_FEW = "claim_few"
 _BLOCK_SECONDS = 0.005
 """How long an event loop that has nothing else to do is kept for an answer."""
 _TRIES = 6
@@ -79,9 +81,7 @@ class PostgresStore:
         if type(request) is Enqueue:
             return cast(T, self._gather.enqueue(request))
         if isinstance(request, (Exchange, Claim)):
-            return cast(
-                T, self._exchange(request, lambda argument: self._run("exchange", (argument,), self._pool, tries=1))
-            )
+            return cast(T, self._exchange(request))
         if type(request) in _APART:
             return cast(T, self._apart(request))
         call = _call_for(request)
@@ -229,31 +229,38 @@ class PostgresStore:
         function, arguments = moves.enqueue_call(request)
         return moves.decode_enqueue(await self._arun(function, arguments, self._pool), request)
 
-    def _exchange(self, request: Exchange | Claim, run: Callable[[str], Any]) -> Any:
-        exchange, argument, full = self._prepare(request)
-        if argument is None:
+    def _exchange(self, request: Exchange | Claim) -> Any:
+        exchange, call, full = self._prepare(request)
+        if call is None:
             return self._empty(request)
-        return self._finish(request, exchange, run(argument), full=full)
+        return self._finish(request, exchange, call, self._run(*call, self._pool, tries=1), full=full)
 
     async def _aexchange(self, request: Exchange | Claim, block_seconds: float) -> Any:
-        exchange, argument, full = self._prepare(request)
-        if argument is None:
+        exchange, call, full = self._prepare(request)
+        if call is None:
             return self._empty(request)
-        answer = await self._arun("exchange", (argument,), self._pool, tries=1, block_seconds=block_seconds)
-        return self._finish(request, exchange, answer, full=full)
+        answer = await self._arun(*call, self._pool, tries=1, block_seconds=block_seconds)
+        return self._finish(request, exchange, call, answer, full=full)
 
-    def _prepare(self, request: Exchange | Claim) -> tuple[Exchange, str | None, bool]:
+    def _prepare(self, request: Exchange | Claim) -> tuple[Exchange, _Calling | None, bool]:
+        """The function to call with its arguments, None if there is nothing to do; and whether it looks everywhere."""
         exchange = request if isinstance(request, Exchange) else Exchange((), request)
+        claim = exchange.claim
+        if claim is not None and not exchange.outcomes and moves.is_few(claim):
+            times = self._marks.give_times(claim)
+            return exchange, (_FEW, moves.encode_few(claim, times)), times is None
         parts, full = [], True
         if exchange.outcomes:
             parts.append(f'"outcomes":{moves.encode_outcomes(exchange.outcomes)}')
-        if exchange.claim is not None:
-            marks = self._marks.give(exchange.claim)
+        if claim is not None:
+            marks = self._marks.give(claim)
             full = marks is None
-            parts.append(f'"claim":{moves.encode_claim(exchange.claim, marks)}')
-        return exchange, f"{{{','.join(parts)}}}" if parts else None, full
+            parts.append(f'"claim":{moves.encode_claim(claim, marks)}')
+        return exchange, ("exchange", (f"{{{','.join(parts)}}}",)) if parts else None, full
 
-    def _finish(self, request: Exchange | Claim, exchange: Exchange, answer: Any, *, full: bool) -> Any:
+    def _finish(self, request: Exchange | Claim, exchange: Exchange, call: _Calling, answer: Any, *, full: bool) -> Any:
+        if call[0] is _FEW:
+            answer = {"granted": answer}
         granted = answer.get("granted")
         if granted is not None and exchange.claim is not None:
             self._marks.take(exchange.claim, granted, full=full)

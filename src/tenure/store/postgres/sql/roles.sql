@@ -106,6 +106,7 @@ BEGIN
                     ('get_jobs',            'producer worker reader operator admin'),
                     ('exchange',            'worker admin'),
                     ('claim',               'worker admin'),
+                    ('claim_few',           'worker admin'),
                     ('settle',              'worker admin'),
                     ('start',               'worker admin'),
                     ('heartbeat',           'worker admin'),

@@ -21,13 +21,13 @@ DECLARE
     v_detail text;
 BEGIN
     IF v_outcomes IS NULL THEN
-        RETURN json_build_object('granted', coalesce(tenure.grant_few(v_claim, v_now), tenure.grant_jobs(v_claim, v_now)));
+        RETURN json_build_object('granted', coalesce(tenure.grant_few(v_claim), tenure.grant_jobs(v_claim, v_now)));
     END IF;
     v_settled := tenure.settle_outcomes(v_outcomes, v_now);
     IF v_claim IS NULL THEN
         RETURN json_build_object('settled', v_settled);
     END IF;
-    v_granted := tenure.grant_few(v_claim, v_now);
+    v_granted := tenure.grant_few(v_claim);
     IF v_granted IS NOT NULL THEN
         RETURN json_build_object('settled', v_settled, 'granted', v_granted);
     END IF;

@@ -1,62 +1,69 @@
--- grant_few: grant_jobs for the common claim of an idle or little loaded worker: fewer than 50 jobs, one open queue without limits of its
--- own, no lease run out, no job come due. Then nothing is to be done but to grant, and it is done in few words: what such a claim costs is
--- getting ready, statement by statement and expression by expression. Answers as grant_jobs does; null asks for grant_jobs itself, which
--- also takes the claims that change whom to wake: that has to be written before the look.
--- Where a mark says that everything before it was looked at, the look begins a millisecond earlier: a double is not exact, and need not be.
-CREATE OR REPLACE FUNCTION tenure.grant_few(p_claim json, p_now timestamptz) RETURNS json
-LANGUAGE plpgsql
+-- claim_few: the common claim of an idle or little loaded worker: fewer than 50 jobs of one queue. Answers as claim does.
+-- Where that queue is open and has no limits of its own, no lease has run out and no job has come due, nothing is to be done but to grant,
+-- and it is done in few words: what such a claim costs is getting ready, statement by statement and expression by expression, on a
+-- processor that has slept. So its arguments are plain, not JSON. In every other case grant_jobs does it, or with p_or_null nobody.
+-- p_expired and p_due are the marks of the last answer. The look begins a millisecond before them: a double is not exact, and need not be.
+CREATE OR REPLACE FUNCTION tenure.claim_few(
+    p_worker text, p_queue text, p_limit integer, p_lease double precision, p_expired bigint, p_due bigint, p_or_null boolean DEFAULT false
+) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_bitmapscan = off
+SET jit = off
 AS $$
 DECLARE
-    v_queue text;
-    v_worker text;
+    v_now timestamptz := tenure.now();
+    v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
+    -- As to_us would have it until the year 2255, and far cheaper.
+    v_now_us bigint := date_part('epoch', v_now) * 1000000;
     v_until timestamptz;
     v_started boolean;
     v_at tid[];
     v_grants json;
-    v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
-    -- As to_us would have it until the year 2255, and far cheaper.
-    v_now_us bigint := date_part('epoch', p_now) * 1000000;
 BEGIN
-    SELECT q.name, c.worker, p_now + coalesce(c.lease, q.lease_seconds) * interval '1 second', q.start_on_claim, (
+    SELECT v_now + coalesce(p_lease, q.lease_seconds) * interval '1 second', q.start_on_claim, (
         SELECT array_agg(p.at)
         FROM (
             SELECT j.ctid AS at
             FROM tenure.job AS j
-            WHERE j.queue = q.name AND j.state = 'queued' AND j.is_due
+            WHERE j.queue = p_queue AND j.state = 'queued' AND j.is_due
             ORDER BY j.rank, j.run_at, j.id
-            LIMIT c."limit"
+            LIMIT p_limit
             FOR UPDATE SKIP LOCKED
         ) AS p
     )
-    INTO v_queue, v_worker, v_until, v_started, v_at
-    FROM json_to_record(p_claim) AS c(
-        worker text, queues json, "limit" integer, kinds json, affinity json, lease double precision, held json, wake boolean, marks json)
-    JOIN tenure.queue AS q ON q.name = c.queues ->> 0
-    WHERE c."limit" < 50 AND c.kinds IS NULL AND c.affinity IS NULL AND c.held IS NULL AND c.wake IS NULL
-        AND c.queues ->> 1 IS NULL AND c.marks -> 'queues' ->> q.name IS NULL
+    INTO v_until, v_started, v_at
+    FROM tenure.queue AS q
+    WHERE q.name = p_queue AND p_limit BETWEEN 0 AND 49
         AND q.paused_at IS NULL AND q.concurrency IS NULL AND q.concurrency_per_key IS NULL AND NOT q.events
-        AND (c.lease IS NULL OR c.lease > 0 AND c.lease <= q.lease_max_seconds)
+        AND (p_lease IS NULL OR p_lease > 0 AND p_lease <= q.lease_max_seconds)
         AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
         AND NOT EXISTS (
             SELECT 1
             FROM tenure.job AS j
             WHERE j.state IN ('leased', 'running')
                 AND j.lease_until <= v_cutoff
-                AND j.lease_until >= coalesce(to_timestamp((c.marks ->> 'expired')::double precision / 1000000 - 0.001), '-infinity')
+                AND j.lease_until >= coalesce(to_timestamp(p_expired::double precision / 1000000 - 0.001), '-infinity')
         )
         AND NOT EXISTS (
             SELECT 1
             FROM tenure.job AS j
             WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
-                AND j.run_at <= p_now
-                AND j.run_at >= coalesce(to_timestamp((c.marks ->> 'due')::double precision / 1000000 - 0.001), '-infinity')
+                AND j.run_at <= v_now
+                AND j.run_at >= coalesce(to_timestamp(p_due::double precision / 1000000 - 0.001), '-infinity')
         );
     IF NOT FOUND THEN
-        RETURN NULL;
+        RETURN CASE WHEN NOT p_or_null THEN tenure.grant_jobs(json_build_object(
+            'worker', p_worker, 'queues', json_build_array(p_queue), 'limit', p_limit, 'lease', p_lease,
+            'marks', json_build_object('expired', p_expired, 'due', p_due)), v_now) END;
     END IF;
     IF v_at IS NULL THEN
         RETURN json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us,
-            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = v_queue));
+            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue));
     END IF;
     -- The same UPDATE twice: a single job, the common case here, is not gathered and sorted, which takes 40 to 70 of some 300 microseconds.
     IF cardinality(v_at) = 1 THEN
@@ -64,11 +71,11 @@ BEGIN
         SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
             token = j.token + 1,
             attempt = j.attempt + 1,
-            lease_owner = v_worker,
+            lease_owner = p_worker,
             lease_until = v_until,
-            claimed_at = p_now,
-            started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
-            updated_at = p_now
+            claimed_at = v_now,
+            started_at = CASE WHEN v_started THEN coalesce(j.started_at, v_now) ELSE j.started_at END,
+            updated_at = v_now
         WHERE j.ctid = v_at[1]
         RETURNING json_build_array(
             j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
@@ -86,11 +93,11 @@ BEGIN
             SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
                 token = j.token + 1,
                 attempt = j.attempt + 1,
-                lease_owner = v_worker,
+                lease_owner = p_worker,
                 lease_until = v_until,
-                claimed_at = p_now,
-                started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
-                updated_at = p_now
+                claimed_at = v_now,
+                started_at = CASE WHEN v_started THEN coalesce(j.started_at, v_now) ELSE j.started_at END,
+                updated_at = v_now
             WHERE j.ctid = ANY (v_at)
             RETURNING
                 j.rank, j.run_at, j.id,
@@ -107,8 +114,24 @@ BEGIN
         SELECT json_agg(t.line ORDER BY t.rank, t.run_at, t.id) INTO v_grants FROM taken AS t;
     END IF;
     RETURN json_build_object(
-        'lines', json_build_array(json_build_array(v_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)),
+        'lines', json_build_array(json_build_array(p_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)),
         'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL);
+END
+$$;
+
+-- grant_few: claim_few for a claim in JSON, if it is one of those; else null, which asks for grant_jobs. So are the claims that change whom
+-- to wake, which has to be written before the look.
+CREATE OR REPLACE FUNCTION tenure.grant_few(p_claim json) RETURNS json
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN (
+        SELECT tenure.claim_few(c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, true)
+        FROM json_to_record(p_claim) AS c(
+            worker text, queues json, "limit" integer, kinds json, affinity json, lease double precision, held json, wake boolean, marks json)
+        WHERE c."limit" < 50 AND c.kinds IS NULL AND c.affinity IS NULL AND c.held IS NULL AND c.wake IS NULL
+            AND c.queues ->> 1 IS NULL AND c.marks -> 'queues' ->> (c.queues ->> 0) IS NULL
+    );
 END
 $$;
 
