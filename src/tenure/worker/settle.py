@@ -40,11 +40,19 @@ class Outbox:
             self._wake()
 
     def take(self, limit: int) -> list[Outcome]:
-        """Up to `limit` outcomes, oldest first."""
+        """Up to `limit` outcomes, oldest first, and of a job no more than one.
+
+        A job that was lost and came back to this worker may have ended twice, under two tokens, before either was
+        settled. Answers name the job, so the second waits for the next exchange.
+        """
         if len(self._waiting) <= limit:
             taken, self._waiting = self._waiting, []
         else:
             taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
+        if len({outcome.job_id for outcome in taken}) < len(taken):
+            first: dict[JobId, Outcome] = {}
+            self.put_back([outcome for outcome in taken if first.setdefault(outcome.job_id, outcome) is not outcome])
+            taken = list(first.values())
         return taken
 
     def put_back(self, outcomes: list[Outcome]) -> None:
