@@ -22,8 +22,10 @@ NOW = "2030-01-01T00:00:00.123456Z"
 SHORT = "tenure.grant_few(%(claim)s)"
 LONG = "tenure.grant_jobs(%(claim)s, tenure.now())"
 PLAIN = """tenure.claim_few(
-    c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint)
-FROM json_to_record(%(claim)s) AS c(worker text, queues json, "limit" integer, lease double precision, marks json)"""
+    c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint,
+    c.wake)
+FROM json_to_record(%(claim)s) AS c(
+    worker text, queues json, "limit" integer, lease double precision, marks json, wake boolean)"""
 """The short claim in plain arguments, as Tenure's own workers send it."""
 
 
@@ -59,6 +61,8 @@ def granted(admin: psycopg.Connection, function: str, request: str) -> tuple[Any
         pytest.param({"limit": 1}, id="one"),
         pytest.param({"limit": 0}, id="none"),
         pytest.param({"lease": 12.5, "strict": True}, id="a lease of its own"),
+        pytest.param({"wake": True}, id="wants to be woken"),
+        pytest.param({"wake": False}, id="wants no more"),
         pytest.param({"queues": ["empty"]}, id="an empty queue"),
         pytest.param({"marks": {"expired": 1893455999000000, "due": 1893455999000000, "queues": {}}}, id="with marks"),
     ],
@@ -89,8 +93,6 @@ def test_it_grants_as_the_long_claim_does(
         pytest.param({"kinds": ["work"]}, "", id="kinds"),
         pytest.param({"affinity": [None]}, "", id="affinity"),
         pytest.param({"held": []}, "", id="a lost reply"),
-        pytest.param({"wake": True}, "", id="wants to be woken"),
-        pytest.param({"wake": False}, "", id="wants no more"),
         pytest.param({"lease": 1e9}, "", id="too long a lease"),
         pytest.param({"lease": 0}, "", id="no lease"),
         pytest.param({"marks": {"queues": {"default": [[0, 0, None]]}}}, "", id="marks of the queue"),

@@ -199,7 +199,6 @@ def is_few(claim: Claim) -> bool:
         and claim.kinds is None
         and claim.affinity is None
         and claim.held is None
-        and claim.wants_wake is None
     )
 
 
@@ -213,6 +212,7 @@ def encode_few(claim: Claim, times: tuple[int | None, int | None] | None) -> tup
         None if claim.lease_seconds is None else _number(claim.lease_seconds),
         None if expired is None else str(expired),
         None if due is None else str(due),
+        None if claim.wants_wake is None else str(claim.wants_wake),
     )
 
 

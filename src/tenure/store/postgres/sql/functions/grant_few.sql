@@ -4,7 +4,8 @@
 -- processor that has slept. So its arguments are plain, not JSON. In every other case grant_jobs does it, or with p_or_null nobody.
 -- p_expired and p_due are the marks of the last answer. The look begins a millisecond before them: a double is not exact, and need not be.
 CREATE OR REPLACE FUNCTION tenure.claim_few(
-    p_worker text, p_queue text, p_limit integer, p_lease double precision, p_expired bigint, p_due bigint, p_or_null boolean DEFAULT false
+    p_worker text, p_queue text, p_limit integer, p_lease double precision, p_expired bigint, p_due bigint,
+    p_wake boolean DEFAULT NULL, p_or_null boolean DEFAULT false
 ) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -25,6 +26,9 @@ DECLARE
     v_at tid[];
     v_grants json;
 BEGIN
+    IF p_wake IS NOT NULL THEN  -- before the look: a job that arrives after it is notified
+        PERFORM tenure.set_waiter(p_worker, json_build_array(p_queue), p_wake);
+    END IF;
     SELECT v_now + coalesce(p_lease, q.lease_seconds) * interval '1 second', q.start_on_claim, (
         SELECT array_agg(p.at)
         FROM (
@@ -119,17 +123,17 @@ BEGIN
 END
 $$;
 
--- grant_few: claim_few for a claim in JSON, if it is one of those; else null, which asks for grant_jobs. So are the claims that change whom
--- to wake, which has to be written before the look.
+-- grant_few: claim_few for a claim in JSON, if it is one of those; else null, which asks for grant_jobs.
 CREATE OR REPLACE FUNCTION tenure.grant_few(p_claim json) RETURNS json
 LANGUAGE plpgsql
 AS $$
 BEGIN
     RETURN (
-        SELECT tenure.claim_few(c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, true)
+        SELECT tenure.claim_few(
+            c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, c.wake, true)
         FROM json_to_record(p_claim) AS c(
             worker text, queues json, "limit" integer, kinds json, affinity json, lease double precision, held json, wake boolean, marks json)
-        WHERE c."limit" < 50 AND c.kinds IS NULL AND c.affinity IS NULL AND c.held IS NULL AND c.wake IS NULL
+        WHERE c."limit" < 50 AND c.kinds IS NULL AND c.affinity IS NULL AND c.held IS NULL
             AND c.queues ->> 1 IS NULL AND c.marks -> 'queues' ->> (c.queues ->> 0) IS NULL
     );
 END
