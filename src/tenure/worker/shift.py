@@ -157,8 +157,8 @@ class Shift:
                 continue
             waited = self.runners.take_ready(self._loop.time() - WAITED_SECONDS)
             if waited:
-                self.exchanger.slow_down()
                 self._release(waited)
+                self.exchanger.slow_down()  # after it: what is given back must not count as work that was done
 
     async def _say(self, ticket: Ticket, events: tuple[NewEvent, ...]) -> None:
         """Write what a handler said last, before its end is settled."""
