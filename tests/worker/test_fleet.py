@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 
-from tenure.model.ids import WorkerId
+from tenure.model.ids import Token, WorkerId, new_job_id
 from tenure.model.job import Grant
 from tenure.store.base import Exchange, Exchanged, Request, Store
 from tenure.worker.config import WorkerConfig
@@ -30,22 +31,29 @@ class Fleet:
     def __init__(self, waiting: int) -> None:
         self.waiting = waiting
         self.claims = 0
+        self.jobs = 0
 
     async def ado(self, request: Request[Any], *, may_block: bool = False) -> Exchanged:
         assert isinstance(request, Exchange)
         assert request.claim is not None
         self.claims += 1
         await asyncio.sleep(0)
-        return Exchanged({}, [], waiting=self.waiting)
+        jobs, self.jobs = self.jobs, 0
+        return Exchanged({}, [grant() for _ in range(jobs)], waiting=0 if jobs else self.waiting)
 
 
-def exchanger(fleet: Fleet, **settings: Any) -> Exchanger:
+def grant() -> Grant:
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    return Grant(new_job_id(), "default", "work", Token(1), 1, 3, "{}", moment, WorkerId("w"), 0, 0, True, None)
+
+
+def no_grants(grants: list[Grant], sent: float) -> None:
+    raise AssertionError(f"{len(grants)} grants at {sent}")
+
+
+def exchanger(fleet: Fleet, *, take: Callable[[list[Grant], float], None] = no_grants, **settings: Any) -> Exchanger:
     held: Held = {}
     report = Reporter(WorkerId("w"), Silence())
-
-    def take(grants: list[Grant], sent: float) -> None:
-        raise AssertionError(f"{len(grants)} grants at {sent}")
-
     config = WorkerConfig(**{"poll_seconds": 3600.0, **settings})
     made = Exchanger(
         cast(Store, fleet), WorkerId("w"), config, held, Outbox(held, report, lambda: None), report, take, lambda: None
@@ -108,6 +116,35 @@ async def test_of_many_who_are_woken_most_look_later_and_once(chance: Callable[[
     made.wake()
     await settle_down(fleet)
     assert fleet.claims == before + 2, "it is among the first"
+    made.finish()
+    await running
+
+
+async def test_who_finds_late_what_others_left_believes_in_fewer_others(chance: Callable[[float], None]) -> None:
+    """The store knows two hundred, but 199 of them were killed a minute ago."""
+    taken: list[Grant] = []
+    made = exchanger(fleet := Fleet(200), take=lambda grants, _: taken.extend(grants))
+    running = asyncio.ensure_future(made.run())
+    await settle_down(fleet)
+
+    chance(0.5)
+    late = 0
+    for turn in range(10):
+        fleet.jobs = 1
+        made.wake()
+        await settle_down(fleet)
+        if len(taken) == turn:
+            late += 1
+            made._look()
+            await settle_down(fleet)
+        assert len(taken) == turn + 1
+        made.count_end("default")
+
+    assert late == 2, "after two late finds a wake-up is answered at once"
+    for _ in range(20):
+        made._look()
+        await settle_down(fleet)
+    assert made.turns() == 200 / LOOKERS, "looks in vain bring the belief back"
     made.finish()
     await running
 

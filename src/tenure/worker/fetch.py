@@ -9,7 +9,7 @@ three round trips. A worker of four-hour jobs holds none beyond its slots; one o
 **A large fleet looks as seldom, all together, as a small one.** Each worker polls; but where many wait to be woken they
 take turns, so that somebody looks four times a second however many there are. Of a wake-up each hears, and only a few
 go to look at once: a single job needs no two hundred claims. The others look within a poll's time, in case the few were
-not there any more.
+not there any more. Who finds jobs then believes in fewer: of those that the store knows many may be dead or busy.
 
 **When the database is away** the loop backs off to 30 s. Outcomes stay in the outbox. A claim whose reply was lost may
 have granted jobs that nobody knows of; the next claim names what is held, and the store grants the rest again.
@@ -53,6 +53,7 @@ FIRST = 8
 """How many of those that wait go to look at once after a wake-up, on average. None does once in 3,000 times."""
 LATER_SECONDS = 0.05
 """The others leave those so much time."""
+MOST_DOUBT = 1024
 
 
 class Exchanger:
@@ -106,6 +107,9 @@ class Exchanger:
         self._wakes = 0
         self._waiting = 0
         """How many workers waited to be woken when the store was last asked in vain."""
+        self._doubt = 1
+        """How many times fewer of them are believed to look: more after a late look that found jobs."""
+        self._is_late = False
         self._later: asyncio.TimerHandle | None = None
         self._registered_at = self._loop.time()
         self._gate: str | None = None
@@ -118,7 +122,8 @@ class Exchanger:
 
     def wake(self) -> None:
         """Jobs may have arrived, or a held job was asked to stop."""
-        if self._waiting > FIRST and not self.unfinished and random.random() * self._waiting >= FIRST:
+        others = self._waiting / self._doubt
+        if others > FIRST and not self.unfinished and random.random() * others >= FIRST:
             if self._later is None:
                 latest = max(LATER_SECONDS, self._config.poll_seconds)
                 self._later = self._loop.call_later(random.uniform(LATER_SECONDS, latest), self._look)
@@ -159,7 +164,7 @@ class Exchanger:
 
     def turns(self) -> float:
         """How many times less often each of those who wait may do what one of them has to do."""
-        return max(1.0, self._waiting / LOOKERS)
+        return max(1.0, self._waiting / self._doubt / LOOKERS)
 
     @property
     def is_away(self) -> bool:
@@ -251,6 +256,7 @@ class Exchanger:
             self._registered_at = now
             self._lanes.forget_registration()
         self._not_later()
+        self._is_late = True
         self._lanes.wake()
         self._news.set()
 
@@ -342,6 +348,9 @@ class Exchanger:
         else:
             self._gate = None
         self._lanes.answered(ask, len(grants))
+        if self._is_late:
+            self._is_late = False
+            self._doubt = min(MOST_DOUBT, self._doubt * 4) if grants else max(1, self._doubt // 2)
         if grants:
             self.claimed += len(grants)
             self.unfinished += len(grants)

@@ -183,8 +183,7 @@ class Writer:
         finally:
             self._pass_on()
 
-    # --- leading
-    # -------------------------------------------------------------------------------------------------------
+    # --- leading ------------------------------------------------------------------------------------------------------
 
     def _lead(self) -> None:
         """Carry out one batch, then pass the lead on. Never raises what belongs to a request: that goes with its
