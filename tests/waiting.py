@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 
@@ -14,3 +15,16 @@ def wait_until(holds: Callable[[], Any], seconds: float = 30.0) -> Any:
         assert time.monotonic() < deadline, f"the condition did not come true within {seconds:g} s"
         time.sleep(0.01)
     return found
+
+
+async def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
+    """The same on an event loop, which goes on meanwhile. What is asked may be a coroutine."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = holds()
+        if isinstance(found, Awaitable):
+            found = await found
+        if found:
+            return
+        assert time.monotonic() < deadline, f"the condition did not come true within {seconds:g} s"
+        await asyncio.sleep(0.002)

@@ -11,7 +11,7 @@ from tenure.model.ids import Token, WorkerId
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed, Failed, Released
 from tenure.model.state import State
-from tenure.store.base import Claim, Exchange
+from tenure.store.base import Claim, Exchange, Settle
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,
@@ -231,11 +231,34 @@ def test_an_exchange_reports_every_end_that_is_no_plain_success(store: Subject) 
         )
     )
 
-    assert {job_id: settled.state for job_id, settled in answer.settled.items()} == {
-        failing.id: "queued",
-        stale.id: None,
+    assert {grant: settled.state for grant, settled in answer.settled.items()} == {
+        (failing.id, failing.token): "queued",
+        (stale.id, 99): None,
     }
     assert answer.grants == []
+
+
+@pytest.mark.parametrize("new_end", ["completed", "failed"])
+def test_two_ends_of_one_job_get_an_answer_each(store: Subject, clock: SteeredClock, new_end: str) -> None:
+    """The job was lost, came back to the same worker, and ended again before its first end was settled."""
+    job_id = enqueue(store)
+    lost = claim_one(store)
+    clock.advance(61)
+    held = claim_one(store)
+    end = _completed(held) if new_end == "completed" else Failed(job_id, held.token, "boom")
+
+    answer = store.do(Exchange([_completed(lost), end], None))
+
+    states = {grant: settled.state for grant, settled in answer.settled.items()}
+    expected = {(job_id, 1): None, (job_id, 2): "queued"}
+    if new_end == "completed":
+        del expected[job_id, 2]
+    assert states == expected
+    repeated = store.do(Settle([_completed(lost), end]))
+    assert [(each.token, each.state) for each in repeated] == [
+        (1, None),
+        (2, "succeeded" if new_end == "completed" else "queued"),
+    ]
 
 
 def test_an_exchange_can_be_a_claim_alone(store: Subject) -> None:

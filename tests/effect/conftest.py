@@ -7,9 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,14 +64,6 @@ def processes_with(word: str) -> list[str]:
         if word.encode() in words and folder.name != str(os.getpid()):
             found.append(f"{folder.name}: {words[:200]!r}")
     return found
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float = 20.0) -> None:
-    """Wait for something that another process brings about; fail when it does not come."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def python_for_everybody() -> str | None:

@@ -18,8 +18,8 @@ import pytest
 import tenure
 from tenure.effect import files
 from tenure.testing import drain, temporary_app
-from tests.effect.conftest import wait_until
 from tests.effect.points import watch
+from tests.waiting import wait_until
 
 WORKER_POINTS = Path(__file__).parent / "children/worker_points.py"
 LONG = bool(os.environ.get("TENURE_LONG"))

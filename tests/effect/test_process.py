@@ -30,7 +30,8 @@ from tenure.effect.process import (
 )
 from tenure.effect.sandbox import SandboxPolicy, offers
 from tenure.errors import ConfigError
-from tests.effect.conftest import CHILDREN, processes_with, wait_until
+from tests.effect.conftest import CHILDREN, processes_with
+from tests.waiting import wait_until
 
 PYTHON = str(Path(sys.executable).resolve())
 

@@ -25,7 +25,8 @@ import pytest
 from tenure.effect import landlock, linux, seccomp
 from tenure.effect.beneath import PathEscape
 from tenure.effect.sandbox import SandboxOffer, SandboxPolicy, SandboxUnavailable, hand_over, offers, plan
-from tests.effect.conftest import CHILDREN, processes_with, python_for_everybody, wait_until
+from tests.effect.conftest import CHILDREN, processes_with, python_for_everybody
+from tests.waiting import wait_until
 
 COLUMN = {"x86_64": 0, "aarch64": 1}.get(linux.machine())
 UNSHARE = [272, 97][COLUMN or 0]

@@ -35,7 +35,8 @@ from tests.fault.checker import check, check_calm, check_gone, check_reads, chec
 from tests.fault.journal import Record
 from tests.fault.scale import PATIENCE, TIMEOUT
 from tests.sqlite.test_faults import can_inject
-from tests.worker.bed import Bed, until
+from tests.waiting import until
+from tests.worker.bed import Bed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT), pytest.mark.anyio]
 

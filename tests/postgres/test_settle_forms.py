@@ -46,7 +46,7 @@ def settled(admin: psycopg.Connection, outcomes: dict[str, Any]) -> tuple[dict[s
         [[answer]] = admin.execute(moment, [json.dumps(outcomes)]).fetchall()
         rows = admin.execute("SELECT row_to_json(j) FROM tenure.job AS j ORDER BY id").fetchall()
         attempts = admin.execute("SELECT row_to_json(a) FROM tenure.attempt AS a ORDER BY job_id").fetchall()
-    return {job_id: state for job_id, state, _ in answer or ()}, [*rows, *attempts]
+    return {job_id: state for job_id, _, state, _ in answer or ()}, [*rows, *attempts]
 
 
 def objects(ends: list[tuple[str, int]]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from tenure.store.reading import ListWorkers
 from tenure.worker import maintain
 from tenure.worker.config import WorkerConfig
 from tenure.worker.worker import Worker
-from tests.worker.bed import Ear, until
+from tests.waiting import until
+from tests.worker.bed import Ear
 
 pytestmark = pytest.mark.postgres
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -31,22 +29,6 @@ def job(key: str | None = None, payload: str = "{}", queue: str = "default") -> 
 def put(store: SqliteStore, key: str | None = None, payload: str = "{}") -> JobId:
     """Enqueue one job; its id."""
     return store.do(Enqueue([job(key, payload)]))[0].id
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
-
-
-async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    """The same on an event loop, which goes on meanwhile."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.001)
 
 
 def start_child(name: str, *arguments: str, **settings: object) -> subprocess.Popen[str]:

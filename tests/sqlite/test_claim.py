@@ -90,5 +90,5 @@ def test_a_batch_of_successes_under_different_tokens_settles_each_by_its_own(sto
     settled = store.do(Exchange(stale, None)).settled
 
     assert sorted(tokens.values()) == [1, 1, 2, 2]
-    assert {job_id: answer.lost for job_id, answer in settled.items()} == {ids[0]: True}
+    assert {grant: answer.lost for grant, answer in settled.items()} == {(ids[0], 1): True}
     assert states(store, list(ids)) == ["running", "succeeded", "succeeded", "succeeded"]

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tenure.store.sqlite.store import SqliteStore
-from tests.sqlite.bed import start_child, wait_until
+from tests.sqlite.bed import start_child
+from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("TENURE_KILLS", "20"))
 """How often; `TENURE_KILLS=200` for the long form."""

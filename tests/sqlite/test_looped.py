@@ -13,7 +13,8 @@ import pytest
 from tenure.store.sqlite import wake
 from tenure.store.sqlite.sockets import Postman
 from tenure.store.sqlite.store import SqliteStore
-from tests.sqlite.bed import in_fork, put, until, wait_until
+from tests.sqlite.bed import in_fork, put
+from tests.waiting import until, wait_until
 
 
 @pytest.fixture(autouse=True)

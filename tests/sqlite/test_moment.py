@@ -19,7 +19,8 @@ from tenure.store.sqlite import writer as writing
 from tenure.store.sqlite.store import SqliteStore
 from tenure.store.sqlite.transaction import Transaction
 from tenure.store.sqlite.writer import Writer
-from tests.sqlite.bed import WORKER, in_fork, job, put, until, wait_until
+from tests.sqlite.bed import WORKER, in_fork, job, put
+from tests.waiting import until, wait_until
 
 CLOCK = SystemClock()
 

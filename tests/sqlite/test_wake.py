@@ -16,7 +16,8 @@ from tenure.store.operating import PauseQueues, SetGate
 from tenure.store.sqlite import wake
 from tenure.store.sqlite.sockets import Mailbox, Postman
 from tenure.store.sqlite.store import SqliteStore
-from tests.sqlite.bed import WORKER, job, put, start_child, wait_until
+from tests.sqlite.bed import WORKER, job, put, start_child
+from tests.waiting import wait_until
 
 INSERT = """
 INSERT INTO tenure_job (

@@ -18,7 +18,8 @@ from tenure.store.operating import SetGate
 from tenure.store.reading import GetJobs
 from tenure.store.sqlite.store import SqliteStore
 from tenure.store.sqlite.transaction import Transaction
-from tests.sqlite.bed import WORKER, job, put, wait_until
+from tests.sqlite.bed import WORKER, job, put
+from tests.waiting import wait_until
 
 
 def pending(store: SqliteStore) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,24 +122,3 @@ class Bed:
                 worker.stop()
             async with asyncio.timeout(30):
                 await task
-
-
-async def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait until a condition holds, or fail."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = holds()
-        if isinstance(found, Awaitable):
-            found = await found
-        if found:
-            return
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.005)
-
-
-def until_sync(holds: Callable[[], Any], seconds: float = 30.0) -> None:
-    """The same without an event loop."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.01)

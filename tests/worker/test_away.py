@@ -10,7 +10,8 @@ import pytest
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
 from tenure.store.base import Exchange, Heartbeat
-from tests.worker.bed import Bed, until
+from tests.waiting import until
+from tests.worker.bed import Bed
 from tests.worker.trouble import Troubled, as_store, once
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,8 @@ from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
 from tenure.store.base import Cancel
 from tenure.store.reading import ListEvents, ListJobs
-from tests.worker.bed import Bed, until
+from tests.waiting import until
+from tests.worker.bed import Bed
 
 pytestmark = pytest.mark.anyio
 

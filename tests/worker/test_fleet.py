@@ -18,7 +18,8 @@ from tenure.worker.fetch import FIRST, LOOKERS, SELDOM, Exchanger
 from tenure.worker.report import Reporter, Silence
 from tenure.worker.settle import Outbox
 from tenure.worker.ticket import Held
-from tests.worker.bed import Bed, until
+from tests.waiting import until
+from tests.worker.bed import Bed
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,8 @@ from tenure.store.base import Exchange
 from tenure.store.operating import PauseQueues, SetGate
 from tenure.store.reading import CountJobs
 from tenure.worker.worker import WorkerConfig
-from tests.worker.bed import AT_ONCE, Bed, until
+from tests.waiting import until
+from tests.worker.bed import AT_ONCE, Bed
 from tests.worker.trouble import Troubled, as_store
 
 pytestmark = pytest.mark.anyio

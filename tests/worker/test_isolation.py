@@ -13,7 +13,8 @@ import pytest
 from tenure.errors import HandlerError
 from tenure.store.base import Cancel
 from tenure.store.reading import ListEvents, ListJobs
-from tests.worker.bed import Bed, until, until_sync
+from tests.waiting import until, wait_until
+from tests.worker.bed import Bed
 from tests.worker.children import crew as handlers
 from tests.worker.crews import crew, is_alive, words
 
@@ -134,11 +135,11 @@ async def test_a_stop_reaches_the_child(bed: Bed, notes: Path) -> None:
 def test_children_die_with_a_worker_that_is_killed(bed: Bed, url: str, tmp_path: Path, notes: Path) -> None:
     bed.enqueue("breed", payload(notes))
     with crew(url, tmp_path) as worker:
-        until_sync(lambda: words(notes, "daemon"))
+        wait_until(lambda: words(notes, "daemon"))
         worker.send(signal.SIGKILL)
         worker.process.wait()
         daemon = int(words(notes, "daemon")[0][1])
-        until_sync(lambda: not is_alive(daemon))
+        wait_until(lambda: not is_alive(daemon))
 
 
 async def test_a_handler_that_no_process_could_find_is_refused_at_the_start(bed: Bed) -> None:

@@ -19,7 +19,8 @@ from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Job, NewJob
 from tenure.model.state import ACTIVE
 from tenure.store.reading import CountJobs, ListJobs
-from tests.worker.bed import Bed, until_sync
+from tests.waiting import wait_until
+from tests.worker.bed import Bed
 from tests.worker.crews import Crew, words
 
 pytestmark = pytest.mark.slow
@@ -58,7 +59,7 @@ def test_workers_that_are_killed_and_paused_at_random_lose_nothing(bed: Bed, url
 
         team = [start() for _ in range(WORKERS)]
         run.feed(BACKLOG)
-        until_sync(lambda: words(run.notes, "run"), 30)
+        wait_until(lambda: words(run.notes, "run"), 30)
         for number in range(KILLS - 1):
             time.sleep(run.chance.uniform(0.05, 0.5))  # the moment of the kill is what is random here
             run.feed(BACKLOG)
@@ -74,7 +75,7 @@ def test_workers_that_are_killed_and_paused_at_random_lose_nothing(bed: Bed, url
                 victim.process.wait()
                 team[place] = start()
         killed_at, crashed = run.kill_the_last(team)
-        until_sync(lambda: _is_drained(bed), 60 + KILLS)
+        wait_until(lambda: _is_drained(bed), 60 + KILLS)
         refused = sum(each.names().count("lease_lost") for each in started)
 
     ended = {job.id: job for job in _all_jobs(bed)}
@@ -129,13 +130,13 @@ class Run:
             self.feed(BACKLOG)
             return bool(self.held_by(crew))
 
-        until_sync(is_holding, 30)
+        wait_until(is_holding, 30)
 
     def kill_the_last(self, team: list[Crew]) -> tuple[datetime, int]:
         """The last kill: of one that holds jobs, while the others are up and have a slot for each job that is left.
         Answers the moment, by the store's clock, and how many jobs the victim held."""
-        until_sync(lambda: all("worker_started" in each.names() for each in team), 60)
-        until_sync(lambda: _is_drained(self._bed), 60 + KILLS)
+        wait_until(lambda: all("worker_started" in each.names() for each in team), 60)
+        wait_until(lambda: _is_drained(self._bed), 60 + KILLS)
         self.feed((WORKERS - 1) * SLOTS)
         victim = team[0]
         deadline = time.monotonic() + 30

@@ -10,16 +10,14 @@ import pytest
 
 from tenure.errors import ConfigError
 from tenure.handler.context import Context
-from tenure.model.ids import JobId, Token, WorkerId
-from tenure.model.outcome import Completed
+from tenure.model.ids import WorkerId
 from tenure.model.policy import QueuePolicy
 from tenure.store.base import Claim
 from tenure.store.operating import RemoveWorkers
 from tenure.store.reading import ListWorkers
-from tenure.worker.report import Reporter, Silence
-from tenure.worker.settle import Outbox
 from tenure.worker.worker import WorkerConfig
-from tests.worker.bed import Bed, until
+from tests.waiting import until
+from tests.worker.bed import Bed
 
 pytestmark = pytest.mark.anyio
 
@@ -80,18 +78,6 @@ async def test_a_lost_lease_stops_the_handler_and_its_result_is_not_written(bed:
 
     assert "lease_lost" in bed.ear.names(job_id)
     assert bed.job(job_id).result is None
-
-
-def test_two_ends_of_one_job_go_out_one_after_the_other() -> None:
-    """The job was lost, came back to the same worker, and ended again before its first end was settled."""
-    outbox = Outbox({}, Reporter(WorkerId("w"), Silence()), lambda: None)
-    old, other, new = (Completed(JobId(job), Token(token)) for job, token in (("a", 1), ("b", 1), ("a", 2)))
-    for outcome in (old, other, new):
-        outbox.add(outcome)
-
-    assert outbox.take(10) == [old, other]
-    assert outbox.take(10) == [new]
-    assert outbox.take(10) == []
 
 
 def test_heartbeats_slower_than_a_third_of_the_lease_are_refused() -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tenure import App, Job
-from tests.worker.bed import until_sync
+from tests.waiting import wait_until
 from tests.worker.crews import ROOT
 
 _UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -69,7 +69,7 @@ class Container:
 
     def init(self) -> psutil.Process:
         """Process 1, by the number it has outside."""
-        until_sync(lambda: psutil.Process(self.outside.pid).children())
+        wait_until(lambda: psutil.Process(self.outside.pid).children())
         return psutil.Process(self.outside.pid).children()[0]
 
     def workers(self) -> list[psutil.Process]:
@@ -129,7 +129,7 @@ def test_a_stop_reaches_a_worker_as_process_one_and_the_job_is_handed_back(
 ) -> None:
     held = app.enqueue("hold", {"begun": str(folder / "begun")}).id
     container = start(containers, folder, "tasks:app")
-    until_sync((folder / "begun").exists, 30)
+    wait_until((folder / "begun").exists, 30)
 
     container.init().send_signal(signal.SIGTERM)
 
@@ -143,12 +143,12 @@ def test_process_one_reaps_what_handlers_left_behind(containers: list[Container]
     until = folder / "until"
     bred = [app.enqueue("breed", {"until": str(until)}).id for _ in range(5)]
     container = start(containers, folder, "tasks:app")
-    until_sync(lambda: all(job(app, one).state == "succeeded" for one in bred), 30)
-    until_sync(lambda: len(container.children()) == 1 + len(bred))  # orphans come to process 1
+    wait_until(lambda: all(job(app, one).state == "succeeded" for one in bred), 30)
+    wait_until(lambda: len(container.children()) == 1 + len(bred))  # orphans come to process 1
 
     until.touch()
 
-    until_sync(lambda: len(container.children()) == 1)
+    wait_until(lambda: len(container.children()) == 1)
     assert [_name(one) for one in container.children()] == [_name(one) for one in container.workers()]
     container.init().send_signal(signal.SIGTERM)
     assert container.outside.wait(30) == 0, (folder / "worker.log").read_text()
@@ -158,13 +158,13 @@ def test_many_workers_under_process_one_are_replaced_and_stopped(
     containers: list[Container], folder: Path, app: App
 ) -> None:
     container = start(containers, folder, "tasks:app", "--processes", "2")
-    until_sync(lambda: len(app.workers()) == 2, 30)
+    wait_until(lambda: len(app.workers()) == 2, 30)
     first = container.workers()[0]
     first.kill()
-    until_sync(lambda: len(container.workers()) == 2 and first not in container.workers())
-    until_sync(lambda: len(app.workers()) == 3, 30)  # the killed one could not say goodbye
+    wait_until(lambda: len(container.workers()) == 2 and first not in container.workers())
+    wait_until(lambda: len(app.workers()) == 3, 30)  # the killed one could not say goodbye
     held = app.enqueue("hold", {"begun": str(folder / "begun")}).id
-    until_sync((folder / "begun").exists, 30)
+    wait_until((folder / "begun").exists, 30)
 
     container.init().send_signal(signal.SIGTERM)
 

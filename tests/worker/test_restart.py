@@ -13,7 +13,8 @@ from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
 from tests.conformance.engines import open_store, real_time_database
 from tests.servers import PostgresServer, wheel_bin_path
-from tests.worker.bed import AT_ONCE, Bed, until
+from tests.waiting import until
+from tests.worker.bed import AT_ONCE, Bed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.postgres, pytest.mark.slow]
 

@@ -18,7 +18,8 @@ from tenure.store.scheduling import ListSchedules, PauseSchedules, SetSchedules,
 from tenure.worker.config import WorkerConfig
 from tenure.worker.maintain import Maintainer
 from tenure.worker.report import Reporter
-from tests.worker.bed import Bed, Ear, until
+from tests.waiting import until
+from tests.worker.bed import Bed, Ear
 
 VIENNA = ZoneInfo("Europe/Vienna")
 

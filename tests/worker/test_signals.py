@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tenure.store.reading import ListWorkers
-from tests.worker.bed import Bed, until, until_sync
+from tests.waiting import until, wait_until
+from tests.worker.bed import Bed
 from tests.worker.crews import Crew, crew, words
 
 LEASE = 1.5
@@ -111,9 +112,9 @@ async def test_sigterm_during_a_long_handler_hands_its_job_on_within_a_second(
 def test_a_second_signal_does_not_wait_for_the_grace_period(bed: Bed, url: str, tmp_path: Path, notes: Path) -> None:
     job_id = bed.enqueue("hold", payload(notes))
     with crew(url, tmp_path, grace_seconds=600) as first:
-        until_sync(lambda: words(notes, "begun"))
+        wait_until(lambda: words(notes, "begun"))
         first.send(signal.SIGINT)
-        until_sync(lambda: "stopping" in first.names())
+        wait_until(lambda: "stopping" in first.names())
         assert bed.job(job_id).state == "running"
         first.send(signal.SIGINT)
         assert first.process.wait(10) == 0
@@ -125,9 +126,9 @@ def test_a_second_signal_does_not_wait_for_the_grace_period(bed: Bed, url: str, 
 def test_a_running_handler_finishes_within_the_grace_period(bed: Bed, url: str, tmp_path: Path, notes: Path) -> None:
     job_id = bed.enqueue("hold", payload(notes))
     with crew(url, tmp_path, grace_seconds=600) as first:
-        until_sync(lambda: words(notes, "begun"))
+        wait_until(lambda: words(notes, "begun"))
         first.send(signal.SIGTERM)
-        until_sync(lambda: "stopping" in first.names())
+        wait_until(lambda: "stopping" in first.names())
         Path(str(notes) + ".go").touch()
         assert first.process.wait(10) == 0
 

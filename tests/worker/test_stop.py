@@ -9,7 +9,8 @@ import pytest
 
 import tenure
 from tenure.handler.context import Context
-from tests.worker.bed import Bed, until
+from tests.waiting import until
+from tests.worker.bed import Bed
 
 pytestmark = pytest.mark.anyio
 

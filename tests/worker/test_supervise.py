@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.worker.bed import until_sync
+from tests.waiting import wait_until
 from tests.worker.crews import ROOT, is_alive
 
 # Children that record their pid and then behave as their argument says.
@@ -68,9 +68,9 @@ def start(families: list[Family], folder: Path, count: int, how: str) -> Family:
 
 def test_a_child_that_dies_is_replaced_and_a_stop_reaches_all(families: list[Family], tmp_path: Path) -> None:
     family = start(families, tmp_path, 2, "wait")
-    until_sync(lambda: len(family.alive()) == 2)
+    wait_until(lambda: len(family.alive()) == 2)
     os.kill(family.pids()[0], signal.SIGKILL)
-    until_sync(lambda: len(family.pids()) == 3 and len(family.alive()) == 2)
+    wait_until(lambda: len(family.pids()) == 3 and len(family.alive()) == 2)
 
     family.parent.send_signal(signal.SIGTERM)
 
@@ -94,7 +94,7 @@ def test_wrong_settings_end_the_parent_with_the_same_code(families: list[Family]
 
 def test_a_child_that_keeps_dying_is_started_later_and_later(families: list[Family], tmp_path: Path) -> None:
     family = start(families, tmp_path, 1, "1")
-    until_sync(lambda: len(family.pids()) == 3)
+    wait_until(lambda: len(family.pids()) == 3)
 
     family.parent.send_signal(signal.SIGTERM)
 
@@ -103,9 +103,9 @@ def test_a_child_that_keeps_dying_is_started_later_and_later(families: list[Fami
 
 def test_children_stop_when_their_parent_is_killed(families: list[Family], tmp_path: Path) -> None:
     family = start(families, tmp_path, 2, "wait")
-    until_sync(lambda: len(family.alive()) == 2)
+    wait_until(lambda: len(family.alive()) == 2)
 
     family.parent.kill()
     family.parent.wait()
 
-    until_sync(lambda: family.alive() == [])
+    wait_until(lambda: family.alive() == [])

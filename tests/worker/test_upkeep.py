@@ -24,7 +24,8 @@ from tenure.worker.report import Reporter
 from tests.conformance.acts import new_job
 from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_postgres, open_sqlite
 from tests.servers import PostgresServer
-from tests.worker.bed import Ear, until
+from tests.waiting import until
+from tests.worker.bed import Ear
 
 
 @dataclass

@@ -18,7 +18,6 @@ quotes these docstrings; both engines pass the same suite.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -116,9 +115,9 @@ class Settle(Request[list[Settled]]):
 class Exchanged:
     """The answer to an Exchange."""
 
-    settled: Mapping[JobId, Settled]
-    """Only outcomes that did not end as a plain success: everything else than Completed, and every Completed that
-    was lost or cancelled."""
+    settled: Mapping[tuple[JobId, Token], Settled]
+    """By grant. Only outcomes that did not end as a plain success: everything else than Completed, and every
+    Completed that was lost or cancelled."""
     grants: list[Grant]
     refused: GateClosed | None = None
     """Why nothing was granted although something was settled. Without outcomes a closed gate is raised instead."""
@@ -396,13 +395,3 @@ class Store(Protocol):
     async def aclose(self) -> None:
         """The same without blocking the event loop."""
         ...
-
-
-def on_loop(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Callable[[], None]:
-    """`wake` as a call from any thread, for `subscribe` with a loop. Once the loop is closed nobody is left to wake."""
-
-    def call() -> None:
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(wake)
-
-    return call

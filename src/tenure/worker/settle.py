@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tenure.errors import StoreUnavailable, TenureError
-from tenure.model.ids import JobId
+from tenure.model.ids import JobId, Token
 from tenure.model.notice import ERROR, INFO
 from tenure.model.outcome import Failed, Outcome, Settled
 from tenure.store.base import Exchange, Store
@@ -40,26 +40,18 @@ class Outbox:
             self._wake()
 
     def take(self, limit: int) -> list[Outcome]:
-        """Up to `limit` outcomes, oldest first, and of a job no more than one.
-
-        A job that was lost and came back to this worker may have ended twice, under two tokens, before either was
-        settled. Answers name the job, so the second waits for the next exchange.
-        """
+        """Up to `limit` outcomes, oldest first."""
         if len(self._waiting) <= limit:
             taken, self._waiting = self._waiting, []
         else:
             taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
-        if len({outcome.job_id for outcome in taken}) < len(taken):
-            first: dict[JobId, Outcome] = {}
-            self.put_back([outcome for outcome in taken if first.setdefault(outcome.job_id, outcome) is not outcome])
-            taken = list(first.values())
         return taken
 
     def put_back(self, outcomes: list[Outcome]) -> None:
         """They were not written, or nobody knows; repeating them is safe."""
         self._waiting[:0] = outcomes
 
-    def settled(self, outcomes: Sequence[Outcome], answers: Mapping[JobId, Settled]) -> None:
+    def settled(self, outcomes: Sequence[Outcome], answers: Mapping[tuple[JobId, Token], Settled]) -> None:
         """The store has answered: let go of the jobs and say what became of them."""
         if not answers and not self._report.wants(INFO):
             for outcome in outcomes:
@@ -69,7 +61,7 @@ class Outbox:
         well: list[Ticket] = []
         for outcome in outcomes:
             ticket = self._let_go(outcome)
-            answer = answers.get(outcome.job_id)
+            answer = answers.get((outcome.job_id, outcome.token))
             if answer is None:
                 self.completed += 1
                 if ticket is not None:

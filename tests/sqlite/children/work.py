@@ -33,5 +33,5 @@ outcomes: list[Completed] = []
 print("ready", flush=True)
 while True:
     answer = store.do(Exchange(outcomes, Claim(WorkerId(f"w{os.getpid()}"), ["default"], 5)))
-    say("settled", [outcome.job_id for outcome in outcomes if outcome.job_id not in answer.settled])
+    say("settled", [outcome.job_id for outcome in outcomes if (outcome.job_id, outcome.token) not in answer.settled])
     outcomes = [Completed(grant.id, grant.token, '{"ok": true}') for grant in answer.grants]

@@ -92,9 +92,6 @@ class Link:
             os.dup2(nothing.fileno(), self._pgconn.socket)
 
     def _send(self, function: str, arguments: tuple[Argument, ...]) -> None:
-        if len(arguments) == 1 and isinstance(arguments[0], str):
-            self._pgconn.send_query_prepared(function.encode(), [arguments[0].encode()])
-            return
         values = [argument.encode() if isinstance(argument, str) else argument for argument in arguments]
         formats = [1 if isinstance(argument, bytes) else 0 for argument in arguments]
         self._pgconn.send_query_prepared(function.encode(), values or None, formats or None)

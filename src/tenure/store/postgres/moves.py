@@ -331,25 +331,23 @@ def _full_completion(outcome: Completed) -> str:
     return text + "}"
 
 
-def decode_settled(answer: Any, outcomes: Iterable[Outcome]) -> dict[JobId, Settled]:
-    """What did not end as a plain success, by job."""
-    if not answer:
-        return {}
-    tokens = {outcome.job_id: outcome.token for outcome in outcomes}
-    return {job_id: Settled(job_id, tokens.get(job_id, Token(0)), state, run_at) for job_id, state, run_at in answer}
+def decode_settled(answer: Any) -> dict[tuple[JobId, Token], Settled]:
+    """What did not end as a plain success, by grant."""
+    return {(job_id, token): Settled(job_id, token, state, run_at) for job_id, token, state, run_at in answer or ()}
 
 
 def decode_settle(answer: Any, request: Settle) -> list[Settled]:
     """One answer per outcome, in order."""
-    odd = decode_settled(answer["settled"], request.outcomes)
+    odd = decode_settled(answer["settled"])
     return [
-        odd.get(outcome.job_id) or Settled(outcome.job_id, outcome.token, "succeeded") for outcome in request.outcomes
+        odd.get((outcome.job_id, outcome.token)) or Settled(outcome.job_id, outcome.token, "succeeded")
+        for outcome in request.outcomes
     ]
 
 
 def decode_exchange(answer: Any, request: Exchange) -> Exchanged:
     """What was settled, what was granted, or why nothing was."""
-    settled = decode_settled(answer.get("settled"), request.outcomes)
+    settled = decode_settled(answer.get("settled"))
     refused = answer.get("refused")
     if refused is not None:
         return Exchanged(settled, [], GateClosed(refused["gate"], refused["act"]))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tenure.errors import GateClosed
 from tenure.model.clock import from_us
-from tenure.model.ids import JobId, WorkerId
+from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.job import NEW_JOB_EXTRAS, Grant
 from tenure.model.outcome import Settled
 from tenure.store.base import Exchanged
@@ -60,7 +60,7 @@ class Granted:
 class LateExchanged:
     """The answer to an exchange, with grants on their way."""
 
-    settled: dict[JobId, Settled]
+    settled: dict[tuple[JobId, Token], Settled]
     granted: Granted
     refused: GateClosed | None = None
 

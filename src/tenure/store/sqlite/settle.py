@@ -83,7 +83,7 @@ def settle(transaction: Transaction, request: Sorted) -> list[Settled]:
 
 def exchange(transaction: Transaction, request: Sorted) -> LateExchanged:
     """See store.base.Exchange."""
-    settled = {answer.job_id: answer for answer in _settle(transaction, request).values()}
+    settled = {(answer.job_id, answer.token): answer for answer in _settle(transaction, request).values()}
     if request.claim is None:
         return LateExchanged(settled, Granted([]))
     try:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tenure.errors import InternalError, StoreClosed
 from tenure.model import fault
@@ -18,6 +17,9 @@ from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.sqlite import database, joined, migrate, place, profiles
 from tenure.store.sqlite.acts import LATE, PREPARES, READS, WRITES
 from tenure.store.sqlite.errors import translate
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 

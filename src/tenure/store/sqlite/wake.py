@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tenure.errors import StoreUnavailable
-from tenure.store.base import on_loop
 from tenure.store.sqlite import place
 from tenure.store.sqlite.connect import open_reader
 from tenure.store.sqlite.queries import load
@@ -64,7 +63,7 @@ class Listening:
         self.loop = loop
         self.wake_here = wake
         """On the thread of its loop, if it has one."""
-        self.wake = wake if loop is None else on_loop(loop, wake)
+        self.wake = wake if loop is None else _on_loop(loop, wake)
         self._hub = hub
 
     def close(self) -> None:
@@ -349,3 +348,13 @@ class _Listener:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Callable[[], None]:
+    """`wake` as a call from any thread. Once the loop is closed nobody is left to wake."""
+
+    def call() -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(wake)
+
+    return call

@@ -1,5 +1,5 @@
--- settle_outcomes: the settling half of an exchange. Answers [[id, state, run_at_us], …] for whatever did not end as a plain success;
--- state null says that the lease was lost and nothing was changed. Null: everything was a plain success.
+-- settle_outcomes: the settling half of an exchange. Answers [[id, token, state, run_at_us], …] for whatever did not end as a plain
+-- success; state null says that the lease was lost and nothing was changed. Null: everything was a plain success.
 --
 -- Takes {"ids": "{id,…}", "tokens": "{token,…}", "done": [{"i": id, "t": token, "r": result, "s": summary, "a": artifacts}],
 -- "rest": [{"i", "t", "o": move, …}]}: plain completions, which go in one statement, and everything else, one by one. Completions that
@@ -93,7 +93,7 @@ BEGIN
     FROM unnest(p_ids) AS c(id) JOIN tenure.job AS j ON j.id = c.id
     ON CONFLICT DO NOTHING;
     UPDATE tenure.job AS j SET failure_class = 'cancelled' WHERE j.id = ANY (p_ids);
-    RETURN ARRAY(SELECT json_build_array(c.id, 'cancelled', NULL) FROM unnest(p_ids) AS c(id));
+    RETURN ARRAY(SELECT json_build_array(j.id, j.token, 'cancelled', NULL) FROM tenure.job AS j WHERE j.id = ANY (p_ids));
 END
 $$;
 
@@ -102,7 +102,7 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.refused_completions(p_ids uuid[], p_tokens bigint[], p_done json) RETURNS json[]
 LANGUAGE sql STABLE
 AS $$
-    SELECT coalesce(array_agg(json_build_array(g.i, CASE WHEN j.state = 'cancelled' AND a.outcome = 'cancelled' THEN 'cancelled' END, NULL)), '{}')
+    SELECT coalesce(array_agg(json_build_array(g.i, g.t, CASE WHEN j.state = 'cancelled' AND a.outcome = 'cancelled' THEN 'cancelled' END, NULL)), '{}')
     FROM (
         SELECT unnest(p_ids) AS i, unnest(p_tokens) AS t
         UNION ALL SELECT d.i, d.t FROM json_to_recordset(coalesce(p_done, '[]')) AS d(i uuid, t bigint)

@@ -1,7 +1,7 @@
 -- settle_rest: outcomes that are more than a plain completion, one by one, in order of id. The caller holds the locks.
 -- Each: {"i": id, "t": token, "o": complete|fail|reject|release|suspend|stop, "e": error, "c": class, "d": seconds, "w": waiting for,
 --        "r", "s", "a": as for a completion, "jobs": an enqueue request, "events": [[kind, data]], "effects": [effect]}.
--- Answers [id, state, run_at_us] for each but plain successes.
+-- Answers [id, token, state, run_at_us] for each but plain successes.
 CREATE OR REPLACE FUNCTION tenure.settle_rest(p_rest json, p_now timestamptz, p_cutoff timestamptz) RETURNS json[]
 LANGUAGE plpgsql
 AS $$
@@ -28,7 +28,7 @@ BEGIN
         END IF;
         v_state := tenure.finish(
             v_job, CASE v_out.o WHEN 'complete' THEN 'stop' ELSE v_out.o END, coalesce(v_out.c, 'error'), v_out.e, v_out.d, v_out.w, p_now);
-        v_answers := v_answers || json_build_array(v_out.i, v_state,
+        v_answers := v_answers || json_build_array(v_out.i, v_out.t, v_state,
             CASE WHEN v_state = 'queued' THEN (SELECT tenure.to_us(j.run_at) FROM tenure.job AS j WHERE j.id = v_out.i) END);
     END LOOP;
     RETURN v_answers;
@@ -106,9 +106,9 @@ BEGIN
     FROM tenure.attempt AS a
     WHERE a.job_id = p_id AND a.token = p_token;
     IF v_outcome IS NULL OR v_outcome = 'expired' OR p_move = 'complete' AND v_outcome <> 'cancelled' THEN
-        RETURN ARRAY[json_build_array(p_id, NULL, NULL)];
+        RETURN ARRAY[json_build_array(p_id, p_token, NULL, NULL)];
     END IF;
-    RETURN ARRAY[json_build_array(p_id, CASE v_outcome
+    RETURN ARRAY[json_build_array(p_id, p_token, CASE v_outcome
             WHEN 'retried' THEN 'queued' WHEN 'released' THEN 'queued' WHEN 'suspended' THEN 'waiting' ELSE v_outcome END,
         tenure.to_us(v_run_at))];
 END

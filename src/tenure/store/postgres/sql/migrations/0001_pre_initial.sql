@@ -3949,8 +3949,8 @@ $$;
 
 -- functions/settle_outcomes.sql
 
--- settle_outcomes: the settling half of an exchange. Answers [[id, state, run_at_us], …] for whatever did not end as a plain success;
--- state null says that the lease was lost and nothing was changed. Null: everything was a plain success.
+-- settle_outcomes: the settling half of an exchange. Answers [[id, token, state, run_at_us], …] for whatever did not end as a plain
+-- success; state null says that the lease was lost and nothing was changed. Null: everything was a plain success.
 --
 -- Takes {"ids": "{id,…}", "tokens": "{token,…}", "done": [{"i": id, "t": token, "r": result, "s": summary, "a": artifacts}],
 -- "rest": [{"i", "t", "o": move, …}]}: plain completions, which go in one statement, and everything else, one by one. Completions that
@@ -4044,7 +4044,7 @@ BEGIN
     FROM unnest(p_ids) AS c(id) JOIN tenure.job AS j ON j.id = c.id
     ON CONFLICT DO NOTHING;
     UPDATE tenure.job AS j SET failure_class = 'cancelled' WHERE j.id = ANY (p_ids);
-    RETURN ARRAY(SELECT json_build_array(c.id, 'cancelled', NULL) FROM unnest(p_ids) AS c(id));
+    RETURN ARRAY(SELECT json_build_array(j.id, j.token, 'cancelled', NULL) FROM tenure.job AS j WHERE j.id = ANY (p_ids));
 END
 $$;
 
@@ -4053,7 +4053,7 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.refused_completions(p_ids uuid[], p_tokens bigint[], p_done json) RETURNS json[]
 LANGUAGE sql STABLE
 AS $$
-    SELECT coalesce(array_agg(json_build_array(g.i, CASE WHEN j.state = 'cancelled' AND a.outcome = 'cancelled' THEN 'cancelled' END, NULL)), '{}')
+    SELECT coalesce(array_agg(json_build_array(g.i, g.t, CASE WHEN j.state = 'cancelled' AND a.outcome = 'cancelled' THEN 'cancelled' END, NULL)), '{}')
     FROM (
         SELECT unnest(p_ids) AS i, unnest(p_tokens) AS t
         UNION ALL SELECT d.i, d.t FROM json_to_recordset(coalesce(p_done, '[]')) AS d(i uuid, t bigint)
@@ -4068,7 +4068,7 @@ $$;
 -- settle_rest: outcomes that are more than a plain completion, one by one, in order of id. The caller holds the locks.
 -- Each: {"i": id, "t": token, "o": complete|fail|reject|release|suspend|stop, "e": error, "c": class, "d": seconds, "w": waiting for,
 --        "r", "s", "a": as for a completion, "jobs": an enqueue request, "events": [[kind, data]], "effects": [effect]}.
--- Answers [id, state, run_at_us] for each but plain successes.
+-- Answers [id, token, state, run_at_us] for each but plain successes.
 CREATE OR REPLACE FUNCTION tenure.settle_rest(p_rest json, p_now timestamptz, p_cutoff timestamptz) RETURNS json[]
 LANGUAGE plpgsql
 AS $$
@@ -4095,7 +4095,7 @@ BEGIN
         END IF;
         v_state := tenure.finish(
             v_job, CASE v_out.o WHEN 'complete' THEN 'stop' ELSE v_out.o END, coalesce(v_out.c, 'error'), v_out.e, v_out.d, v_out.w, p_now);
-        v_answers := v_answers || json_build_array(v_out.i, v_state,
+        v_answers := v_answers || json_build_array(v_out.i, v_out.t, v_state,
             CASE WHEN v_state = 'queued' THEN (SELECT tenure.to_us(j.run_at) FROM tenure.job AS j WHERE j.id = v_out.i) END);
     END LOOP;
     RETURN v_answers;
@@ -4173,9 +4173,9 @@ BEGIN
     FROM tenure.attempt AS a
     WHERE a.job_id = p_id AND a.token = p_token;
     IF v_outcome IS NULL OR v_outcome = 'expired' OR p_move = 'complete' AND v_outcome <> 'cancelled' THEN
-        RETURN ARRAY[json_build_array(p_id, NULL, NULL)];
+        RETURN ARRAY[json_build_array(p_id, p_token, NULL, NULL)];
     END IF;
-    RETURN ARRAY[json_build_array(p_id, CASE v_outcome
+    RETURN ARRAY[json_build_array(p_id, p_token, CASE v_outcome
             WHEN 'retried' THEN 'queued' WHEN 'released' THEN 'queued' WHEN 'suspended' THEN 'waiting' ELSE v_outcome END,
         tenure.to_us(v_run_at))];
 END
