@@ -6,9 +6,12 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
+
+import pytest
 
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import NewJob
@@ -29,6 +32,19 @@ def job(key: str | None = None, payload: str = "{}", queue: str = "default") -> 
 def put(store: SqliteStore, key: str | None = None, payload: str = "{}") -> JobId:
     """Enqueue one job; its id."""
     return store.do(Enqueue([job(key, payload)]))[0].id
+
+
+@contextmanager
+def small_disk(point: Path, megabytes: int) -> Iterator[Path]:
+    """A filesystem of its own at a folder that is made for it."""
+    point.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(point)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "--lazy", str(point)], check=True)  # a process of a failed test may still use it
 
 
 def start_child(name: str, *arguments: str, **settings: object) -> subprocess.Popen[str]:

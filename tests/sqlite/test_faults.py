@@ -7,14 +7,13 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tenure.errors import Corrupt, StoreUnavailable
 from tenure.store.sqlite.store import SqliteStore
-from tests.sqlite.bed import CHILDREN, put, start_child
+from tests.sqlite.bed import CHILDREN, put, small_disk, start_child
 
 
 def outcome(path: Path, limit: int) -> tuple[int, list[str], int, int]:
@@ -45,30 +44,16 @@ def test_a_file_that_may_not_grow_refuses_cleanly_and_goes_on_when_it_may(path: 
     assert whole(path)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of one megabyte."""
-    point = tmp_path / "small"
-    point.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(point)], check=False, capture_output=True
-    )
-    if made.returncode != 0:
-        pytest.skip("mounting a small disk needs root")
-    yield point
-    subprocess.run(["umount", str(point)], check=True)
+def test_a_full_disk_is_called_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", megabytes=1) as disk:
+        path = disk / "jobs.db"
 
+        accepted, codes, _, present = outcome(path, 0)
 
-@pytest.mark.skipif(os.getuid() != 0, reason="mounting a small disk needs root")
-def test_a_full_disk_is_called_so_and_keeps_what_it_has(small_disk: Path) -> None:
-    path = small_disk / "jobs.db"
-
-    accepted, codes, _, present = outcome(path, 0)
-
-    assert accepted > 0
-    assert codes == ["disk_full"] * 3
-    assert present == accepted
-    assert whole(path)
+        assert accepted > 0
+        assert codes == ["disk_full"] * 3
+        assert present == accepted
+        assert whole(path)
 
 
 def can_inject() -> bool:

@@ -15,6 +15,9 @@ from tenure.store.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1])
 store.migrate()
 limit = int(sys.argv[2])
+if "wait" in sys.argv:
+    print("ready", flush=True)
+    sys.stdin.readline()
 if limit:
     import signal
 

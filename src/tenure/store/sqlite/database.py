@@ -18,6 +18,7 @@ from typing import Final
 
 from tenure.store.sqlite import place
 from tenure.store.sqlite.readers import Readers
+from tenure.store.sqlite.reserve import Reserve
 from tenure.store.sqlite.wake import Hub
 from tenure.store.sqlite.writer import Writer
 
@@ -40,6 +41,7 @@ class Database:
         self.hub = Hub(watched)
         self.writer = Writer(watched, busy_seconds, self.hub.tell)
         self.readers = Readers(watched)
+        self.reserve = Reserve(path)
         self._pid = os.getpid()
         _all.add(self)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from tenure.errors import InternalError, StoreClosed
+from tenure.errors import InternalError, StoreClosed, StoreUnavailable
 from tenure.model import fault
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
@@ -50,8 +50,13 @@ class SqliteStore:
         kind = type(request)
         act = WRITES.get(kind)
         if act is not None:
-            prepare = PREPARES.get(kind)
-            answer = shared.writer.call(act, request if prepare is None else prepare(request), self._clock)
+            request = shared.reserve.admit(request)
+            try:
+                answer = shared.writer.call(act, _prepared(request), self._clock)
+            except StoreUnavailable as exc:
+                if not shared.reserve.gives_way(request, exc):
+                    raise
+                answer = shared.writer.call(act, _prepared(shared.reserve.admit(request)), self._clock)
             fault.point("after_commit_before_reply")
             return cast(T, answer.finish() if isinstance(answer, LATE) else answer)
         act = READS.get(kind)
@@ -65,9 +70,13 @@ class SqliteStore:
         kind = type(request)
         act = WRITES.get(kind)
         if act is not None:
-            prepare = PREPARES.get(kind)
-            ready = request if prepare is None else prepare(request)
-            answer = await shared.writer.acall(act, ready, self._clock, may_block=may_block)
+            request = shared.reserve.admit(request)
+            try:
+                answer = await shared.writer.acall(act, _prepared(request), self._clock, may_block=may_block)
+            except StoreUnavailable as exc:
+                if not shared.reserve.gives_way(request, exc):
+                    raise
+                answer = await shared.writer.acall(act, _prepared(shared.reserve.admit(request)), self._clock)
             fault.point("after_commit_before_reply")
             return cast(T, answer.finish() if isinstance(answer, LATE) else answer)
         act = READS.get(kind)
@@ -82,6 +91,7 @@ class SqliteStore:
         from tenure.store import caller
 
         shared = self._shared()
+        shared.reserve.admit(request)
         try:
             answers = caller.use_sqlite(connection, lambda raw: self._join(raw, request))
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
@@ -94,6 +104,7 @@ class SqliteStore:
         from tenure.store import caller
 
         shared = self._shared()
+        shared.reserve.admit(request)
         try:
             answers = await caller.ause_sqlite(connection, lambda raw: self._join(raw, request))
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
@@ -176,6 +187,11 @@ class SqliteStore:
             writer.statements + readers.statements,
             writer.retries,
         )
+
+
+def _prepared(request: Any) -> Any:
+    prepare = PREPARES.get(type(request))
+    return request if prepare is None else prepare(request)
 
 
 def _unknown(kind: type) -> InternalError:

@@ -1,0 +1,133 @@
+"""Space kept free for jobs that are held: on a full disk new work is refused, but what was done can still be written.
+
+A file beside the database takes up some megabytes. A process makes it before its first claim, because who claims will
+have outcomes to write. When an outcome, a heartbeat or a prune finds the disk full, the file is cut to nothing and the
+request repeated. From then on the file's emptiness tells every process that what is free belongs to outcomes: whatever
+grows the database, a claim among it, is refused until there is room again for the file and as much besides.
+
+It lasts: the WAL is moved into the database file every 500 pages and then overwritten from its start, so outcomes take
+up little new space.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+from tenure.errors import DiskFull
+from tenure.store import base
+from tenure.store import metric as metered
+from tenure.store import operating as ordered
+from tenure.store import scheduling as timed
+
+T = TypeVar("T")
+
+BYTES: Final = 4 * 1024 * 1024
+ROOM_BYTES: Final = 4 * BYTES
+"""So much must be free before the file is made: keeping space must not be what fills the disk."""
+LOOK_SECONDS: Final = 0.25
+"""How long another process may go on without noticing that the reserve is spent."""
+
+_CLAIMS: Final = frozenset({base.Claim, base.Exchange})
+_GROWS: Final = frozenset(
+    {base.Enqueue, base.Claim, base.Clone, ordered.AppendEvents, metered.RollUp, timed.TickSchedule}
+)
+_MAY_SPEND: Final = frozenset(
+    {
+        base.Settle,
+        base.Exchange,
+        base.Heartbeat,
+        base.Start,
+        base.Prune,
+        ordered.RecordEffect,
+        ordered.ResolveEffect,
+        ordered.ReleaseLease,
+    }
+)
+
+
+class Reserve:
+    """The reserve of one database file, as one process sees it. Thread-safe: every step may be taken twice."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.with_name(path.name + "-reserve")
+        self._database = path
+        self._is_kept = False
+        self._is_spent = False
+        self._look_at = 0.0
+
+    def admit(self, request: base.Request[T]) -> base.Request[T]:
+        """The request as it may go on. While the reserve is spent an exchange claims nothing.
+
+        Raises:
+            DiskFull: it would take up space that is left to outcomes.
+        """
+        kind = type(request)
+        if not self._is_kept and kind in _CLAIMS:
+            self._is_kept = True
+            self._fill()
+        if time.monotonic() >= self._look_at:
+            self._look()
+        if not self._is_spent:
+            return request
+        is_claim = isinstance(request, base.Exchange) and request.claim is not None
+        if isinstance(request, base.Exchange) and request.outcomes:
+            return cast(base.Request[T], replace(request, claim=None))
+        if kind in _GROWS or is_claim:
+            raise DiskFull(
+                f"The disk that holds {self._database} is full. What is left is kept for the outcomes of running jobs, "
+                f"so nothing was changed. Make {(ROOM_BYTES + BYTES) >> 20} MB free on it, then repeat."
+            )
+        return request
+
+    def gives_way(self, request: base.Request[Any], error: Exception) -> bool:
+        """After a failure: whether the disk is full, the request may use the reserve, and there was one to give."""
+        if type(request) not in _MAY_SPEND or (isinstance(request, base.Exchange) and not request.outcomes):
+            return False
+        with contextlib.suppress(OSError):
+            if isinstance(error, DiskFull) or self._free() < BYTES:
+                os.truncate(self.path, 0)
+                self._is_spent = True
+                return True
+        return False
+
+    def _look(self) -> None:
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        try:
+            self._is_spent = self.path.stat().st_size == 0
+        except OSError:  # there never was room for one
+            self._is_spent = False
+        if self._is_spent:
+            self._is_spent = not self._fill()
+
+    def _fill(self) -> bool:
+        """Make the file, if there is room; whether it is whole."""
+        with contextlib.suppress(OSError):
+            if self._free() < ROOM_BYTES + BYTES:
+                return False
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                if os.fstat(file).st_size < BYTES:
+                    _allocate(file)
+            except OSError:
+                os.ftruncate(file, 0)
+                raise
+            finally:
+                os.close(file)
+            return True
+        return False
+
+    def _free(self) -> int:
+        found = os.statvfs(self._database.parent)
+        return found.f_bavail * found.f_frsize
+
+
+def _allocate(file: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, BYTES)
+    else:  # macOS
+        os.pwrite(file, os.urandom(BYTES), 0)
