@@ -175,7 +175,7 @@ def test_an_exchange_settles_even_if_a_gate_refuses_its_claim(store: Subject) ->
     answer = store.do(Exchange([Completed(grant.id, grant.token)], Claim(WorkerId("w1"), ["default"], limit=5)))
 
     assert answer.grants == []
-    assert answer.refused is not None
+    assert isinstance(answer.refused, GateClosed)
     assert answer.refused.gate == "worker"
     assert (get(store, first).state, get(store, second).state) == (State.SUCCEEDED, State.QUEUED)
 

@@ -88,6 +88,7 @@ def test_what_was_done_is_written_on_a_full_disk_and_nothing_new_is_taken_on(dis
     assert {answer.state for answer in answers} == {"succeeded"}
     assert {answer.state for answer in exchanged.settled.values()} == {"queued"}
     assert exchanged.grants == []
+    assert isinstance(exchanged.refused, DiskFull)
     assert count(store) == {"succeeded": 400, "queued": 201}
     for request in (Enqueue([job()]), Claim(WORKER, ["default"], 1), Exchange([], Claim(WORKER, ["default"], 1))):
         assert "Make 20 MB free" in refusal(store, request)
@@ -151,8 +152,11 @@ async def test_a_worker_ends_its_job_on_a_full_disk(disk: Path, store: SqliteSto
 
     async with bed.working():
         await until(lambda: bed.job(job_id).state == "succeeded")
+        await until(lambda: "store_away" in bed.ear.names())
 
     assert bed.attempts(job_id) == []
+    told = [notice for notice in bed.ear.notices if notice.name == "store_away"]
+    assert {notice.fields["code"] for notice in told} == {"disk_full"}
 
 
 def test_without_room_for_a_reserve_there_is_none_and_work_goes_on(disk: Path, store: SqliteStore) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tenure.errors import GateClosed
+from tenure.errors import DiskFull, GateClosed
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.job import Enqueued, Grant, NewJob
 from tenure.model.outcome import Beat, Outcome, Settled
@@ -119,8 +119,8 @@ class Exchanged:
     """By grant. Only outcomes that did not end as a plain success: everything else than Completed, and every
     Completed that was lost or cancelled."""
     grants: list[Grant]
-    refused: GateClosed | None = None
-    """Why nothing was granted although something was settled. Without outcomes a closed gate is raised instead."""
+    refused: GateClosed | DiskFull | None = None
+    """Why nothing was granted although something was settled. Without outcomes it is raised instead."""
     waiting: int = 0
     """How many workers want to be woken for these queues, this one among them; 0 where the store does not know.
     Told with a claim that gave nothing."""

@@ -343,11 +343,13 @@ class Exchanger:
         if self._unheard:
             self._unheard = 0
             grants = [grant for grant in grants if not self._is_held(grant)]
-        if arrived.refused is not None:
+        self._lanes.answered(ask, len(grants))
+        if isinstance(arrived.refused, GateClosed):
             self._gate_closed(arrived.refused)
+        elif arrived.refused is not None:
+            self._back_off(arrived.refused)
         else:
             self._gate = None
-        self._lanes.answered(ask, len(grants))
         if self._is_late:
             self._is_late = False
             self._doubt = min(MOST_DOUBT, self._doubt * 4) if grants else max(1, self._doubt // 2)

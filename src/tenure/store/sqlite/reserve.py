@@ -78,11 +78,13 @@ class Reserve:
         if isinstance(request, base.Exchange) and request.outcomes:
             return cast(base.Request[T], replace(request, claim=None))
         if kind in _GROWS or is_claim:
-            raise DiskFull(
-                f"The disk that holds {self._database} is full. What is left is kept for the outcomes of running jobs, "
-                f"so nothing was changed. Make {(ROOM_BYTES + BYTES) >> 20} MB free on it, then repeat."
-            )
+            raise self._refusal()
         return request
+
+    def explain(self, exchanged: Any) -> base.Exchanged:
+        """The answer to an exchange whose claim was left out."""
+        assert isinstance(exchanged, base.Exchanged)
+        return replace(exchanged, refused=self._refusal())
 
     def gives_way(self, request: base.Request[Any], error: Exception) -> bool:
         """After a failure: whether the disk is full, the request may use the reserve, and there was one to give."""
@@ -94,6 +96,12 @@ class Reserve:
                 self._is_spent = True
                 return True
         return False
+
+    def _refusal(self) -> DiskFull:
+        return DiskFull(
+            f"The disk that holds {self._database} is full. What is left is kept for the outcomes of running jobs, so "
+            f"no new work is taken on. Make {(ROOM_BYTES + BYTES) >> 20} MB free on it, then repeat."
+        )
 
     def _look(self) -> None:
         self._look_at = time.monotonic() + LOOK_SECONDS

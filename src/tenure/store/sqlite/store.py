@@ -50,15 +50,17 @@ class SqliteStore:
         kind = type(request)
         act = WRITES.get(kind)
         if act is not None:
-            request = shared.reserve.admit(request)
+            admitted = shared.reserve.admit(request)
             try:
-                answer = shared.writer.call(act, _prepared(request), self._clock)
+                answer = shared.writer.call(act, _prepared(admitted), self._clock)
             except StoreUnavailable as exc:
                 if not shared.reserve.gives_way(request, exc):
                     raise
-                answer = shared.writer.call(act, _prepared(shared.reserve.admit(request)), self._clock)
+                admitted = shared.reserve.admit(request)
+                answer = shared.writer.call(act, _prepared(admitted), self._clock)
             fault.point("after_commit_before_reply")
-            return cast(T, answer.finish() if isinstance(answer, LATE) else answer)
+            answer = answer.finish() if isinstance(answer, LATE) else answer
+            return cast(T, answer if admitted is request else shared.reserve.explain(answer))
         act = READS.get(kind)
         if act is None:
             return cast(T, self._measuring(shared, request))
@@ -70,15 +72,17 @@ class SqliteStore:
         kind = type(request)
         act = WRITES.get(kind)
         if act is not None:
-            request = shared.reserve.admit(request)
+            admitted = shared.reserve.admit(request)
             try:
-                answer = await shared.writer.acall(act, _prepared(request), self._clock, may_block=may_block)
+                answer = await shared.writer.acall(act, _prepared(admitted), self._clock, may_block=may_block)
             except StoreUnavailable as exc:
                 if not shared.reserve.gives_way(request, exc):
                     raise
-                answer = await shared.writer.acall(act, _prepared(shared.reserve.admit(request)), self._clock)
+                admitted = shared.reserve.admit(request)
+                answer = await shared.writer.acall(act, _prepared(admitted), self._clock)
             fault.point("after_commit_before_reply")
-            return cast(T, answer.finish() if isinstance(answer, LATE) else answer)
+            answer = answer.finish() if isinstance(answer, LATE) else answer
+            return cast(T, answer if admitted is request else shared.reserve.explain(answer))
         act = READS.get(kind)
         if act is None:
             import asyncio
