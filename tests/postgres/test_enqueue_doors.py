@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import psycopg
 import pytest
@@ -217,3 +218,35 @@ def test_the_database_itself_names_the_rule_that_a_row_would_break(
         admin.execute(f"UPDATE tenure.job SET {change}".encode())
 
     assert caught.value.diag.constraint_name == rule
+
+
+TERMINAL = {"succeeded", "failed", "dead", "cancelled"}
+HELD = {"leased", "running"}
+
+
+@pytest.mark.parametrize("state", sorted({*TERMINAL, *HELD, "queued", "waiting"}))
+def test_a_state_goes_with_one_set_of_moments_and_no_other(
+    store: PostgresStore, admin: psycopg.Connection, state: str
+) -> None:
+    store.do(Enqueue([new_job()]))
+
+    def broken_rule(finished: bool, until: bool, owner: bool) -> str | None:
+        try:
+            with admin.transaction(force_rollback=True):
+                admin.execute(
+                    "UPDATE tenure.job SET state = %s, finished_at = CASE WHEN %s THEN now() END,"
+                    " lease_until = CASE WHEN %s THEN now() END, lease_owner = CASE WHEN %s THEN 'w' END",
+                    (state, finished, until, owner),
+                )
+        except psycopg.errors.CheckViolation as exc:
+            return exc.diag.constraint_name
+        return None
+
+    for finished, until, owner in product((True, False), repeat=3):
+        rule = broken_rule(finished, until, owner)
+        if finished != (state in TERMINAL):
+            assert rule == "job_finished_iff_terminal"
+        elif (until, owner) != (state in HELD, state in HELD):
+            assert rule == "job_leased_iff_held"
+        else:
+            assert rule is None

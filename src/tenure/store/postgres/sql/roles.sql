@@ -59,10 +59,11 @@ BEGIN
     FOR v_object IN
         SELECT t.oid::pg_catalog.regtype AS name
         FROM pg_catalog.pg_type AS t
-        WHERE t.typnamespace = 'tenure'::pg_catalog.regnamespace AND t.typtype = 'd'
+        LEFT JOIN pg_catalog.pg_class AS c ON c.oid = t.typrelid
+        WHERE t.typnamespace = 'tenure'::pg_catalog.regnamespace AND (t.typtype = 'd' OR c.relkind = 'c')
             AND t.typowner <> 'tenure_owner'::pg_catalog.regrole
     LOOP
-        EXECUTE pg_catalog.format('ALTER DOMAIN %s OWNER TO tenure_owner', v_object.name);
+        EXECUTE pg_catalog.format('ALTER TYPE %s OWNER TO tenure_owner', v_object.name);
     END LOOP;
 EXCEPTION
     WHEN insufficient_privilege THEN

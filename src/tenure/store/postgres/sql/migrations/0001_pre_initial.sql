@@ -55,8 +55,8 @@ CREATE OR REPLACE FUNCTION tenure.is_free_of(p_payload json, p_keys text[]) RETU
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 AS $$ BEGIN RETURN NOT tenure.has_key(p_payload::pg_catalog.jsonb, p_keys); END $$;
 
--- Rules on one column of job are domains: PostgreSQL reads those once a session, but a table's CHECK anew in every statement that
--- writes a row, which costs a single job more than writing it does. Only rules over several columns are CHECKs, in few words.
+-- Rules of job are domains: PostgreSQL reads those once a session, but a table's CHECK anew in every statement that writes a row, which
+-- costs a single job more than writing it does.
 CREATE DOMAIN tenure.job_state AS text
     CONSTRAINT job_state_known CHECK (VALUE = ANY ('{queued,leased,running,waiting,succeeded,failed,dead,cancelled}'));
 CREATE DOMAIN tenure.job_kind AS text
@@ -65,6 +65,13 @@ CREATE DOMAIN tenure.attempts AS integer
     CONSTRAINT job_attempts_sound CHECK (VALUE >= 0);
 CREATE DOMAIN tenure.max_attempts AS integer
     CONSTRAINT job_attempts_sound CHECK (VALUE >= 1);
+
+-- Rules over several columns are those of a domain too, over what they need to know. A state is known by its first letter: no two have
+-- the same, and job_state has looked at the rest. A job that is held has both a lease and an owner, any other has neither.
+CREATE TYPE tenure.job_facts AS (is_finished boolean, leases integer, state tenure.job_state);
+CREATE DOMAIN tenure.job_rules AS tenure.job_facts
+    CONSTRAINT job_finished_iff_terminal CHECK ((VALUE).is_finished = ((VALUE).state::"char" = ANY ('{s,f,d,c}')))
+    CONSTRAINT job_leased_iff_held CHECK ((VALUE).leases = CASE WHEN (VALUE).state::"char" = ANY ('{l,r}') THEN 2 ELSE 0 END);
 
 CREATE TABLE tenure.migration (
     number integer PRIMARY KEY,
@@ -187,9 +194,9 @@ CREATE TABLE tenure.job (
     artifacts_path text,
     last_error text,
     failure_class text,
-    CONSTRAINT job_finished_iff_terminal CHECK ((finished_at IS NOT NULL) = (state = ANY ('{succeeded,failed,dead,cancelled}'))),
-    CONSTRAINT job_leased_iff_held CHECK (
-        (lease_until IS NOT NULL) = (state = ANY ('{leased,running}')) AND (lease_until IS NULL) = (lease_owner IS NULL)
+    -- Always true: whatever is wrong, the domain refuses, by the name of its rule.
+    CONSTRAINT job_rules_kept CHECK (
+        ROW(finished_at IS NOT NULL, num_nonnulls(lease_until, lease_owner), state)::tenure.job_facts::tenure.job_rules IS DISTINCT FROM NULL
     ),
     CONSTRAINT job_payload_gone_only_when_cleaned CHECK (payload IS NOT NULL OR cleaned_at IS NOT NULL),
     CONSTRAINT job_payload_guarded CHECK (tenure.is_free_of(payload, forbidden_keys))
@@ -4589,10 +4596,11 @@ BEGIN
     FOR v_object IN
         SELECT t.oid::pg_catalog.regtype AS name
         FROM pg_catalog.pg_type AS t
-        WHERE t.typnamespace = 'tenure'::pg_catalog.regnamespace AND t.typtype = 'd'
+        LEFT JOIN pg_catalog.pg_class AS c ON c.oid = t.typrelid
+        WHERE t.typnamespace = 'tenure'::pg_catalog.regnamespace AND (t.typtype = 'd' OR c.relkind = 'c')
             AND t.typowner <> 'tenure_owner'::pg_catalog.regrole
     LOOP
-        EXECUTE pg_catalog.format('ALTER DOMAIN %s OWNER TO tenure_owner', v_object.name);
+        EXECUTE pg_catalog.format('ALTER TYPE %s OWNER TO tenure_owner', v_object.name);
     END LOOP;
 EXCEPTION
     WHEN insufficient_privilege THEN
