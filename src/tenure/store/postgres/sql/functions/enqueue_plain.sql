@@ -2,6 +2,7 @@
 -- queue gives. The quick doors for the common case: no JSON around the JSON, so every payload is read once, and two short statements.
 -- Both answer null: without keys only an id can be taken, and whoever has it is an earlier try of this very request.
 -- What is out of the ordinary (a closed gate, an unknown queue, a policy that looks into the jobs) is left to enqueue_group.
+-- Gates are looked at beside the queue and not in its WHERE, where a condition without a column of the row is a step of its own in the plan.
 
 CREATE OR REPLACE FUNCTION tenure.enqueue_one(
     p_queue text, p_kind text, p_id uuid, p_payload json, p_priority integer DEFAULT NULL, p_max_attempts integer DEFAULT NULL
@@ -16,15 +17,16 @@ DECLARE
     v_max_attempts integer;
     v_profile text;
     v_wakes boolean;
+    v_is_closed boolean;
 BEGIN
     SELECT CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END, coalesce(p_priority, q.priority_default),
-        coalesce(p_max_attempts, q.max_attempts), q.profile, EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue)
-    INTO v_step, v_priority, v_max_attempts, v_profile, v_wakes
+        coalesce(p_max_attempts, q.max_attempts), q.profile, EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue),
+        EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
+    INTO v_step, v_priority, v_max_attempts, v_profile, v_wakes, v_is_closed
     FROM tenure.queue AS q
     WHERE q.name = p_queue
-        AND q.forbidden_keys IS NULL AND q.aging_seconds IS NULL AND NOT q.key_required AND NOT q.events
-        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open);
-    IF NOT FOUND THEN
+        AND q.forbidden_keys IS NULL AND q.aging_seconds IS NULL AND NOT q.key_required AND NOT q.events;
+    IF v_is_closed IS NOT FALSE THEN  -- null where no row was found
         RETURN tenure.enqueue_group(p_queue, p_kind, 1, json_build_array(
             json_build_object('i', p_id, 'p', p_payload, 'r', p_priority, 'm', p_max_attempts)), NULL, true);
     END IF;
@@ -53,16 +55,16 @@ DECLARE
     v_max_attempts integer;
     v_profile text;
     v_wakes boolean;
+    v_is_closed boolean;
     v_any boolean;
 BEGIN
     SELECT CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END, q.priority_default, q.max_attempts, q.profile,
-        EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue)
-    INTO v_step, v_priority, v_max_attempts, v_profile, v_wakes
+        EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue), EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
+    INTO v_step, v_priority, v_max_attempts, v_profile, v_wakes, v_is_closed
     FROM tenure.queue AS q
     WHERE q.name = p_queue
-        AND q.forbidden_keys IS NULL AND q.aging_seconds IS NULL AND NOT q.key_required AND NOT q.events
-        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open);
-    IF NOT FOUND THEN
+        AND q.forbidden_keys IS NULL AND q.aging_seconds IS NULL AND NOT q.key_required AND NOT q.events;
+    IF v_is_closed IS NOT FALSE THEN  -- null where no row was found
         RETURN tenure.enqueue_group(p_queue, p_kind, cardinality(p_ids), (
             SELECT json_agg(json_build_object('i', g.id, 'p', g.payload, 'r', g.priority, 'm', g.max_attempts))
             FROM unnest(p_ids, p_payloads, p_priorities, p_max_attempts) AS g(id, payload, priority, max_attempts)

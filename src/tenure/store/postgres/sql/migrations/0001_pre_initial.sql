@@ -1596,6 +1596,7 @@ $$;
 -- queue gives. The quick doors for the common case: no JSON around the JSON, so every payload is read once, and two short statements.
 -- Both answer null: without keys only an id can be taken, and whoever has it is an earlier try of this very request.
 -- What is out of the ordinary (a closed gate, an unknown queue, a policy that looks into the jobs) is left to enqueue_group.
+-- Gates are looked at beside the queue and not in its WHERE, where a condition without a column of the row is a step of its own in the plan.
 
 CREATE OR REPLACE FUNCTION tenure.enqueue_one(
     p_queue text, p_kind text, p_id uuid, p_payload json, p_priority integer DEFAULT NULL, p_max_attempts integer DEFAULT NULL
@@ -1610,15 +1611,16 @@ DECLARE
     v_max_attempts integer;
     v_profile text;
     v_wakes boolean;
+    v_is_closed boolean;
 BEGIN
     SELECT CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END, coalesce(p_priority, q.priority_default),
-        coalesce(p_max_attempts, q.max_attempts), q.profile, EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue)
-    INTO v_step, v_priority, v_max_attempts, v_profile, v_wakes
+        coalesce(p_max_attempts, q.max_attempts), q.profile, EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue),
+        EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
+    INTO v_step, v_priority, v_max_attempts, v_profile, v_wakes, v_is_closed
     FROM tenure.queue AS q
     WHERE q.name = p_queue
-        AND q.forbidden_keys IS NULL AND q.aging_seconds IS NULL AND NOT q.key_required AND NOT q.events
-        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open);
-    IF NOT FOUND THEN
+        AND q.forbidden_keys IS NULL AND q.aging_seconds IS NULL AND NOT q.key_required AND NOT q.events;
+    IF v_is_closed IS NOT FALSE THEN  -- null where no row was found
         RETURN tenure.enqueue_group(p_queue, p_kind, 1, json_build_array(
             json_build_object('i', p_id, 'p', p_payload, 'r', p_priority, 'm', p_max_attempts)), NULL, true);
     END IF;
@@ -1647,16 +1649,16 @@ DECLARE
     v_max_attempts integer;
     v_profile text;
     v_wakes boolean;
+    v_is_closed boolean;
     v_any boolean;
 BEGIN
     SELECT CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END, q.priority_default, q.max_attempts, q.profile,
-        EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue)
-    INTO v_step, v_priority, v_max_attempts, v_profile, v_wakes
+        EXISTS (SELECT 1 FROM tenure.waiter AS w WHERE w.queue = p_queue), EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
+    INTO v_step, v_priority, v_max_attempts, v_profile, v_wakes, v_is_closed
     FROM tenure.queue AS q
     WHERE q.name = p_queue
-        AND q.forbidden_keys IS NULL AND q.aging_seconds IS NULL AND NOT q.key_required AND NOT q.events
-        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open);
-    IF NOT FOUND THEN
+        AND q.forbidden_keys IS NULL AND q.aging_seconds IS NULL AND NOT q.key_required AND NOT q.events;
+    IF v_is_closed IS NOT FALSE THEN  -- null where no row was found
         RETURN tenure.enqueue_group(p_queue, p_kind, cardinality(p_ids), (
             SELECT json_agg(json_build_object('i', g.id, 'p', g.payload, 'r', g.priority, 'm', g.max_attempts))
             FROM unnest(p_ids, p_payloads, p_priorities, p_max_attempts) AS g(id, payload, priority, max_attempts)
@@ -2019,6 +2021,8 @@ DECLARE
     v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
     -- As to_us would have it until the year 2255, and far cheaper.
     v_now_us bigint := date_part('epoch', v_now) * 1000000;
+    v_expired timestamptz := coalesce(to_timestamp(p_expired::double precision / 1000000 - 0.001), '-infinity');
+    v_due timestamptz := coalesce(to_timestamp(p_due::double precision / 1000000 - 0.001), '-infinity');
     v_until timestamptz;
     v_started boolean;
     v_at tid[];
@@ -2027,38 +2031,38 @@ BEGIN
     IF p_wake IS NOT NULL THEN  -- before the look: a job that arrives after it is notified
         PERFORM tenure.set_waiter(p_worker, json_build_array(p_queue), p_wake);
     END IF;
-    SELECT v_now + coalesce(p_lease, q.lease_seconds) * interval '1 second', q.start_on_claim, (
-        SELECT array_agg(p.at)
-        FROM (
-            SELECT j.ctid AS at
-            FROM tenure.job AS j
-            WHERE j.queue = p_queue AND j.state = 'queued' AND j.is_due
-            ORDER BY j.rank, j.run_at, j.id
-            LIMIT p_limit
-            FOR UPDATE SKIP LOCKED
-        ) AS p
-    )
+    -- An empty array says that there is more to do than to grant, null that there is nothing to grant. What is not a column of the queue
+    -- stands beside its row and not in WHERE, as in enqueue_one.
+    SELECT v_now + coalesce(p_lease, q.lease_seconds) * interval '1 second', q.start_on_claim,
+        CASE WHEN p_limit BETWEEN 0 AND 49
+            AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
+            AND NOT EXISTS (
+                SELECT 1
+                FROM tenure.job AS j
+                WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_cutoff AND j.lease_until >= v_expired
+            )
+            AND NOT EXISTS (
+                SELECT 1
+                FROM tenure.job AS j
+                WHERE NOT j.is_due AND j.state IN ('queued', 'waiting') AND j.run_at <= v_now AND j.run_at >= v_due
+            )
+        THEN (
+            SELECT array_agg(p.at)
+            FROM (
+                SELECT j.ctid AS at
+                FROM tenure.job AS j
+                WHERE j.queue = p_queue AND j.state = 'queued' AND j.is_due
+                ORDER BY j.rank, j.run_at, j.id
+                LIMIT p_limit
+                FOR UPDATE SKIP LOCKED
+            ) AS p
+        ) ELSE '{}' END
     INTO v_until, v_started, v_at
     FROM tenure.queue AS q
-    WHERE q.name = p_queue AND p_limit BETWEEN 0 AND 49
+    WHERE q.name = p_queue
         AND q.paused_at IS NULL AND q.concurrency IS NULL AND q.concurrency_per_key IS NULL AND NOT q.events
-        AND (p_lease IS NULL OR p_lease > 0 AND p_lease <= q.lease_max_seconds)
-        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
-        AND NOT EXISTS (
-            SELECT 1
-            FROM tenure.job AS j
-            WHERE j.state IN ('leased', 'running')
-                AND j.lease_until <= v_cutoff
-                AND j.lease_until >= coalesce(to_timestamp(p_expired::double precision / 1000000 - 0.001), '-infinity')
-        )
-        AND NOT EXISTS (
-            SELECT 1
-            FROM tenure.job AS j
-            WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
-                AND j.run_at <= v_now
-                AND j.run_at >= coalesce(to_timestamp(p_due::double precision / 1000000 - 0.001), '-infinity')
-        );
-    IF NOT FOUND THEN
+        AND (p_lease IS NULL OR p_lease > 0 AND p_lease <= q.lease_max_seconds);
+    IF NOT FOUND OR cardinality(v_at) = 0 THEN
         RETURN CASE WHEN NOT p_or_null THEN tenure.grant_jobs(json_build_object(
             'worker', p_worker, 'queues', json_build_array(p_queue), 'limit', p_limit, 'lease', p_lease,
             'marks', json_build_object('expired', p_expired, 'due', p_due)), v_now) END;
@@ -2079,7 +2083,7 @@ BEGIN
             started_at = CASE WHEN v_started THEN coalesce(j.started_at, v_now) ELSE j.started_at END,
             updated_at = v_now
         WHERE j.ctid = v_at[1]
-        RETURNING json_build_array(
+        RETURNING json_build_array(json_build_array(
             j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
             (date_part('epoch', j.run_at) * 1000000)::bigint,  -- only for order, as in claim_queue
             CASE WHEN num_nonnulls(
@@ -2087,8 +2091,7 @@ BEGIN
                 j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
                 j.artifacts_path, j.progress) > 0
             THEN tenure.grant_extras(j) END
-        ) INTO v_grants;
-        v_grants := json_build_array(v_grants);
+        )) INTO v_grants;
     ELSE
         WITH taken AS MATERIALIZED (
             UPDATE tenure.job AS j
