@@ -77,6 +77,8 @@ def test_both_forms_leave_the_same_rows_and_answers(admin: psycopg.Connection, g
 
     assert as_arrays == as_objects
     assert as_arrays[0] == {stopping.id: "cancelled", overtaken.id: None, NOBODY: None}
+    for end in ends:  # one by itself goes the shortest way
+        assert settled(admin, arrays([end])) == settled(admin, objects([end]))
 
 
 def test_both_forms_and_the_rest_go_in_one_request(admin: psycopg.Connection, grants: list[Grant]) -> None:

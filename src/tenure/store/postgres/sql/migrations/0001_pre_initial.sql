@@ -3984,10 +3984,29 @@ DECLARE
     v_settled integer;
     v_odd uuid[];
     v_told uuid[];
-    v_events boolean := EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events);
+    v_events boolean;
 BEGIN
-    SELECT o.ids, o.tokens, o.done, o.rest INTO v_ids, v_tokens, v_done, v_rest
+    SELECT o.ids, o.tokens, o.done, o.rest, EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events)
+    INTO v_ids, v_tokens, v_done, v_rest, v_events
     FROM json_to_record(p_outcomes) AS o(ids uuid[], tokens bigint[], done json, rest json);
+    -- One plain completion, the common end of a worker with little to do, is not gathered and counted. Whatever else it turns out to be
+    -- (lost, repeated, asked to stop) is left to the statements below.
+    IF cardinality(v_ids) = 1 AND v_done IS NULL AND v_rest IS NULL AND NOT v_events THEN
+        UPDATE tenure.job AS j
+        SET state = 'succeeded',
+            result = NULL,
+            result_summary = NULL,
+            lease_owner = NULL,
+            lease_until = NULL,
+            started_at = coalesce(j.started_at, j.claimed_at),
+            finished_at = p_now,
+            dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
+            updated_at = p_now
+        WHERE j.id = v_ids[1] AND j.token = v_tokens[1] AND j.lease_until > v_cutoff AND j.cancel_requested_at IS NULL;
+        IF FOUND THEN
+            RETURN NULL;
+        END IF;
+    END IF;
     IF v_rest IS NOT NULL THEN
         PERFORM 1 FROM tenure.job AS j
         WHERE j.id IN (
