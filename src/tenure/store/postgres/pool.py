@@ -19,6 +19,8 @@ from tenure.store.postgres.link import Link
 
 _disowned: list[Link] = []
 """Links inherited over a fork: kept, so that nothing closes them."""
+_pid = os.getpid()
+"""This process. Noted, because to ask the kernel twice a call can take longer than all the rest of the pool's work."""
 
 
 class Pool:
@@ -28,7 +30,7 @@ class Pool:
         self._connect = connect
         self._size = size
         self._wait_seconds = wait_seconds
-        self._pid = os.getpid()
+        self._pid = _pid
         self._lock = threading.Lock()
         self._idle: deque[tuple[float, Link]] = deque()
         self._open_count = 0
@@ -78,7 +80,7 @@ class Pool:
 
     def give(self, link: Link) -> None:
         """Hand a link back. A broken one is dropped and its place is free."""
-        if link.pid != os.getpid():
+        if link.pid != _pid:
             return
         usable = link.usable and not self._closed
         with self._lock:
@@ -106,7 +108,7 @@ class Pool:
             link.close()
 
     def _check_fork(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid != _pid:
             for _, link in self._idle:
                 link.disown()
                 _disowned.append(link)
@@ -191,3 +193,11 @@ class Pool:
 def _ring(turn: asyncio.Future[None]) -> None:
     if not turn.done():
         turn.set_result(None)
+
+
+def _after_fork() -> None:
+    global _pid
+    _pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_after_fork)
