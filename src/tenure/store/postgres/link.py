@@ -43,7 +43,8 @@ class Link:
         self._connection = psycopg.connect(url, autocommit=True, **_defaults(url))
         self._pgconn = self._connection.pgconn
         self._reply_seconds = reply_seconds
-        self._prepared: set[str] = set()
+        self._prepared: dict[str, bytes] = {}
+        self._reader = _poller(self._pgconn.socket, select.POLLIN)
         self._result: pq.abc.PGresult | None = None
         self.pid = os.getpid()
         self.backend_pid = self._pgconn.backend_pid
@@ -57,11 +58,13 @@ class Link:
     def call(self, function: str, *arguments: Argument) -> bytes | None:
         """Run `tenure.function(*arguments)` and wait for its answer."""
         try:
-            if function not in self._prepared:
-                self._pgconn.send_prepare(function.encode(), _statement(function, len(arguments)))
+            name = self._prepared.get(function)
+            if name is None:
+                name = function.encode()
+                self._pgconn.send_prepare(name, _statement(function, len(arguments)))
                 self._answer(self._wait())
-                self._prepared.add(function)
-            self._send(function, arguments)
+                self._prepared[function] = name
+            self._send(name, arguments)
             return self._answer(self._wait())
         except BaseException:
             self._abandon()
@@ -71,11 +74,13 @@ class Link:
         """The same without blocking the event loop, or no longer than it is told it may: for an answer that comes
         within that time the loop need not be asked to watch the socket, which takes a tenth of a millisecond."""
         try:
-            if function not in self._prepared:
-                self._pgconn.send_prepare(function.encode(), _statement(function, len(arguments)))
+            name = self._prepared.get(function)
+            if name is None:
+                name = function.encode()
+                self._pgconn.send_prepare(name, _statement(function, len(arguments)))
                 self._answer(await self._await())
-                self._prepared.add(function)
-            self._send(function, arguments)
+                self._prepared[function] = name
+            self._send(name, arguments)
             return self._answer(self._wait_briefly(block_seconds) or await self._await())
         except BaseException:
             self._abandon()
@@ -91,17 +96,23 @@ class Link:
         with contextlib.suppress(psycopg.Error, OSError), open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a bare fd is wanted
             os.dup2(nothing.fileno(), self._pgconn.socket)
 
-    def _send(self, function: str, arguments: tuple[Argument, ...]) -> None:
-        values = [argument.encode() if isinstance(argument, str) else argument for argument in arguments]
-        formats = [1 if isinstance(argument, bytes) else 0 for argument in arguments]
-        self._pgconn.send_query_prepared(function.encode(), values or None, formats or None)
+    def _send(self, name: bytes, arguments: tuple[Argument, ...]) -> None:
+        values: list[bytes | None] = []
+        formats: list[int] = []
+        for argument in arguments:
+            if isinstance(argument, str):
+                values.append(argument.encode())
+                formats.append(0)
+            else:
+                values.append(argument)
+                formats.append(1)
+        self._pgconn.send_query_prepared(name, values or None, formats or None)
 
     def _wait(self) -> pq.abc.PGresult:
         deadline = time.monotonic() + self._reply_seconds
-        poller = select.poll()
-        descriptor = self._pgconn.socket
-        events = select.POLLIN | select.POLLOUT if self._pgconn.flush() else select.POLLIN
-        poller.register(descriptor, events)
+        poller = self._reader
+        if is_sending := bool(self._pgconn.flush()):
+            poller = _poller(self._pgconn.socket, select.POLLIN | select.POLLOUT)
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -111,18 +122,16 @@ class Link:
                 self._pgconn.consume_input()
                 if self._has_ended():
                     return self._take()
-            if events & select.POLLOUT and not self._pgconn.flush():
-                events = select.POLLIN
-                poller.modify(descriptor, events)
+            if is_sending and not self._pgconn.flush():
+                is_sending = False
+                poller = self._reader
 
     def _wait_briefly(self, seconds: float) -> pq.abc.PGresult | None:
         if not seconds or self._pgconn.flush():
             return None
-        poller = select.poll()
-        poller.register(self._pgconn.socket, select.POLLIN)
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if poller.poll(left * 1000):
+            if self._reader.poll(left * 1000):
                 self._pgconn.consume_input()
                 if self._has_ended():
                     return self._take()
@@ -193,6 +202,12 @@ class Link:
         """Keep the link only if the server has answered and waits for the next call."""
         if not self.usable:
             self.close()
+
+
+def _poller(descriptor: int, events: int) -> select.poll:
+    poller = select.poll()
+    poller.register(descriptor, events)
+    return poller
 
 
 def _statement(function: str, arguments: int) -> bytes:
