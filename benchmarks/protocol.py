@@ -40,7 +40,7 @@ W7    PostgreSQL: `jobs` wait at three priorities, another session holds a snaps
       in fifty of the first three quarters fails once. `values`: `first_rate`, `last_rate` (jobs/s of the first and the
       last tenth), `overdue_s` (how much later than its turn a job was first started, at worst).
 W8    `clients` (200) idle workers on one PostgreSQL. `values`: `cpu_share` (of one core, all workers and the server
-      together), `p99_ms` (wake-up). No `seconds`.
+      together, over a minute, from a minute after the start on), `p99_ms` (wake-up). No `seconds`.
 W9    `clients` (32) processes mixing enqueue, claim, heartbeat, settle. `values`: `errors`, `deadlocks`,
       `claim_p50_ms`, `claim_p99_ms`.
 W10   a session that began on empty tables, after `backlog` rows; `values`: `long_lived_rate`, `fresh_rate`.

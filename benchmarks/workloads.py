@@ -168,7 +168,7 @@ WORKLOADS: Mapping[str, Workload] = {
             ("postgres",),
             300,
             1,
-            usual_seconds=60.0,
+            usual_seconds=170.0,
         ),
         Workload(
             "W9",
