@@ -731,10 +731,12 @@ AS $$
     ) AS shown
 $$;
 
+-- In plpgsql, which keeps the plan: every worker asks for its queues each minute, and a function in SQL is planned anew each time.
 CREATE OR REPLACE FUNCTION tenure.show_queue(p_queue tenure.queue) RETURNS json
-LANGUAGE sql STABLE PARALLEL SAFE
+LANGUAGE plpgsql STABLE PARALLEL SAFE
 AS $$
-    SELECT pg_catalog.row_to_json(shown)
+BEGIN
+    RETURN (SELECT pg_catalog.row_to_json(shown)
     FROM (
         SELECT
             (p_queue).name,
@@ -768,7 +770,8 @@ AS $$
             (p_queue).paused_by,
             tenure.to_us((p_queue).created_at) AS created_at,
             tenure.to_us((p_queue).updated_at) AS updated_at
-    ) AS shown
+    ) AS shown);
+END
 $$;
 
 CREATE OR REPLACE FUNCTION tenure.show_effect(p_effect tenure.effect) RETURNS json
