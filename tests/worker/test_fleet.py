@@ -13,11 +13,15 @@ import pytest
 from tenure.model.ids import Token, WorkerId, new_job_id
 from tenure.model.job import Grant
 from tenure.store.base import Exchange, Exchanged, Request, Store
+from tenure.store.operating import AcquireLease, NamedLease
+from tenure.store.reading import ListQueues
+from tenure.worker import policies
 from tenure.worker.config import WorkerConfig
 from tenure.worker.fetch import FIRST, LOOKERS, SELDOM, Exchanger
+from tenure.worker.maintain import Maintainer
 from tenure.worker.report import Reporter, Silence
 from tenure.worker.settle import Outbox
-from tenure.worker.ticket import Held
+from tenure.worker.ticket import Held, steady_now
 from tests.waiting import until
 from tests.worker.bed import Bed
 
@@ -208,3 +212,78 @@ async def test_a_fleet_leaves_no_job_behind(bed: Bed) -> None:
         worker.stop()
     await asyncio.gather(*running)
     assert sum(worker.stats().completed for worker in workers) == 134
+
+
+class Elections:
+    """A store that only counts how often somebody stands."""
+
+    def __init__(self) -> None:
+        self.stood = 0
+
+    async def ado(self, request: Request[Any]) -> NamedLease:
+        assert isinstance(request, AcquireLease)
+        self.stood += 1
+        return NamedLease(request.name, "another", 1, datetime(2030, 1, 1, tzinfo=UTC), acquired=False)
+
+
+@pytest.mark.parametrize(
+    ("turns", "led_seconds", "stands"),
+    [(50.0, 20.0, 0), (50.0, -0.001, 1), (1.0, 20.0, 1)],
+    ids=["a large fleet that is led", "a lease that has run out", "a few, who wait for a lease to be given back"],
+)
+async def test_a_large_fleet_does_not_stand_against_a_lease_that_holds(
+    turns: float, led_seconds: float, stands: int
+) -> None:
+    async def nothing() -> None: ...
+
+    store, report = Elections(), Reporter(WorkerId("w"), Silence())
+    made = Maintainer(
+        cast(Store, store),
+        WorkerId("w"),
+        WorkerConfig(),
+        [],
+        report,
+        nothing,
+        lambda: turns,
+        lambda: steady_now() + led_seconds,
+    )
+
+    await made._stand_unless_led()
+
+    assert store.stood == stands
+
+
+class Queues:
+    """A store with one queue, that counts how often it is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    async def ado(self, request: Request[Any]) -> list[Any]:
+        assert isinstance(request, ListQueues)
+        self.reads += 1
+        return []
+
+
+async def test_policies_that_a_heartbeat_says_are_the_same_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now = Queues(), 1000.0
+    monkeypatch.setattr(policies, "steady_now", lambda: now)
+    made = policies.Policies(cast(Store, store), WorkerConfig(), {})
+
+    async def reads() -> int:
+        before = store.reads
+        await made.refresh_unless_same()
+        return store.reads - before
+
+    assert await reads() == 1, "no heartbeat has told anything"
+    made.heard("a")
+    assert await reads() == 1, "they may have changed between the last reading and the heartbeat"
+    assert await reads() == 0
+    made.heard("a")
+    assert await reads() == 0
+    made.heard("b")
+    assert await reads() == 1
+    now += policies.BELIEVED_SECONDS + 1
+    assert await reads() == 1, "what was told long ago is not believed"
+    made.heard(None)
+    assert await reads() == 1, "this store does not tell"

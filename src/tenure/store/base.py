@@ -174,6 +174,8 @@ class Heartbeat(Request[Beat]):
     Never revives a lost lease, never shortens one, never extends beyond now + lease_seconds (bounded by the queue's
     policy; None means the queue's). Says which are lost and which are asked to stop. A closed `heartbeat` gate keeps
     the worker row from being written (GateClosed if there is nothing else to do), never the leases.
+
+    With a worker's row, a store that many workers share also brings news that they would have to ask for otherwise.
     """
 
     holds: Sequence[Hold]

@@ -12,7 +12,8 @@ suspension, when its lease may have run out: counted from before the request was
 store's own judgement. A little before that moment the fence stops the handler, on the event loop, whether or not the
 thread still hangs in a request to a silent database. So by the time somebody else may begin, this worker has stopped.
 
-Progress and log lines of handlers go out with the heartbeat, at most once a second.
+Progress and log lines of handlers go out with the heartbeat, at most once a second. Its answer brings news that an idle
+worker would have to ask for otherwise: whether its queues' policies are the same, and for how long somebody leads.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Leases:
         self._thread = threading.Thread(target=self._run, name="tenure-lease", daemon=True)
         self.beats = 0
         self.failures = 0
+        self.led_until = 0.0
+        """Until when somebody else is known to lead, by the steady clock and earlier than the store would say."""
 
     def start(self) -> None:
         """Begin to send heartbeats."""
@@ -181,14 +184,20 @@ class Leases:
             self._report.say("row_refused", ERROR, str(exc), code=exc.code)
             self._send(tickets, lease, None)  # whatever is wrong with the row, the leases must not pay for it
             return
+        if row is not None:
+            self._policies.heard(beat.queues)
+            self.led_until = sent + (beat.led_seconds or 0.0)
+        self._kept(tickets, told, beat, sent)
+        if beat.lost or beat.cancel_requested:
+            self._loop.call_soon_threadsafe(self._heed, {ticket.grant.id: ticket for ticket in tickets}, beat)
+
+    def _kept(self, tickets: list[Ticket], told: list[tuple[Ticket, str]], beat: Beat, sent: float) -> None:
         for ticket in tickets:
             if ticket.grant.id not in beat.lost:
                 ticket.fence_at = sent + self._policies.lease_seconds(ticket)
         for ticket, progress in told:
             if ticket.context is not None and ticket.context.progress_text is progress:
                 ticket.context.progress_text = None
-        if beat.lost or beat.cancel_requested:
-            self._loop.call_soon_threadsafe(self._heed, {ticket.grant.id: ticket for ticket in tickets}, beat)
 
     def _write_events(self, ticket: Ticket) -> None:
         context = ticket.context

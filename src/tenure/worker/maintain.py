@@ -28,6 +28,7 @@ from tenure.store.metric import RollUp
 from tenure.store.operating import AcquireLease, ReleaseLease, RemoveWorkers
 from tenure.store.scheduling import ListSchedules, ScheduleRow, SetSchedules, TickSchedule
 from tenure.worker.config import WorkerConfig
+from tenure.worker.policies import REFRESH_SECONDS
 from tenure.worker.report import Reporter
 from tenure.worker.ticket import steady_now
 
@@ -35,7 +36,7 @@ LEADER = "leader"
 LEADER_SECONDS = 30.0
 ELECTION_SECONDS = 10.0
 ELECTION_TURNS = 3.0
-"""Where many stand, each does so about once in a term."""
+"""Where many stand, each does so about once in a term at most: not while a heartbeat has told that the lease holds."""
 REAP_SECONDS = 30.0
 REAP_TURNS = 10.0
 REAP_LIMIT = 500
@@ -71,6 +72,7 @@ class Maintainer:
         report: Reporter,
         refresh: Callable[[], Awaitable[None]],
         turns: Callable[[], float] = lambda: 1.0,
+        led_until: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -79,6 +81,7 @@ class Maintainer:
         self._report = report
         self._refresh = refresh
         self._turns = turns
+        self._led_until = led_until
         self._term: int | None = None
         self._leads_until = 0.0
         self._leading = asyncio.Event()
@@ -98,11 +101,11 @@ class Maintainer:
     async def run(self) -> None:
         """Do the upkeep until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat(self._refresh, 60.0))
+            group.create_task(self._repeat(self._refresh, REFRESH_SECONDS))
             group.create_task(self._repeat(self.reap, REAP_SECONDS, in_turns=REAP_TURNS))
             if self._config.maintain:
                 group.create_task(
-                    self._repeat(self.stand_for_election, ELECTION_SECONDS, at_once=True, in_turns=ELECTION_TURNS)
+                    self._repeat(self._stand_unless_led, ELECTION_SECONDS, at_once=True, in_turns=ELECTION_TURNS)
                 )
                 group.create_task(self._repeat(self._sweep_if_leader, SWEEP_SECONDS))
                 group.create_task(self._repeat(self._roll_up_if_leader, ROLL_UP_SECONDS))
@@ -195,6 +198,12 @@ class Maintainer:
                 self._report.say("upkeep_failed", ERROR, str(exc), code=exc.code)
             stretch = 1.0 if self.is_leader else min(in_turns, self._turns())
             await asyncio.sleep(seconds * stretch * random.uniform(0.7, 1.0))
+
+    async def _stand_unless_led(self) -> None:
+        """A large fleet leaves a lease alone that is known to hold. The few look: it may have been given back."""
+        is_led = self._term is None and steady_now() < self._led_until()
+        if not is_led or self._turns() < ELECTION_TURNS:
+            await self.stand_for_election()
 
     async def _sweep_if_leader(self) -> None:
         if self.is_leader:

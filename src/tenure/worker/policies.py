@@ -13,7 +13,12 @@ from tenure.store.operating import SetQueues
 from tenure.store.reading import ListQueues
 from tenure.worker.config import HEARTBEATS_PER_LEASE, WorkerConfig
 from tenure.worker.systemd import watchdog_seconds
-from tenure.worker.ticket import Ticket
+from tenure.worker.ticket import Ticket, steady_now
+
+REFRESH_SECONDS = 40.0
+"""How often the policies are read again, unless a heartbeat has just told that they are the same."""
+BELIEVED_SECONDS = 25.0
+"""What a heartbeat told is believed for so long: somewhat longer than the default leases let pass between two."""
 
 
 class Policies:
@@ -23,6 +28,10 @@ class Policies:
         self._store = store
         self._config = config
         self._policies: dict[str, QueuePolicy] = {}
+        self._told: str | None = None
+        self._told_at = 0.0
+        self._read_after: str | None = None
+        """What had been told when the policies were last read."""
         self._kind_leases = [h.lease_seconds for h in registry.values() if h.lease_seconds is not None]
 
     async def prepare(self, worker: WorkerId) -> None:
@@ -49,6 +58,17 @@ class Policies:
         """Read the policies again."""
         rows = await self._store.ado(ListQueues(self._config.queue_names))
         self._policies = {row.name: row.policy for row in rows}
+
+    def heard(self, mark: str | None) -> None:
+        """A heartbeat told which policies the store has now. From any thread."""
+        self._told, self._told_at = mark, steady_now()
+
+    async def refresh_unless_same(self) -> None:
+        """Read the policies again, but not if they are known to be those that were read."""
+        told = self._told
+        if told is None or told != self._read_after or steady_now() - self._told_at > BELIEVED_SECONDS:
+            await self.refresh()
+            self._read_after = told
 
     def no_handler(self, queue: str) -> NoHandlerRule:
         """What becomes of a job whose kind has no handler here."""

@@ -72,7 +72,16 @@ class Shift:
         self.runners = Runners(
             config.concurrency, self._bench(), self._ended, self._say, policies.no_handler, self.isolate, report
         )
-        self.maintainer = Maintainer(store, worker, config, schedules, report, policies.refresh, self.exchanger.turns)
+        self.maintainer = Maintainer(
+            store,
+            worker,
+            config,
+            schedules,
+            report,
+            policies.refresh_unless_same,
+            self.exchanger.turns,
+            lambda: self.leases.led_until,
+        )
         steps = Steps(self._ask, self._force, self._abandon, self.exchanger.give_up)
         self.stopper = Stopper(steps, config.grace_seconds)
 

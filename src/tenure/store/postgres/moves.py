@@ -383,8 +383,13 @@ def _encode_heartbeat(request: Heartbeat) -> str:
         text += f',"executor_kind":{quote(row.profile_kind)},"status":{quote(row.status)},"info":{row.info}'
         if row.current_job_id is not None:
             text += f',"current_job_id":{quote(row.current_job_id)}'
-        text += "}"
+        text += '},"news":true'
     return text + "}"
+
+
+def _decode_beat(answer: Any, request: Heartbeat) -> Beat:  # noqa: ARG001 - as all that decode
+    news = answer.get("news") or {}
+    return Beat(frozenset(answer["lost"]), frozenset(answer["cancel"]), news.get("queues"), news.get("led"))
 
 
 def _decode_started(answer: Any, request: Start) -> list[Settled]:
@@ -437,7 +442,7 @@ CALLS: dict[type[Any], Call] = {
     Heartbeat: Call(
         "heartbeat",
         _encode_heartbeat,
-        lambda answer, _: Beat(frozenset(answer["lost"]), frozenset(answer["cancel"])),
+        _decode_beat,
     ),
     Start: Call("start", lambda request: f"{{{_encode_holds(request.holds)}}}", _decode_started),
     Cancel: Call(

@@ -1,6 +1,6 @@
 -- heartbeat: extend the leases of all held jobs, store their progress, refresh the worker's row. One statement for the caller.
--- Takes {"holds": [{"i": id, "t": token, "p": progress, "s": started}], "lease": seconds, "worker": {…}}.
--- Answers {"lost": [id], "cancel": [id]}.
+-- Takes {"holds": [{"i": id, "t": token, "p": progress, "s": started}], "lease": seconds, "worker": {…}, "news": true}.
+-- Answers {"lost": [id], "cancel": [id]}; with a worker that asks for news also {"news": {…}}, see worker_news.
 -- Never revives a lost lease, never shortens one, never reaches beyond now + lease.
 CREATE OR REPLACE FUNCTION tenure.heartbeat(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
@@ -21,13 +21,14 @@ DECLARE
     v_cancel uuid[] := '{}';
     v_started uuid[];
     v_moved uuid[];
+    v_lost json := '[]';
 BEGIN
     IF v_lease <= 0 THEN
         RAISE EXCEPTION 'lease_seconds is %; it must be positive.', v_lease USING ERRCODE = 'TN007';
     END IF;
     -- A row that somebody wrote to while we waited for its lock lies in a new place, which the waiting statement cannot see: a second
-    -- look finds it, with the lock already ours.
-    FOR v_look IN 1..2 LOOP
+    -- look finds it, with the lock already ours. An idle worker holds nothing, and does not get the statement ready.
+    FOR v_look IN 1..CASE WHEN json_array_length(v_holds) > 0 THEN 2 ELSE 0 END LOOP
         WITH given AS MATERIALIZED (
             SELECT g.i, g.t, g.p, coalesce(g.s, true) AS s FROM json_to_recordset(v_holds) AS g(i uuid, t bigint, p json, s boolean)
             WHERE NOT g.i = ANY (v_kept)
@@ -66,12 +67,16 @@ BEGIN
     IF v_moved IS NOT NULL THEN
         PERFORM tenure.tell('progress', v_moved, v_now);
     END IF;
+    IF cardinality(v_kept) < json_array_length(v_holds) THEN
+        SELECT coalesce(json_agg(g.i), '[]') INTO v_lost FROM json_to_recordset(v_holds) AS g(i uuid) WHERE NOT g.i = ANY (v_kept);
+    END IF;
     IF p_request -> 'worker' IS NOT NULL THEN
         PERFORM tenure.beat_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
+        IF (p_request ->> 'news')::boolean THEN
+            RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel), 'news', tenure.worker_news(p_request -> 'worker', v_now));
+        END IF;
     END IF;
-    RETURN json_build_object(
-        'lost', (SELECT coalesce(json_agg(g.i), '[]') FROM json_to_recordset(v_holds) AS g(i uuid) WHERE NOT g.i = ANY (v_kept)),
-        'cancel', array_to_json(v_cancel));
+    RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel));
 END
 $$;
 
@@ -114,6 +119,24 @@ BEGIN
         info = excluded.info,
         ticks = w.ticks + 1,
         last_seen_at = p_now;
+END
+$$;
+
+-- worker_news: what spares a worker two questions of its own. `queues` is another text whenever one of its queues was changed, made or
+-- dropped; `led` is for how many seconds somebody else's lease to lead still holds, null if nobody's does.
+CREATE OR REPLACE FUNCTION tenure.worker_news(p_worker json, p_now timestamptz) RETURNS json
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN json_build_object(
+        'queues', (
+            SELECT string_agg(q.xmin::text, ' ')
+            FROM tenure.queue AS q
+            WHERE q.name IN (SELECT s.name FROM json_array_elements_text(p_worker -> 'queues') AS s(name))),
+        'led', (
+            SELECT date_part('epoch', l.until) - date_part('epoch', p_now)
+            FROM tenure.lease AS l
+            WHERE l.name = 'leader' AND l.owner <> p_worker ->> 'id' AND l.until > p_now));
 END
 $$;
 
