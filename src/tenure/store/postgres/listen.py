@@ -3,11 +3,16 @@
 A notification is a hint. It may be lost (a pooler in transaction mode, a reconnect, a full queue), so whoever
 subscribes polls as well; and it may come too often, so a wake-up must be cheap. What must never happen is a listener
 that is deaf without knowing it: on a half-open socket nothing ever arrives, and nothing ever fails. Therefore the
-server is asked something every few seconds, and a connection whose answer does not come is given up. `is_alive` tells
-what is known, and after each reconnect everybody is woken once, because nobody can tell what was missed.
+server is asked something when it was silent for long, and a connection whose answer does not come is given up.
+`is_alive` tells what is known, and after each reconnect everybody is woken once, because nobody can tell what was
+missed.
 
 **The shortest way** from the server to a worker is the worker's own event loop: it reads the socket and wakes the
 worker in the same turn, without a change of threads. A subscriber without a loop is served by one in a thread.
+
+**An idle worker's poll takes this connection** (`Ear.call`): its answer proves as much as the answer to a question, so
+that of two round trips, each with two processes to wake, one is left. While it works, calls have links of their own,
+and no notification waits behind them.
 
 Channel `tenure`; the payload is a queue's name, or `cancel:` and a worker's id when a held job was asked to stop.
 """
@@ -16,20 +21,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
+import select
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from psycopg import AsyncConnection
-    from psycopg.pq.abc import PGconn
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-PING_SECONDS: Final = 7.0
-"""A silent connection is asked this often, and an answer is waited for as long: deafness is noticed within 14 s."""
+from tenure.store.postgres.call import Argument
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn, PGresult
+
+PING_SECONDS: Final = 10.5
+"""A connection is asked after so long a silence: somewhat more than a poll at its rarest, which makes it needless."""
+ANSWER_SECONDS: Final = 4.0
+"""An answer is waited for so long: deafness is noticed within 15 s."""
 BACKOFF_SECONDS: Final = (0.1, 15.0)
 
 _SETTINGS: Final[dict[str, Any]] = {
@@ -60,9 +74,10 @@ class Listener:
     _thread: threading.Thread | None
     _thread_loop: asyncio.AbstractEventLoop | None
 
-    def __init__(self, url: str, *, ping_seconds: float = PING_SECONDS) -> None:
+    def __init__(self, url: str, *, ping_seconds: float = PING_SECONDS, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._url = url
         self._ping_seconds = ping_seconds
+        self._answer_seconds = answer_seconds
         self._begin()
 
     def subscribe(
@@ -75,10 +90,15 @@ class Listener:
             where = loop or self._own_loop()
             ear = self._ears.get(where)
             if ear is None or ear.is_closed:
-                ear = self._ears[where] = Ear(self._url, self._ping_seconds, where)
+                ear = self._ears[where] = Ear(self._url, self._ping_seconds, self._answer_seconds, where)
             subscription = QueueSubscription(self, ear, frozenset(queues), wake)
             ear.add(subscription)
         return subscription
+
+    def free_ear(self, loop: asyncio.AbstractEventLoop) -> Ear | None:
+        """The loop's own connection, if there is one and a call may be sent on it now."""
+        ear = self._ears.get(loop)
+        return ear if ear is not None and self._pid == os.getpid() and ear.is_free else None
 
     def is_alive(self) -> bool:
         """Whether the server answered within the last seconds, everywhere, so that wake-ups are believed to arrive."""
@@ -143,18 +163,26 @@ class Listener:
 class Ear:
     """One listening connection on one event loop."""
 
-    def __init__(self, url: str, ping_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, url: str, ping_seconds: float, answer_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.subscriptions: tuple[QueueSubscription, ...] = ()
         self.is_closed = False
         self.connects = self.notifications = self.failures = 0
         self._url = url
         self._ping_seconds = ping_seconds
+        self._answer_seconds = answer_seconds
         self._is_listening = False
         self._heard_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
-        self._answered: asyncio.Future[None] | None = None
-        self._broken: asyncio.Future[None] | None = None
+        self._pgconn: PGconn | None = None
+        self._prepared: set[str] = set()
+        self._result: PGresult | None = None
+        self._answered: asyncio.Future[PGresult | None] | None = None
+        """There while the server owes an answer; then its last result."""
+        self._silence: asyncio.Future[None] | None = None
+        """Done when it is time to ask."""
+        self._alarm: asyncio.TimerHandle | None = None
+        self._failure: Exception | None = None
         self._call(self._start)
 
     def add(self, subscription: QueueSubscription) -> None:
@@ -165,7 +193,39 @@ class Ear:
 
     def is_alive(self) -> bool:
         """Whether the server answered within the last seconds."""
-        return not self.is_closed and time.monotonic() - self._heard_at < 2.1 * self._ping_seconds
+        return not self.is_closed and time.monotonic() - self._heard_at < self._ping_seconds + self._answer_seconds
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a call may be sent: it listens, and the server owes no answer."""
+        return self._is_listening and self._answered is None and not self.is_closed
+
+    async def call(
+        self, function: str, arguments: Sequence[Argument], reply_seconds: float, block_seconds: float
+    ) -> bytes | None:
+        """Run `tenure.function(*arguments)`, as a link does. Only while it `is_free`, and on its own loop.
+
+        The loop is kept for `block_seconds` at most. A call that is abandoned takes the connection with it.
+
+        Raises: psycopg.Error.
+        """
+        pgconn = self._pgconn
+        assert pgconn is not None
+        name = function.encode()
+        try:
+            if function not in self._prepared:
+                places = ", ".join(f"${n}" for n in range(1, len(arguments) + 1))
+                words = f"SELECT tenure.{function}({places})".encode()  # names come from our own tables
+                _value(await self._ask(lambda: pgconn.send_prepare(name, words), reply_seconds))
+                self._prepared.add(function)
+            values = [argument.encode() if isinstance(argument, str) else argument for argument in arguments]
+            formats = [1 if isinstance(argument, bytes) else 0 for argument in arguments]
+            send = functools.partial(pgconn.send_query_prepared, name, values, formats)
+            answer = await self._ask(send, reply_seconds, block_seconds)
+        except OSError as exc:
+            raise psycopg.OperationalError(str(exc)) from exc
+        self._arm(self._ping_seconds)
+        return _value(answer)
 
     def close(self) -> None:
         """End the connection. From any thread."""
@@ -207,69 +267,121 @@ class Ear:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(longest, pause * 2)
 
-    async def _connect(self) -> AsyncConnection[tuple[Any, ...]]:
-        import psycopg
-        from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
+    async def _connect(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         # What the URL says wins over our settings.
         info = make_conninfo("", **(_SETTINGS | conninfo_to_dict(self._url)))
         return await psycopg.AsyncConnection.connect(info, autocommit=True)
 
     async def _serve(self, pgconn: PGconn) -> None:
         """Listen until the connection fails or a question stays unanswered."""
-        self._broken = self.loop.create_future()
+        self._pgconn, self._prepared, self._result, self._failure = pgconn, set(), None, None
         descriptor = pgconn.socket
         pgconn.nonblocking = 1
         self.loop.add_reader(descriptor, self._hear, pgconn, descriptor)
         try:
-            await self._ask(pgconn, b"LISTEN tenure")
+            # With patience: until it listens nobody believes that it does, and a fleet that starts makes a busy server.
+            patience = self._ping_seconds + self._answer_seconds
+            _value(await self._ask(lambda: pgconn.send_query(b"LISTEN tenure"), patience))
             self._is_listening = True
             for subscription in self.subscriptions:
                 subscription.wake()
             while True:
-                silent = time.monotonic() - self._heard_at
-                if silent < self._ping_seconds:
-                    await self._wait(self._broken, self._ping_seconds - silent)
-                else:
-                    await self._ask(pgconn, b"SELECT 1")
+                await self._until_silent()
+                if self._answered is None:
+                    _value(await self._ask(lambda: pgconn.send_query(b"SELECT 1"), self._answer_seconds))
         finally:
             self.loop.remove_reader(descriptor)
+            self._break(ConnectionError("the connection that listens was closed"))
 
-    async def _ask(self, pgconn: PGconn, command: bytes) -> None:
-        """Send a command and wait for its answer, within one deadline."""
-        deadline = self.loop.time() + self._ping_seconds
-        self._answered = self.loop.create_future()
-        pgconn.send_query(command)
-        if pgconn.flush():
-            raise ConnectionError("PostgreSQL has not taken in what was sent before")
-        await self._wait(self._answered, deadline - self.loop.time())
-        if not self._answered.done():
-            raise TimeoutError(f"PostgreSQL gave no answer for {self._ping_seconds:g} s")
-        self._answered = None
+    async def _ask(self, send: Callable[[], None], seconds: float, block_seconds: float = 0.0) -> PGresult:
+        """Send something and wait for its answer. What goes wrong breaks the connection."""
+        assert self._pgconn is not None
+        answered: asyncio.Future[PGresult | None] = self.loop.create_future()
+        self._answered = answered
+        alarm: asyncio.TimerHandle | None = None
+        try:
+            send()
+            if self._pgconn.flush():
+                raise ConnectionError("PostgreSQL has not taken in what was sent before")
+            if block_seconds:
+                self._hear_within(block_seconds, answered)
+            if not answered.done():
+                late = TimeoutError(f"PostgreSQL gave no answer for {seconds:g} s")
+                alarm = self.loop.call_later(seconds, self._break, late)
+            result = await answered
+            if result is None:
+                raise ConnectionError("PostgreSQL ended the connection")
+            return result
+        except BaseException as exc:
+            self._break(exc if isinstance(exc, Exception) else ConnectionError("a call was abandoned"))
+            raise
+        finally:
+            self._answered = None
+            if alarm is not None:
+                alarm.cancel()
 
-    async def _wait(self, wanted: asyncio.Future[None], seconds: float) -> None:
-        """Until `wanted` is there or the time is up. Raises what broke the connection."""
-        assert self._broken is not None
-        await asyncio.wait({wanted, self._broken}, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
-        if self._broken.done():
-            self._broken.result()
+    def _hear_within(self, seconds: float, answered: asyncio.Future[PGresult | None]) -> None:
+        """Read on the loop's own thread: for an answer that comes at once the loop need not be asked to wait."""
+        assert self._pgconn is not None
+        descriptor = self._pgconn.socket
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        until = time.monotonic() + seconds
+        while not answered.done() and (left := until - time.monotonic()) > 0:
+            if poller.poll(left * 1000):
+                self._hear(self._pgconn, descriptor)
+
+    async def _until_silent(self) -> None:
+        """Until nothing was heard for so long that it is time to ask. Raises what broke the connection."""
+        if self._failure is not None:
+            raise self._failure
+        self._silence = self.loop.create_future()
+        self._arm(self._ping_seconds - (time.monotonic() - self._heard_at))
+        await self._silence
+
+    def _arm(self, seconds: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self.loop.call_later(max(0.0, seconds), self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = None
+        left = self._ping_seconds - (time.monotonic() - self._heard_at)
+        if self._answered is not None:
+            left = max(left, self._answer_seconds)  # a call is on its way, which asks as well
+        if left > 0:
+            self._arm(left)
+        elif self._silence is not None and not self._silence.done():
+            self._silence.set_result(None)
+
+    def _break(self, failure: Exception) -> None:
+        """Give the connection up: whoever waits for something on it learns why."""
+        self._failure = self._failure or failure
+        self._is_listening = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        for waiting in (self._answered, self._silence):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(failure)
+                waiting.exception()  # nobody need be there to take it
 
     def _hear(self, pgconn: PGconn, descriptor: int) -> None:
         """The socket has something: take it in, and wake whoever it is for in this very turn of the loop."""
         try:
             pgconn.consume_input()
             self._heard_at = time.monotonic()
-            self._deliver(pgconn)
             while self._answered is not None and not self._answered.done() and not pgconn.is_busy():
                 result = pgconn.get_result()
                 if result is None:
-                    self._answered.set_result(None)
-                elif result.error_message:
-                    raise ConnectionError(result.error_message.decode("utf-8", "replace"))
+                    self._answered.set_result(self._result)
+                    self._result = None
+                else:
+                    self._result = result
+            self._deliver(pgconn)  # last: what follows an answer is taken in only after it
         except Exception as exc:  # noqa: BLE001 - the connection is given up and made anew
             self.loop.remove_reader(descriptor)  # a lost connection does not know its socket any more
-            if self._broken is not None and not self._broken.done():
-                self._broken.set_exception(exc)
+            self._break(exc)
 
     def _deliver(self, pgconn: PGconn) -> None:
         """Wake whoever asked for what has been notified, each at most once."""
@@ -310,6 +422,13 @@ class QueueSubscription:
     def close(self) -> None:
         """End the subscription."""
         self._listener.remove(self)
+
+
+def _value(result: PGresult) -> bytes | None:
+    """What a command answered. Raises the server's error."""
+    if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        return result.get_value(0, 0) if result.ntuples else None
+    raise psycopg.errors.error_from_result(result, encoding="utf-8")
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

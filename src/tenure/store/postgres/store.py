@@ -34,7 +34,7 @@ from tenure.store.postgres.call import Argument, Call
 from tenure.store.postgres.errors import driver_errors, is_safe, translate
 from tenure.store.postgres.gather import Gather
 from tenure.store.postgres.link import Link
-from tenure.store.postgres.listen import Listener
+from tenure.store.postgres.listen import Ear, Listener
 from tenure.store.postgres.marks import Marks
 from tenure.store.postgres.pool import Pool
 from tenure.store.summary import Inspect
@@ -221,6 +221,21 @@ class PostgresStore:
             await asyncio.sleep(_pause(attempt))
         raise InternalError("unreachable: the last try either answers or raises")
 
+    def _free_ear(self) -> Ear | None:
+        """The connection on which this loop listens: an idle worker's poll goes there, see `listen`."""
+        listener = self._listener
+        return None if listener is None else listener.free_ear(asyncio.get_running_loop())
+
+    async def _acall_on(self, ear: Ear, function: str, arguments: tuple[Argument, ...], block_seconds: float) -> Any:
+        self._statements += 1
+        try:
+            answer = await ear.call(function, arguments, self._reply_seconds, block_seconds)
+        except psycopg.Error as exc:
+            self._refuse(exc, 1, 1)
+            raise
+        fault.point("after_commit_before_reply")
+        return None if answer is None else from_json(answer)
+
     def _enqueue_now(self, request: Enqueue) -> list[Enqueued]:
         function, arguments = moves.enqueue_call(request)
         return moves.decode_enqueue(self._run(function, arguments, self._pool), request)
@@ -239,7 +254,11 @@ class PostgresStore:
         exchange, call, full = self._prepare(request)
         if call is None:
             return self._empty(request)
-        answer = await self._arun(*call, self._pool, tries=1, block_seconds=block_seconds)
+        ear = self._free_ear() if block_seconds else None
+        if ear is not None:
+            answer = await self._acall_on(ear, *call, block_seconds)
+        else:
+            answer = await self._arun(*call, self._pool, tries=1, block_seconds=block_seconds)
         return self._finish(request, exchange, call, answer, full=full)
 
     def _prepare(self, request: Exchange | Claim) -> tuple[Exchange, _Calling | None, bool]:
