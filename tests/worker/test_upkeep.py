@@ -16,7 +16,7 @@ from tenure.model.ids import WorkerId
 from tenure.model.outcome import Completed
 from tenure.store.base import Claim, Enqueue, Settle, Store
 from tenure.store.metric import ListMetrics, Metric
-from tenure.store.operating import AcquireLease
+from tenure.store.operating import AcquireLease, ReleaseLease
 from tenure.worker import maintain
 from tenure.worker.config import WorkerConfig
 from tenure.worker.maintain import LEADER, Maintainer
@@ -109,17 +109,23 @@ async def test_two_that_both_believe_to_lead_count_a_minute_once(ground: Ground)
 
 
 @pytest.mark.anyio
-async def test_who_does_not_lead_counts_nothing(ground: Ground) -> None:
+async def test_who_does_not_lead_counts_nothing_until_it_does(ground: Ground) -> None:
     ground.happen()
-    ground.store.do(AcquireLease(LEADER, "somebody else"))
+    lease = ground.store.do(AcquireLease(LEADER, "somebody else"))
     follower = ground.worker("one")
     await follower.stand_for_election()
 
-    await follower._roll_up_if_leader()
-    await follower._roll_up_if_leader()
-
+    counting = asyncio.ensure_future(follower._roll_up_as_leader())
+    for _ in range(20):
+        await asyncio.sleep(0)
     assert not follower.is_leader
+    assert not counting.done()
     assert ground.metrics() == []
+
+    ground.store.do(ReleaseLease(LEADER, "somebody else", lease.term))
+    await follower.stand_for_election()
+    await counting
+    assert len(ground.metrics()) == 1
 
 
 @pytest.mark.anyio

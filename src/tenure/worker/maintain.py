@@ -85,7 +85,7 @@ class Maintainer:
         self._term: int | None = None
         self._leads_until = 0.0
         self._leading = asyncio.Event()
-        """Cleared while somebody else leads, so that the schedules may sleep."""
+        """Cleared while somebody else leads, so that whoever waits to lead may sleep."""
         self._rows: list[tuple[ScheduleRow, Schedule]] = []
         self._rows_read_at: float | None = None
         self._offset = timedelta()
@@ -107,8 +107,8 @@ class Maintainer:
                 group.create_task(
                     self._repeat(self._stand_unless_led, ELECTION_SECONDS, at_once=True, in_turns=ELECTION_TURNS)
                 )
-                group.create_task(self._repeat(self._sweep_if_leader, SWEEP_SECONDS))
-                group.create_task(self._repeat(self._roll_up_if_leader, ROLL_UP_SECONDS))
+                group.create_task(self._repeat(self._sweep_as_leader, SWEEP_SECONDS))
+                group.create_task(self._repeat(self._roll_up_as_leader, ROLL_UP_SECONDS))
                 group.create_task(self._keep_schedules())
 
     async def declare(self) -> None:
@@ -205,13 +205,19 @@ class Maintainer:
         if not is_led or self._turns() < ELECTION_TURNS:
             await self.stand_for_election()
 
-    async def _sweep_if_leader(self) -> None:
-        if self.is_leader:
-            await self.sweep()
+    async def _sweep_as_leader(self) -> None:
+        await self._until_leading()
+        await self.sweep()
 
-    async def _roll_up_if_leader(self) -> None:
-        if self.is_leader:
-            await self.roll_up()
+    async def _roll_up_as_leader(self) -> None:
+        await self._until_leading()
+        await self.roll_up()
+
+    async def _until_leading(self) -> None:
+        """Sleep for as long as somebody else leads."""
+        while not self.is_leader:
+            self._leading.clear()
+            await self._leading.wait()
 
     async def _duty(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
         """Do one of several duties. Where the right to it is missing, say so once; the others go on."""
@@ -249,9 +255,7 @@ class Maintainer:
 
     async def _keep_schedules(self) -> None:
         while True:
-            if not self.is_leader:
-                self._leading.clear()
-                await self._leading.wait()
+            await self._until_leading()
             delay = 1.0
             try:
                 if self._rows_read_at is None or steady_now() - self._rows_read_at > SCHEDULES_SECONDS:
