@@ -124,6 +124,8 @@ class Exchanged:
     waiting: int = 0
     """How many workers want to be woken for these queues, this one among them; 0 where the store does not know.
     Told with a claim that gave nothing."""
+    is_shared: bool | None = None
+    """Whether other workers are busy with these queues too. Told with a claim that gave many; None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

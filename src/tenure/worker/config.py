@@ -35,7 +35,8 @@ class WorkerConfig:
     prefetch: int = PREFETCH
     """How many jobs may wait inside the worker at most. How many do follows the rate: slow jobs are not hoarded."""
     exchanges: int | None = None
-    """Exchanges in flight at once. None: one on SQLite, which has one writer, and two elsewhere."""
+    """Exchanges in flight at once. None: one on SQLite, which has one writer, and where other workers are busy with the
+    same queues; two elsewhere."""
     lease_seconds: float | None = None
     """None: each queue's own."""
     heartbeat_seconds: float | None = None

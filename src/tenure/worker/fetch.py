@@ -80,6 +80,8 @@ class Exchanger:
         self._kick = kick
         self._lanes = Lanes(config)
         self._most_in_flight = config.exchanges or (1 if store.url.startswith("sqlite") else 2)
+        """Two keep the server at work while this process runs handlers. Where other workers do so one is enough, and
+        no claim has to walk over what the other has locked."""
         self.hears: Callable[[], bool] = lambda: False
         """Whether wake-ups are believed to arrive."""
         self.owns_loop = False
@@ -353,6 +355,8 @@ class Exchanger:
         if self._is_late:
             self._is_late = False
             self._doubt = min(MOST_DOUBT, self._doubt * 4) if grants else max(1, self._doubt // 2)
+        if arrived.is_shared is not None and not self._config.exchanges:
+            self._most_in_flight = 1 if arrived.is_shared else 2
         if grants:
             self.claimed += len(grants)
             self.unfinished += len(grants)

@@ -356,7 +356,7 @@ def decode_exchange(answer: Any, request: Exchange) -> Exchanged:
         return Exchanged(settled, [])
     claim = request.claim
     grants = decode_grants(granted, claim.worker, strict=claim.strict)
-    return Exchanged(settled, grants, waiting=granted.get("waiting") or 0)
+    return Exchanged(settled, grants, waiting=granted.get("waiting") or 0, is_shared=granted.get("shared"))
 
 
 def _encode_holds(holds: Sequence[Hold]) -> str:

@@ -1,5 +1,6 @@
 -- grant_jobs: the claiming half of an exchange. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due",
--- "waiting"}: the last is how many workers want to be woken for these queues, told if nothing was granted.
+-- "waiting", "shared"}: how many workers want to be woken for these queues, told if nothing was granted; and whether others are busy with
+-- them too, told if many were.
 --
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable, then new work.
 -- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "marks"}. `marks` is what the last
@@ -73,7 +74,28 @@ BEGIN
             SELECT count(DISTINCT w.worker)
             FROM tenure.waiter AS w
             WHERE w.queue IN (SELECT json_array_elements_text(p_claim -> 'queues'))
-        ) END);
+        ) END,
+        'shared', CASE WHEN cardinality(v_new_marks) > 0 THEN tenure.has_company(v_worker, p_claim -> 'queues', p_now) END);
+END
+$$;
+
+-- has_company: whether another worker of one of these queues was seen within a minute and does not wait to be woken. Looks at a few.
+CREATE OR REPLACE FUNCTION tenure.has_company(p_worker text, p_queues json, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT 1
+        FROM (
+            SELECT w.id, w.queues
+            FROM tenure.worker AS w
+            WHERE w.last_seen_at > p_now - interval '1 minute' AND w.id <> p_worker
+            ORDER BY w.last_seen_at DESC
+            LIMIT 8
+        ) AS o
+        WHERE o.queues && ARRAY(SELECT json_array_elements_text(p_queues))
+            AND NOT EXISTS (SELECT 1 FROM tenure.waiter AS s WHERE s.worker = o.id)
+    );
 END
 $$;
 
