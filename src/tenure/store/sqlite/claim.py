@@ -1,11 +1,11 @@
 """Claim: due jobs granted under a lease.
 
-Happy path, one queue without limits: one statement that looks whether anything expired or came due, one that picks and
-one that grants; policies and gates are known (see `known`). What was picked comes back as one JSON value, because each
-row costs a change of Python's lock, which the event loop wants at the same time; it is taken apart after the commit
-(see `grants`). Several queues, filters and concurrency limits are served by walking each queue's index in claim order
-and merging the walks: no queue is read further than the claim needs, whatever its backlog. SQLite's single writer
-makes the limits exact.
+Happy path, one queue without limits: one statement that looks whether anything expired or came due, and whether what is
+known of policies and gates still holds (see `known`), one that picks and one that grants. What was picked comes back as
+one JSON value, because each row costs a change of Python's lock, which the event loop wants at the same time; it is
+taken apart after the commit (see `grants`). Several queues, filters and concurrency limits are served by walking each
+queue's index in claim order and merging the walks: no queue is read further than the claim needs, whatever its backlog.
+SQLite's single writer makes the limits exact.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def claim(transaction: Transaction, request: Claim) -> Granted:
 def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
     """Check every queue, take back and promote what is due, and answer those queues that may give something."""
     asked = tuple(dict.fromkeys(request.queues))
+    expires_at, due_at, stamp = transaction.one(_FIRST) or (None, None, None)
+    transaction.check(stamp)
     usable: list[_Queue] = []
     refusal: GateClosed | None = None
     is_refused = True
@@ -83,7 +85,6 @@ def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
             usable.append(_Queue(name, bool(starts), lease, limit, key_limit))
     if refusal is not None and is_refused:
         raise refusal
-    expires_at, due_at = transaction.one(_FIRST) or (None, None)
     if expires_at is not None and expires_at <= transaction.now:
         expire.take_back(transaction, REAP_LIMIT)
     if due_at is not None and due_at <= transaction.now:

@@ -1,8 +1,9 @@
 """What a writer has read of queues and gates, kept until somebody changes them.
 
-Policies change rarely and are needed by every enqueue. `PRAGMA data_version` tells, for a fraction of the price of
-reading them again, whether any other connection has committed since; our own changes and rollbacks call `forget`. It
-is asked after BEGIN IMMEDIATE, so nothing can change between the question and the commit.
+Policies change rarely and are needed by every enqueue and claim. Triggers on both tables draw a new stamp at every
+change, whoever makes it, so what was read under a stamp holds in every transaction that finds the same one. It is read
+inside a write transaction, so nothing can change between the look and the commit; what a rolled back transaction read
+is kept under a stamp that nobody will ever see.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from typing import Any
 
 
 class Known:
-    """Used inside a write transaction only, so never by two threads at once."""
+    """Used by whoever leads only, so never by two threads at once."""
 
-    __slots__ = ("_version", "claims", "has_quiet_gates", "queues", "terms", "wants_events")
+    __slots__ = ("claims", "has_quiet_gates", "queues", "stamp", "terms", "wants_events")
 
     def __init__(self) -> None:
-        self._version: int | None = None
         self.forget()
 
     def forget(self) -> None:
         """Queues or gates were changed here, or a change was rolled back."""
+        self.stamp: int | None = None
+        """Under which everything here was read."""
         self.terms: dict[tuple[str, str, int | None, int | None], tuple[Any, ...]] = {}
         """Of enqueue_terms.sql, by queue, kind, priority and max_attempts."""
         self.claims: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
@@ -32,8 +34,9 @@ class Known:
         self.has_quiet_gates: bool | None = None
         """Whether any notify gate is closed."""
 
-    def check(self, version: int) -> None:
-        """`version`: what data_version says in this transaction."""
-        if version != self._version or len(self.terms) + len(self.claims) > 10_000:
+    def check(self, stamp: int | None) -> None:
+        """`stamp`: the one that stands in this transaction; None if somebody has removed it, and so nothing is
+        kept."""
+        if stamp != self.stamp or stamp is None or len(self.terms) + len(self.claims) > 10_000:
             self.forget()
-            self._version = version
+            self.stamp = stamp

@@ -42,6 +42,7 @@ def install(transaction: Transaction, asked: InstallProfile) -> InstalledProfile
         raise SchemaError(
             f"The SQL of profile {profile.name!r} was refused: {exc}. Nothing was installed. Correct its .sql file."
         ) from exc
+    transaction.forget()  # the script may have changed queues and gates
     queues = [name for name in profile.queues if _make_queue(transaction, name, asked)]
     gates = [gate for gate in profile.closed_gates if _close_gate(transaction, f"{profile.name}.{gate}", asked.actor)]
     tally_up(transaction)

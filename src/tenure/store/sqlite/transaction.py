@@ -15,7 +15,7 @@ from tenure.store.sqlite.queries import load
 Parameters = Sequence[Any] | Mapping[str, Any]
 Row = tuple[Any, ...]
 
-_DATA_VERSION: Final = load("data_version")
+_STAMP: Final = load("stamp")
 
 
 class Transaction:
@@ -40,9 +40,14 @@ class Transaction:
     def known(self) -> Known:
         """What was read of queues and gates before, if it still holds."""
         if not self._is_checked:
-            self._known.check(self.run(_DATA_VERSION).fetchone()[0])
-            self._is_checked = True
+            row = self.one(_STAMP)
+            self.check(None if row is None else row[0])
         return self._known
+
+    def check(self, stamp: int | None) -> None:
+        """What was read before holds if the stamp, as a statement of this transaction found it, is still the same."""
+        self._known.check(stamp)
+        self._is_checked = True
 
     def run(self, sql: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         """One statement."""
@@ -87,6 +92,7 @@ class Transaction:
 
     def forget(self) -> None:
         """Queues or gates were changed in this transaction, or a change was undone."""
+        self._is_checked = False
         self._known.forget()
 
     def undo(self) -> None:

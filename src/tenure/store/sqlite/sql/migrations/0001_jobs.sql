@@ -64,6 +64,38 @@ CREATE TABLE tenure_gate (
     updated_at INTEGER NOT NULL
 ) STRICT;
 
+-- stamp: drawn anew whenever a queue or a gate changes, by whatever hand: whoever read their terms under a stamp may go by them while it
+-- stands (see known.py). Drawn and not counted, because after a restore a count could come to the same number with other terms.
+CREATE TABLE tenure_stamp (
+    is_only INTEGER NOT NULL PRIMARY KEY DEFAULT 1,
+    stamp INTEGER NOT NULL DEFAULT (random()),
+    CONSTRAINT stamp_is_one CHECK (is_only = 1)
+) STRICT;
+CREATE TRIGGER tenure_queue_made AFTER INSERT ON tenure_queue
+BEGIN
+    UPDATE tenure_stamp SET stamp = random();
+END;
+CREATE TRIGGER tenure_queue_changed AFTER UPDATE ON tenure_queue
+BEGIN
+    UPDATE tenure_stamp SET stamp = random();
+END;
+CREATE TRIGGER tenure_queue_dropped AFTER DELETE ON tenure_queue
+BEGIN
+    UPDATE tenure_stamp SET stamp = random();
+END;
+CREATE TRIGGER tenure_gate_made AFTER INSERT ON tenure_gate
+BEGIN
+    UPDATE tenure_stamp SET stamp = random();
+END;
+CREATE TRIGGER tenure_gate_changed AFTER UPDATE ON tenure_gate
+BEGIN
+    UPDATE tenure_stamp SET stamp = random();
+END;
+CREATE TRIGGER tenure_gate_dropped AFTER DELETE ON tenure_gate
+BEGIN
+    UPDATE tenure_stamp SET stamp = random();
+END;
+
 -- job: every job, live or ended. Three writes in a good life: insert, grant, end.
 CREATE TABLE tenure_job (
     id TEXT NOT NULL PRIMARY KEY,
@@ -558,6 +590,7 @@ BEGIN
     WHERE i.profile = NEW.profile AND i.is_duplicate = 0;
 END;
 
+INSERT INTO tenure_stamp DEFAULT VALUES;
 INSERT INTO tenure_tally_mark DEFAULT VALUES;
 INSERT INTO tenure_metric_mark DEFAULT VALUES;
 

@@ -1,0 +1,2 @@
+-- stamp: it stands as long as no queue and no gate changes.
+SELECT stamp FROM tenure_stamp;
