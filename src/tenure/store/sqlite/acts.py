@@ -28,9 +28,7 @@ from tenure.store.sqlite import (
     settle,
     summary,
 )
-from tenure.store.sqlite.transaction import Transaction
-
-Act = Callable[[Transaction, Any], Any]
+from tenure.store.sqlite.waiting import Act, AtOnce
 
 WRITES: Final[Mapping[type, Act]] = {
     base.Enqueue: enqueue.enqueue,
@@ -61,6 +59,11 @@ WRITES: Final[Mapping[type, Act]] = {
     timed.PauseSchedules: scheduling.pause_schedules,
     timed.RemoveSchedules: scheduling.remove_schedules,
 }
+
+AT_ONCE: Final[Mapping[type, AtOnce]] = {
+    base.Enqueue: enqueue.enqueue_at_once,
+}
+"""Acts that a caller who has the store to itself may do without a transaction around them."""
 
 PREPARES: Final[Mapping[type, Callable[[Any], Any]]] = {
     base.Settle: settle.sort,

@@ -15,7 +15,7 @@ from tenure.model.job import Enqueued
 from tenure.store.base import Enqueue, Request, StoreStats, Subscription
 from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.sqlite import database, joined, migrate, place, profiles
-from tenure.store.sqlite.acts import LATE, PREPARES, READS, WRITES
+from tenure.store.sqlite.acts import AT_ONCE, LATE, PREPARES, READS, WRITES
 from tenure.store.sqlite.errors import translate
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class SqliteStore:
         if act is not None:
             admitted = shared.reserve.admit(request)
             try:
-                answer = shared.writer.call(act, _prepared(admitted), self._clock)
+                answer = shared.writer.call(act, _prepared(admitted), self._clock, AT_ONCE.get(kind))
             except StoreUnavailable as exc:
                 if not shared.reserve.gives_way(request, exc):
                     raise

@@ -3,16 +3,21 @@ a future."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tenure.model.clock import Clock
+from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.transaction import Transaction
 
 if TYPE_CHECKING:
     import asyncio
 
 Act = Callable[[Transaction, Any], Any]
+AtOnce = Callable[[sqlite3.Connection, Known, Any, int], tuple[Any, str] | None]
+"""An act by one statement outside of a transaction: its answer and the queue to be woken, or None if nothing was
+done."""
 
 
 class Waiting:

@@ -23,7 +23,7 @@ import select
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tenure.errors import StoreUnavailable
@@ -31,7 +31,6 @@ from tenure.store.sqlite import place
 from tenure.store.sqlite.connect import open_reader
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.sockets import Mailbox, Postman
-from tenure.store.sqlite.transaction import Transaction
 
 if TYPE_CHECKING:
     import asyncio
@@ -114,13 +113,13 @@ class Hub:
         listener = self._listener
         return listener is not None and listening in self._subscribers and listener.is_alive()
 
-    def tell(self, transaction: Transaction) -> None:
-        """After a commit: wake whoever waits for what it changed."""
+    def tell(self, queues: Collection[str], stops: bool) -> None:
+        """After a commit: wake whoever waits for jobs in these queues; everybody if a held job is asked to stop."""
         if self._subscribers:
-            self.wake(None if transaction.stops else transaction.woken)
+            self.wake(None if stops else queues)
         if self._postman.has_mailboxes():
-            names = b"\n".join(name.encode("utf-8", "surrogatepass") for name in transaction.woken)
-            self._send(_ALL if transaction.stops or len(names) > _LONGEST else _QUEUES + names)
+            names = b"\n".join(name.encode("utf-8", "surrogatepass") for name in queues)
+            self._send(_ALL if stops or len(names) > _LONGEST else _QUEUES + names)
 
     def tell_soon(self) -> None:
         """A transaction that is not ours has jobs in it, and will be committed or not."""

@@ -4,7 +4,8 @@ SQLite has one writer at a time, and with `synchronous=FULL` a commit costs a sy
 statements in it. So requests share commits. There is no timer and no fixed thread in the way:
 
 - The first caller to come *leads*: it opens a transaction, carries out its own request and whatever else is pending,
-  commits, and hands out the answers. A single caller therefore pays for no switch of threads at all.
+  commits, and hands out the answers. A single caller therefore pays for no switch of threads at all, and where one
+  statement does what it asks for, that statement is the transaction.
 - Who comes while somebody leads is pending. When the leader is done, the first pending caller leads next, and takes
   everything along that has gathered meanwhile. Batches grow by themselves as the load does.
 - Callers on an event loop must not block it. A thread, started when first needed, leads in their place; each loop is
@@ -32,7 +33,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -45,7 +46,7 @@ from tenure.store.sqlite.errors import busy, is_broken, is_busy, translate
 from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction
-from tenure.store.sqlite.waiting import Act, Waiting, release
+from tenure.store.sqlite.waiting import Act, AtOnce, Waiting, release
 
 MAX_BATCH: Final = 512
 """Requests in one commit."""
@@ -65,7 +66,7 @@ class Writer:
     """Carries out acts in shared transactions. Thread-safe."""
 
     def __init__(
-        self, watched: place.Watched, busy_seconds: float, after_commit: Callable[[Transaction], None]
+        self, watched: place.Watched, busy_seconds: float, after_commit: Callable[[Collection[str], bool], None]
     ) -> None:
         path = watched.path
         self.transactions = 0
@@ -89,8 +90,8 @@ class Writer:
         self._checkpointer = Checkpointer(path)
         self._known = Known()
 
-    def call(self, act: Act, request: Any, clock: Clock) -> Any:
-        """Carry out an act and wait until it is committed."""
+    def call(self, act: Act, request: Any, clock: Clock, at_once: AtOnce | None = None) -> Any:
+        """Carry out an act and wait until it is committed. `at_once`: how a lone request may do without `act`."""
         with self._mutex:
             if self._is_led:
                 item = Waiting(act, request, clock)
@@ -101,7 +102,7 @@ class Writer:
                 self._is_led = True
                 item = None
         if item is None:
-            return self._lead_alone(act, request, clock)
+            return self._lead_alone(act, request, clock, at_once)
         try:
             gate.acquire()  # released when the answer is there, or when it is our turn to lead
         except BaseException:
@@ -205,12 +206,14 @@ class Writer:
             release(batch)
             self._pass_on()
 
-    def _lead_alone(self, act: Act, request: Any, clock: Clock) -> Any:
+    def _lead_alone(self, act: Act, request: Any, clock: Clock, at_once: AtOnce | None) -> Any:
         """One request, one transaction, without what a batch needs: for a caller that has the store to itself."""
         try:
             connection = self._ready()
-            self._begin(connection)
-            answer = self._carry_out_alone(connection, act, request, clock)
+            answer = None if at_once is None else self._do_at_once(connection, at_once, request, clock)
+            if answer is None:
+                self._begin(connection)
+                answer = self._carry_out_alone(connection, act, request, clock)
             if self._checkpointer.is_time(connection):
                 self._checkpointer.run(connection)
             return answer
@@ -218,6 +221,23 @@ class Writer:
             self._fail(exc)
         finally:
             self._pass_on()
+
+    def _do_at_once(self, connection: sqlite3.Connection, at_once: AtOnce, request: Any, clock: Clock) -> Any:
+        """The answer of a statement that is its own transaction; None if nothing was done, as when another process
+        writes."""
+        try:
+            done = at_once(connection, self._known, request, clock.now_us())
+        except sqlite3.OperationalError as exc:
+            if not is_busy(exc):
+                raise
+            return None
+        if done is None:
+            return None
+        answer, queue = done
+        self.transactions += 1
+        self.statements += 1
+        self._after_commit((queue,), False)
+        return answer
 
     def _takes_the_lead(self) -> bool:
         """Whether a loop may lead itself now; if so, it does."""
@@ -298,7 +318,7 @@ class Writer:
         self.transactions += 1
         self.statements += transaction.statements
         if transaction.woken or transaction.stops:
-            self._after_commit(transaction)
+            self._after_commit(transaction.woken, transaction.stops)
 
     def _run_plain(self, transaction: Transaction, batch: Sequence[Waiting]) -> bool:
         """Without savepoints. False if a request failed after it had changed something, so that all must be undone."""
