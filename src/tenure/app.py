@@ -223,6 +223,17 @@ class App(Working, Operating, Reading, Scheduling, Effecting, Profiling):
         """`enqueue` for async callers; `connection` may be asyncpg's, async psycopg's or SQLAlchemy's async one."""
         return await self.aenqueue_new(self.new_job(kind, payload, **options), connection)
 
+    def enqueue_new(self, job: NewJob, connection: Any = None) -> Enqueued:
+        """Put one job in its queue that `new_job` made."""
+        if connection is None and (job.queue in self._made or job.queue not in self.declared):
+            # One question and one answer, as most enqueues are, need no conversation; where the queue has gone since,
+            # the conversation knows what to do.
+            try:
+                return self.open_store().do(Enqueue([job]))[0]
+            except UnknownQueue:
+                pass
+        return self.converse(self._enqueue_new(job, connection))
+
     def _enqueue_new(self, job: NewJob, connection: Any = None) -> Talk[Enqueued]:
         """Put one job in its queue that `new_job` made."""
         (answer,) = yield from self._enqueue_batch([job], connection)
@@ -278,7 +289,6 @@ class App(Working, Operating, Reading, Scheduling, Effecting, Profiling):
         self._made.update(unseen)
         return answers
 
-    enqueue_new = twin(_enqueue_new)
     aenqueue_new = atwin(_enqueue_new)
     enqueue_many = twin(_enqueue_many)
     aenqueue_many = atwin(_enqueue_many)
