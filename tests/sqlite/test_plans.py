@@ -42,6 +42,11 @@ HOT: Mapping[str, tuple[Any, str]] = {
         {"now": 1, "lease_seconds": None, "started": 1, "progress": None, "job_id": "x", "token": 1},
         "sqlite_autoindex_tenure_job_1",
     ),
+    "heartbeat_batch": (
+        {"now": 1, "lease_seconds": None, "started": 1, "ids": '["x"]', "token": 1},
+        "sqlite_autoindex_tenure_job_1",
+    ),
+    "heartbeat_held": ({"now": 1, "ids": '["x"]', "token": 1}, "sqlite_autoindex_tenure_job_1"),
     "enqueue_holder": (("x",), "job_dedup_idx"),
 }
 
