@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
 
-from tenure.model.ids import JobId, Token, new_job_ids
+from tenure.model.clock import ManualClock
+from tenure.model.ids import JobId, Token, new_job_id, new_job_ids
 from tenure.model.job import Grant, NewJob
-from tenure.model.outcome import Completed, Failed
+from tenure.model.outcome import Completed, Failed, Released
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Claim, Enqueue, Exchange
+from tenure.store.base import Claim, Enqueue, Exchange, Settle
 from tenure.store.operating import SetQueues
 from tenure.store.reading import GetJobs
 from tenure.store.sqlite.store import SqliteStore
-from tests.sqlite.bed import WORKER
+from tests.sqlite.bed import WORKER, job
 
 LONG = json.dumps({"text": "ä" * 30_000})
 ODD = '{ "a" : "\\u0000 \\ud83d\\ude00 \\" \\\\ €😀",\n"b":[1.50, 1e400, 12345678901234567890] }'
@@ -92,3 +97,54 @@ def test_a_batch_of_successes_under_different_tokens_settles_each_by_its_own(sto
     assert sorted(tokens.values()) == [1, 1, 2, 2]
     assert {grant: answer.lost for grant, answer in settled.items()} == {(ids[0], 1): True}
     assert states(store, list(ids)) == ["running", "succeeded", "succeeded", "succeeded"]
+
+
+WISHES: Final[list[dict[str, Any]]] = [
+    {},
+    {"key": "k"},
+    {"actor": "ann", "tenant": "t"},
+    {"affinity_key": "a", "trace": "00-1"},
+    {"priority": 5},
+]
+
+
+def test_a_claim_by_one_statement_grants_as_the_long_way_does(store: SqliteStore) -> None:
+    jobs = [NewJob(new_job_id(), "work", f'{{"n": {n}}}', **wish) for n, wish in enumerate(WISHES)]
+    jobs.append(job(payload='{"text": "' + "x" * 20_000 + '"}'))
+    store.do(Enqueue(jobs))
+    store.do(Claim(WORKER, ["default"], 0))
+    before = store.stats().statements
+    short = store.do(Claim(WORKER, ["default"], 50))
+    assert store.stats().statements - before == 1
+    store.do(Settle([Released(grant.id, grant.token, delay_seconds=0) for grant in short]))
+
+    long = store.do(Claim(WORKER, ["default"], 51))
+
+    assert [grant.id for grant in short] == [grant.id for grant in long]
+    for one, other in zip(short, long, strict=True):
+        assert asdict(one) == asdict(replace(other, token=one.token, attempt=one.attempt, extras=other.extras or None))
+
+
+def test_a_claim_by_one_statement_takes_back_what_expired_and_what_came_due_first(
+    store: SqliteStore, clock: ManualClock
+) -> None:
+    store.do(Enqueue([job(), job()]))
+    store.do(Claim(WORKER, ["default"], 1, lease_seconds=10))
+    later = NewJob(new_job_id(), "work", delay_seconds=60, priority=9)
+    store.do(Enqueue([later]))
+    clock.advance(61)
+
+    grants = store.do(Claim(WORKER, ["default"], 5))
+
+    assert grants[0].id == later.id
+    assert len(grants) == 3
+
+
+def test_a_lease_that_another_process_allowed_is_given(store: SqliteStore, path: Path) -> None:
+    store.do(Enqueue([job()]))
+    store.do(Claim(WORKER, ["default"], 0))
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE tenure_queue SET lease_max_seconds = 200000")
+    other.close()
+
+    assert len(store.do(Claim(WORKER, ["default"], 1, lease_seconds=100_000))) == 1

@@ -28,6 +28,8 @@ HOT: Mapping[str, tuple[Any, str]] = {
     "claim_read": ({"rowids": "[1, 2]"}, "INTEGER PRIMARY KEY"),
     "claim_rest": ({"ids": '["x"]'}, "sqlite_autoindex_tenure_job_1"),
     "claim": ({**GRANT, "rowids": "[1, 2]"}, "INTEGER PRIMARY KEY"),
+    "claim_at_once": ({**GRANT, "queue": "default", "limit": 50, "stamp": 1}, "job_claim_idx"),
+    "claim_in_vain": ({"queue": "default", "now": 1, "stamp": 1}, "job_claim_idx"),
     "claim_candidates": ({"queue": "default"}, "job_claim_idx"),
     "claim_candidates_filtered": (
         {"queue": "default", "kinds": '["a"]', "affinity": None, "affinity_none": False},

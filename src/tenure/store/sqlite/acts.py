@@ -62,6 +62,8 @@ WRITES: Final[Mapping[type, Act]] = {
 
 AT_ONCE: Final[Mapping[type, AtOnce]] = {
     base.Enqueue: enqueue.enqueue_at_once,
+    base.Claim: claim.claim_at_once,
+    base.Exchange: settle.exchange_at_once,
 }
 """Acts that a caller who has the store to itself may do without a transaction around them."""
 

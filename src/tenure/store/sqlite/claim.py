@@ -1,11 +1,11 @@
 """Claim: due jobs granted under a lease.
 
 Happy path, one queue without limits: one statement that looks whether anything expired or came due, and whether what is
-known of policies and gates still holds (see `known`), one that picks and one that grants. What was picked comes back as
-one JSON value, because each row costs a change of Python's lock, which the event loop wants at the same time; it is
-taken apart after the commit (see `grants`). Several queues, filters and concurrency limits are served by walking each
-queue's index in claim order and merging the walks: no queue is read further than the claim needs, whatever its backlog.
-SQLite's single writer makes the limits exact.
+known of policies and gates still holds (see `known`), one that picks and one that grants; for a few jobs, all of it in
+one statement. What was picked comes back as one JSON value, because each row costs a change of Python's lock, which the
+event loop wants at the same time; it is taken apart after the commit (see `grants`). Several queues, filters and
+concurrency limits are served by walking each queue's index in claim order and merging the walks: no queue is read
+further than the claim needs, whatever its backlog. SQLite's single writer makes the limits exact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tenure.model.ids import JobId
 from tenure.model.job import Grant
 from tenure.store.base import Claim
 from tenure.store.sqlite import expire, policies
-from tenure.store.sqlite.grants import Granted, Terms, in_order, make
+from tenure.store.sqlite.grants import EXTRA_NAMES, Granted, Terms, in_order, make
+from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction, check_limit
 
@@ -31,9 +32,17 @@ PROMOTE_LIMIT: Final = 5000
 """Jobs made claimable by one claim. More than a claim may ask for, so that one that waits long is never behind."""
 REAP_LIMIT: Final = 1000
 
+AT_ONCE_LIMIT: Final = 50
+"""Jobs that are claimed by a single statement, a row each. More are handed over as one value."""
+
+_AT_ONCE: Final = load("claim_at_once")
+_IN_VAIN: Final = load("claim_in_vain")
 _FIRST: Final = load("claim_first")
 _PICK: Final = load("claim_pick")
 _CLAIM: Final = load("claim")
+_NO_LIMITS: Final = (None,) * 4
+"""No limit and no closed gate in a row of claim_look.sql."""
+_NO_EXTRAS: Final = (None,) * len(EXTRA_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,48 @@ def claim(transaction: Transaction, request: Claim) -> Granted:
         granted.ready[:0] = again
         return granted
     return Granted(again)
+
+
+def claim_at_once(
+    connection: sqlite3.Connection, known: Known, request: Claim, now: int
+) -> tuple[Granted, str | None] | None:
+    """A few jobs from one queue without limits, by one statement that is its own transaction; see enqueue_at_once."""
+    queue = _known_queue(known, request)
+    if queue is None or not 0 < request.limit <= AT_ONCE_LIMIT or known.wants_events is not False:
+        return None
+    asked, name, _, starts, default, longest, *_ = queue
+    try:
+        lease_until = now + _lease(request, asked, default, longest)
+    except InvalidArgument:  # by a policy that may have changed
+        return None
+    values = {
+        "queue": name,
+        "limit": request.limit,
+        "stamp": known.stamp,
+        "worker": request.worker,
+        "now": now,
+        "state": "running" if starts else "leased",
+        "started_at": now if starts else None,
+        "lease_until": lease_until,
+    }
+    rows = connection.execute(_AT_ONCE, values).fetchall()
+    if not rows:
+        is_vain = connection.execute(_IN_VAIN, {"queue": name, "stamp": known.stamp, "now": now}).fetchone() is not None
+        return (Granted([]), None) if is_vain else None
+    rows.sort(key=in_order)
+    rest = [(row[2], row[9], *row[10:]) for row in rows if row[10:] != _NO_EXTRAS]
+    terms = Terms(name, request.worker, bool(starts), lease_until, is_new=False)
+    return Granted(make((row[:10] for row in rows), rest, terms)), None
+
+
+def _known_queue(known: Known, request: Claim) -> Row | None:
+    """What was read of the one queue that a claim asks for, if that is open and has no limits and the claim no
+    wishes."""
+    rows = known.claims.get(tuple(request.queues), ())
+    if len(rows) != 1 or request.held is not None or request.kinds is not None or request.affinity is not None:
+        return None
+    row: Row = rows[0]
+    return row if row[1] is not None and not row[2] and row[6:] == _NO_LIMITS else None
 
 
 def _look(transaction: Transaction, request: Claim) -> list[_Queue]:

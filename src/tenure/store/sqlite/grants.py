@@ -23,7 +23,7 @@ from tenure.store.sqlite.transaction import Row
 
 in_order: Final = itemgetter(0, 1, 2)
 """Claim order: by rank, run_at and id, the first columns of everything that picks jobs."""
-_EXTRA_NAMES: Final = ("key", "progress", *NEW_JOB_EXTRAS)
+EXTRA_NAMES: Final = ("key", "progress", *NEW_JOB_EXTRAS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def make(rows: Iterable[Row], rest: Iterable[Row], terms: Terms) -> list[Grant]:
 
 
 def _extras(values: Sequence[Any]) -> dict[str, Any]:
-    extras = {name: value for name, value in zip(_EXTRA_NAMES, values, strict=True) if value is not None}
+    extras = {name: value for name, value in zip(EXTRA_NAMES, values, strict=True) if value is not None}
     for name in ("progress", "backoff"):
         if name in extras:
             extras[name] = json.loads(extras[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,9 +21,10 @@ from tenure.model.outcome import (
 )
 from tenure.store.base import Claim, Exchange, Settle
 from tenure.store.sqlite import enqueue, ledger
-from tenure.store.sqlite.claim import claim
+from tenure.store.sqlite.claim import claim, claim_at_once
 from tenure.store.sqlite.ends import End, answer_again, end
 from tenure.store.sqlite.grants import Granted, LateExchanged
+from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction
 
@@ -92,6 +94,16 @@ def exchange(transaction: Transaction, request: Sorted) -> LateExchanged:
         if not request.outcomes:
             raise
         return LateExchanged(settled, Granted([]), exc)
+
+
+def exchange_at_once(
+    connection: sqlite3.Connection, known: Known, request: Sorted, now: int
+) -> tuple[LateExchanged, str | None] | None:
+    """A claim that has nothing to settle; see claim_at_once."""
+    if request.outcomes or request.claim is None:
+        return None
+    done = claim_at_once(connection, known, request.claim, now)
+    return None if done is None else (LateExchanged({}, done[0]), None)
 
 
 def _settle(transaction: Transaction, request: Sorted) -> dict[int, Settled]:

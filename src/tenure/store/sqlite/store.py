@@ -74,7 +74,9 @@ class SqliteStore:
         if act is not None:
             admitted = shared.reserve.admit(request)
             try:
-                answer = await shared.writer.acall(act, _prepared(admitted), self._clock, may_block=may_block)
+                answer = await shared.writer.acall(
+                    act, _prepared(admitted), self._clock, AT_ONCE.get(kind), may_block=may_block
+                )
             except StoreUnavailable as exc:
                 if not shared.reserve.gives_way(request, exc):
                     raise

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import asyncio
 
 Act = Callable[[Transaction, Any], Any]
-AtOnce = Callable[[sqlite3.Connection, Known, Any, int], tuple[Any, str] | None]
-"""An act by one statement outside of a transaction: its answer and the queue to be woken, or None if nothing was
+AtOnce = Callable[[sqlite3.Connection, Known, Any, int], tuple[Any, str | None] | None]
+"""An act by one statement outside of a transaction: its answer and the queue to be woken, if any; None if nothing was
 done."""
 
 

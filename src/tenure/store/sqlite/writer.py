@@ -114,11 +114,13 @@ class Writer:
             raise item.error
         return item.answer
 
-    async def acall(self, act: Act, request: Any, clock: Clock, *, may_block: bool = False) -> Any:
+    async def acall(
+        self, act: Act, request: Any, clock: Clock, at_once: AtOnce | None = None, *, may_block: bool = False
+    ) -> Any:
         """The same for a caller on an event loop, which goes on meanwhile. `may_block`: it has nothing else to do."""
         leads = may_block and self._takes_the_lead()
         if leads:
-            answer = self._lead_for_a_moment(act, request, clock)
+            answer = self._lead_for_a_moment(act, request, clock, at_once)
             if answer is not _LOCKED:
                 return answer
         import asyncio  # late: whoever is on a loop has it, and a command that is over in a moment never needs it
@@ -236,7 +238,8 @@ class Writer:
         answer, queue = done
         self.transactions += 1
         self.statements += 1
-        self._after_commit((queue,), False)
+        if queue is not None:
+            self._after_commit((queue,), False)
         return answer
 
     def _takes_the_lead(self) -> bool:
@@ -249,21 +252,23 @@ class Writer:
             self._is_led = True
             return True
 
-    def _lead_for_a_moment(self, act: Act, request: Any, clock: Clock) -> Any:
+    def _lead_for_a_moment(self, act: Act, request: Any, clock: Clock, at_once: AtOnce | None) -> Any:
         """The same on an event loop: waits for no lock, and leaves the checkpoint to the thread. Keeps the lead and
         answers _LOCKED if another process writes."""
         begun = time.monotonic()
         keeps_lead = False
         try:
             connection = self._ready()
-            try:
-                connection.execute(_BEGIN)
-            except sqlite3.OperationalError as exc:
-                if not is_busy(exc):
-                    raise
-                keeps_lead = True
-                return _LOCKED
-            answer = self._carry_out_alone(connection, act, request, clock)
+            answer = None if at_once is None else self._do_at_once(connection, at_once, request, clock)
+            if answer is None:
+                try:
+                    connection.execute(_BEGIN)
+                except sqlite3.OperationalError as exc:
+                    if not is_busy(exc):
+                        raise
+                    keeps_lead = True
+                    return _LOCKED
+                answer = self._carry_out_alone(connection, act, request, clock)
             if self._checkpointer.is_time(connection):
                 self._start_thread()
                 keeps_lead = True
@@ -404,8 +409,7 @@ class Writer:
         if leads:
             self._pass_on()
 
-    # --- the thread for event loops
-    # ------------------------------------------------------------------------------------
+    # --- the thread for event loops -----------------------------------------------------------------------------------
 
     def _let_the_thread_lead(self) -> None:
         self._start_thread()
@@ -424,8 +428,7 @@ class Writer:
                 return
             self._lead()
 
-    # --- the connection
-    # ------------------------------------------------------------------------------------------------
+    # --- the connection -----------------------------------------------------------------------------------------------
 
     def _ready(self) -> sqlite3.Connection:
         """The connection, opened if need be, on the file that stands under the name now."""
