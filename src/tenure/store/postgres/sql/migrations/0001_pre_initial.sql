@@ -2072,7 +2072,7 @@ BEGIN
     END IF;
     IF v_at IS NULL THEN
         RETURN json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us,
-            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue));
+            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue), 'shared', NULL);
     END IF;
     -- The same UPDATE twice: a single job, the common case here, is not gathered and sorted, which takes 40 to 70 of some 300 microseconds.
     IF cardinality(v_at) = 1 THEN
@@ -2123,7 +2123,7 @@ BEGIN
     END IF;
     RETURN json_build_object(
         'lines', json_build_array(json_build_array(p_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)),
-        'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL);
+        'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL, 'shared', NULL);
 END
 $$;
 
