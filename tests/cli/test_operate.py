@@ -204,6 +204,21 @@ def test_doctor_finds_a_loose_file_and_says_how_to_fix_it(cli: Cli, app: App, tm
     assert cli("doctor", "--no-sandbox").code == 0
 
 
+def test_doctor_tells_that_a_full_disk_has_taken_the_reserve(cli: Cli, app: App, tmp_path: Path) -> None:
+    app.claim()
+    reserve = tmp_path / "cli.db-reserve"
+    assert reserve.stat().st_size
+    assert cli("doctor", "--no-sandbox").code == 0
+    os.truncate(reserve, 0)
+
+    found = cli("doctor", "--no-sandbox", "--json")
+
+    assert found.code == 1
+    [check] = [one for one in found.json["checks"] if one["name"] == "disk"]
+    assert check["status"] == "wrong"
+    assert "outcomes of running jobs" in check["says"]
+
+
 def test_doctor_finds_work_that_nobody_does(cli: Cli, app: App) -> None:
     app.enqueue("k", queue="mail")
     app.close_gate("worker")

@@ -137,6 +137,15 @@ def _file(path: Path) -> Iterator[Check]:
     else:
         yield Check("file", "ok", f"{path.name} is yours alone (0600)")
     free = shutil.disk_usage(path.parent).free
+    reserve = Path(f"{path}-reserve")
+    if reserve.exists() and not reserve.stat().st_size:
+        yield Check(
+            "disk",
+            "wrong",
+            f"full: {free / 1048576:.0f} MiB are left for the outcomes of running jobs, and nothing new is taken on",
+            "make 20 MiB free",
+        )
+        return
     is_little = free < FREE_BYTES
     yield Check(
         "disk",
