@@ -184,3 +184,18 @@ def state(store: SqliteStore, job_id: JobId) -> str:
     [found] = store.do(GetJobs([job_id]))
     assert found is not None
     return found.state
+
+
+@pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+def test_a_file_that_was_linked_to_the_reserves_place_is_left_as_it_is(
+    disk: Path, store: SqliteStore, link: str
+) -> None:
+    precious = disk / "precious"
+    precious.write_bytes(b"x" * 100)
+    getattr(disk / "jobs.db-reserve", link)(precious)
+    [grant] = held(store, 1)
+    fill(disk)
+
+    refusal(store, Settle([Completed(grant.id, grant.token, '"%s"' % ("x" * 50_000))]))
+
+    assert precious.read_bytes() == b"x" * 100

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -92,7 +94,8 @@ class Reserve:
             return False
         with contextlib.suppress(OSError):
             if isinstance(error, DiskFull) or self._free() < BYTES:
-                os.truncate(self.path, 0)
+                with self._opened() as file:
+                    os.ftruncate(file, 0)
                 self._is_spent = True
                 return True
         return False
@@ -106,7 +109,8 @@ class Reserve:
     def _look(self) -> None:
         self._look_at = time.monotonic() + LOOK_SECONDS
         try:
-            self._is_spent = self.path.stat().st_size == 0
+            found = self.path.lstat()
+            self._is_spent = found.st_size == 0 and stat.S_ISREG(found.st_mode)
         except OSError:  # there never was room for one
             self._is_spent = False
         if self._is_spent:
@@ -117,17 +121,27 @@ class Reserve:
         with contextlib.suppress(OSError):
             if self._free() < ROOM_BYTES + BYTES:
                 return False
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
+            with self._opened(os.O_CREAT) as file:
                 if os.fstat(file).st_size < BYTES:
-                    _allocate(file)
-            except OSError:
-                os.ftruncate(file, 0)
-                raise
-            finally:
-                os.close(file)
+                    try:
+                        _allocate(file)
+                    except OSError:
+                        os.ftruncate(file, 0)
+                        raise
             return True
         return False
+
+    @contextlib.contextmanager
+    def _opened(self, flags: int = 0) -> Iterator[int]:
+        """The file, and no other that somebody has put or linked there: what is cut to nothing must be ours."""
+        file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                raise OSError(f"{self.path} is no plain file of its own")
+            yield file
+        finally:
+            os.close(file)
 
     def _free(self) -> int:
         found = os.statvfs(self._database.parent)
