@@ -81,12 +81,14 @@ def test_what_was_done_is_written_on_a_full_disk_and_nothing_new_is_taken_on(dis
     refusal(store, LARGE)
     beat = store.do(Heartbeat([Hold(grant.id, grant.token) for grant in grants]))
     answers = store.do(Settle([Completed(grant.id, grant.token, '"done"') for grant in grants[:400]]))
+    alone = store.do(Exchange([Completed(grants[0].id, grants[0].token)], None))
     rest = [Failed(grant.id, grant.token, "no", retry_after_seconds=0) for grant in grants[400:]]
     exchanged = store.do(Exchange(rest, Claim(WORKER, ["default"], 10)))
 
     assert not beat.lost
     assert {answer.state for answer in answers} == {"succeeded"}
     assert {answer.state for answer in exchanged.settled.values()} == {"queued"}
+    assert (alone.settled, alone.refused) == ({}, None)
     assert exchanged.grants == []
     assert isinstance(exchanged.refused, DiskFull)
     assert count(store) == {"succeeded": 400, "queued": 201}

@@ -76,10 +76,9 @@ class Reserve:
             self._look()
         if not self._is_spent:
             return request
-        is_claim = isinstance(request, base.Exchange) and request.claim is not None
-        if isinstance(request, base.Exchange) and request.outcomes:
+        if isinstance(request, base.Exchange) and request.claim is not None and request.outcomes:
             return cast(base.Request[T], replace(request, claim=None))
-        if kind in _GROWS or is_claim:
+        if kind in _GROWS or (isinstance(request, base.Exchange) and request.claim is not None):
             raise self._refusal()
         return request
 
