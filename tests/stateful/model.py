@@ -78,7 +78,7 @@ class Model:
         rules = self.queues[queue]
         slot = None if key is None or rules.scope == "none" else f"{rules.scope}|{key}"
         holder = self.jobs[self.slots[slot]] if slot in self.slots else None
-        if holder is not None and rules.scope == "window" and holder.created_at + WINDOW < self.now:
+        if holder is not None and rules.scope == "window" and holder.created_at + WINDOW <= self.now:
             holder.slot = None
             holder = None
         if holder is not None:

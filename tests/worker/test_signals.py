@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure.cli.stage import freeze
 from tenure.store.reading import ListWorkers
 from tests.waiting import until, wait_until
 from tests.worker.bed import Bed
@@ -61,7 +63,7 @@ async def test_a_worker_that_was_paused_past_its_lease_is_refused(
     job_id = bed.enqueue("hold", payload(notes))
     with crew(url, tmp_path, lease_seconds=LEASE) as zombie:
         await until(lambda: words(notes, "begun"))
-        zombie.send(signal.SIGSTOP)
+        await asyncio.to_thread(freeze, zombie.process.pid)
 
         async def hold() -> str:
             return "the newer one"

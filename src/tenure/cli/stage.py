@@ -21,6 +21,9 @@ from tenure.errors import TenureError
 STYLES = {"Ann": "magenta", "Bea": "green", "Cid": "cyan"}
 
 
+_LOCKS = Path("/proc/locks")
+
+
 class DemoFailed(TenureError):
     """Something that the demo shows did not happen."""
 
@@ -60,6 +63,11 @@ class Actor:
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
+
+    def freeze(self) -> None:
+        """Stop it for a while, where it stands; `signal(SIGCONT)` lets it go on."""
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            freeze(self.pid)
 
     def wait(self, seconds: float) -> int:
         """Its exit code; one that does not end in time is killed."""
@@ -156,3 +164,26 @@ def until(what: str, happened: Callable[[], Any], deadline: float, *, every: flo
         if time.monotonic() >= deadline:
             raise DemoFailed(f"The demo waited in vain for this to happen: {what}.")
         time.sleep(every)
+
+
+def freeze(pid: int) -> None:
+    """SIGSTOP to a child of ours, at a moment when it does not write to a SQLite file: one that stands still in the
+    middle of that holds up everybody else, until it goes on. Where the system does not tell, at any moment."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if not _writes(pid):
+            return
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.01)
+
+
+def _writes(pid: int) -> bool:
+    """Whether a process holds a lock that excludes others.
+
+    A line reads `1: POSIX ADVISORY WRITE <pid> <file> <from> <to>`."""
+    try:
+        lines = _LOCKS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return False
+    return any(fields[1:5] == ["POSIX", "ADVISORY", "WRITE", str(pid)] for fields in map(str.split, lines))

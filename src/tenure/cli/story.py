@@ -167,7 +167,7 @@ class Story:
             until(f"two pages of {name} are written", self._has_pages(name, 2), self._deadline)
         killed, frozen = self._victims["north"], self._victims["south"]
         killed.signal(signal.SIGKILL)  # at once, before they finish; the telling comes after
-        frozen.signal(signal.SIGSTOP)
+        frozen.freeze()
         killed.wait(5)
         self._tell.act("Two accidents")
         self._tell.say(f"SIGKILL to {killed.name} in the middle of «north»: gone without a word", "red")
