@@ -225,7 +225,7 @@ class App(Working, Operating, Reading, Scheduling, Effecting, Profiling):
 
     def enqueue_new(self, job: NewJob, connection: Any = None) -> Enqueued:
         """Put one job in its queue that `new_job` made."""
-        if connection is None and (job.queue in self._made or job.queue not in self.declared):
+        if connection is None and self._knows(job.queue):
             # One question and one answer, as most enqueues are, need no conversation; where the queue has gone since,
             # the conversation knows what to do.
             try:
@@ -258,7 +258,7 @@ class App(Working, Operating, Reading, Scheduling, Effecting, Profiling):
                 if sent is not None:
                     answers += yield from ask(Collect(sent))
                     sent = None
-                if answers and connection is None and self._knows_queues(batch):
+                if answers and connection is None and all(map(self._knows, {job.queue for job in batch})):
                     sent = yield from ask(Ahead(Enqueue(batch)))  # the next batch is made while this one is on its way
                 else:
                     answers += yield from self._enqueue_batch(batch, connection)
@@ -269,9 +269,9 @@ class App(Working, Operating, Reading, Scheduling, Effecting, Profiling):
             answers += yield from self._enqueue_batch(batch, connection)
         return answers
 
-    def _knows_queues(self, jobs: list[NewJob]) -> bool:
-        """Whether none of these jobs' queues has still to be made."""
-        return all(queue in self._made or queue not in self.declared for queue in {job.queue for job in jobs})
+    def _knows(self, queue: str) -> bool:
+        """Whether the queue has not still to be made."""
+        return queue in self._made or queue not in self.declared
 
     def _enqueue_batch(self, jobs: list[NewJob], connection: Any) -> Talk[list[Enqueued]]:
         queues = {job.queue for job in jobs}

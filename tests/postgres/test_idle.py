@@ -20,6 +20,9 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.anyio]
 
+BLOCKED = (
+    "SELECT application_name FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
 LOOK = Exchange((), Claim(WorkerId("w1"), ["default"], limit=10))
 
 
@@ -76,12 +79,17 @@ async def test_an_idle_poll_takes_the_connection_that_listens_and_others_do_not(
 
 
 async def test_a_line_that_polls_is_not_asked(url: str, admin: psycopg.Connection) -> None:
+    """Each poll puts the question off for as long as it would have been silent; without polls it comes."""
     async with listening(url, ping_seconds=1.0) as (store, _):
-        begun = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() < begun + 2.5:
+        loop = asyncio.get_running_loop()
+        for _turn in range(5):
+            before = loop.time()
             await poll(store)
-            assert sessions(admin, "SELECT 1") == []
-            await asyncio.sleep(0.05)
+            ear = listener(store).free_ear(loop)
+            assert ear is not None
+            assert ear._alarm is not None
+            assert ear._alarm.when() >= before + 1.0
+        assert sessions(admin, "SELECT 1") == []
 
         await until(lambda: sessions(admin, "SELECT 1") == ["tenure listen"])
 
@@ -128,7 +136,7 @@ async def test_a_poll_that_is_cancelled_takes_the_connection_with_it(wire: Wire)
         await poll(store)
         wire.silent.set()
         polling = asyncio.create_task(poll(store))
-        await asyncio.sleep(0.05)
+        await until(lambda: listener(store).free_ear(asyncio.get_running_loop()) is None)
 
         polling.cancel()
 
@@ -145,8 +153,7 @@ async def test_a_session_that_is_cut_during_a_poll_fails_it_and_comes_back(url: 
         with psycopg.connect(url) as locker:
             locker.execute("LOCK TABLE tenure.queue IN ACCESS EXCLUSIVE MODE")
             polling = asyncio.create_task(poll(store))
-            await until(lambda: "tenure listen" in sessions(admin, "claim_few"))
-            await asyncio.sleep(0.05)
+            await until(lambda: admin.execute(BLOCKED).fetchall() == [("tenure listen",)])
             admin.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tenure listen'"
             )

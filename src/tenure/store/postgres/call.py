@@ -1,8 +1,14 @@
-"""What one request needs on PostgreSQL: the function, its argument, and how to read its answer."""
+"""What one request needs on PostgreSQL: the function, its argument, and how to read its answer; and how a call of a
+function is put to libpq, whatever connection it takes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import psycopg
+from psycopg import pq
+
+_OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 Argument = str | bytes | None
 """What a function is called with: text, or a value in PostgreSQL's binary form."""
@@ -17,3 +23,30 @@ class Call:
     """The request as JSON text, the function's only argument."""
     decode: Callable[[Any, Any], Any]
     """The parsed JSON answer and the request, to the result the request promises."""
+
+
+def statement(function: str, arguments: int) -> bytes:
+    """The call of one of our functions, to be prepared."""
+    places = ", ".join(f"${n}" for n in range(1, arguments + 1))
+    return f"SELECT tenure.{function}({places})".encode()  # names come from our own tables
+
+
+def encoded(arguments: Sequence[Argument]) -> tuple[list[bytes | None], list[int]]:
+    """The arguments' values and formats."""
+    values: list[bytes | None] = []
+    formats: list[int] = []
+    for argument in arguments:
+        if isinstance(argument, str):
+            values.append(argument.encode())
+            formats.append(0)
+        else:
+            values.append(argument)
+            formats.append(1)
+    return values, formats
+
+
+def value(result: pq.abc.PGresult) -> bytes | None:
+    """What the server answered. Raises its error."""
+    if result.status in _OK:
+        return result.get_value(0, 0) if result.ntuples else None
+    raise psycopg.errors.error_from_result(result, encoding="utf-8")

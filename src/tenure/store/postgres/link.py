@@ -22,9 +22,8 @@ import psycopg
 from psycopg import pq
 
 from tenure.errors import StoreUnavailable
-from tenure.store.postgres.call import Argument
+from tenure.store.postgres.call import Argument, encoded, statement, value
 
-_OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _KEEPALIVE: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives": 1,
@@ -61,11 +60,11 @@ class Link:
             name = self._prepared.get(function)
             if name is None:
                 name = function.encode()
-                self._pgconn.send_prepare(name, _statement(function, len(arguments)))
-                self._answer(self._wait())
+                self._pgconn.send_prepare(name, statement(function, len(arguments)))
+                value(self._wait())
                 self._prepared[function] = name
             self._send(name, arguments)
-            return self._answer(self._wait())
+            return value(self._wait())
         except BaseException:
             self._abandon()
             raise
@@ -77,11 +76,11 @@ class Link:
             name = self._prepared.get(function)
             if name is None:
                 name = function.encode()
-                self._pgconn.send_prepare(name, _statement(function, len(arguments)))
-                self._answer(await self._await())
+                self._pgconn.send_prepare(name, statement(function, len(arguments)))
+                value(await self._await())
                 self._prepared[function] = name
             self._send(name, arguments)
-            return self._answer(self._wait_briefly(block_seconds) or await self._await())
+            return value(self._wait_briefly(block_seconds) or await self._await())
         except BaseException:
             self._abandon()
             raise
@@ -97,15 +96,7 @@ class Link:
             os.dup2(nothing.fileno(), self._pgconn.socket)
 
     def _send(self, name: bytes, arguments: tuple[Argument, ...]) -> None:
-        values: list[bytes | None] = []
-        formats: list[int] = []
-        for argument in arguments:
-            if isinstance(argument, str):
-                values.append(argument.encode())
-                formats.append(0)
-            else:
-                values.append(argument)
-                formats.append(1)
+        values, formats = encoded(arguments)
         self._pgconn.send_query_prepared(name, values or None, formats or None)
 
     def _wait(self) -> pq.abc.PGresult:
@@ -193,11 +184,6 @@ class Link:
             raise psycopg.OperationalError("the connection was lost")
         return result
 
-    def _answer(self, result: pq.abc.PGresult) -> bytes | None:
-        if result.status in _OK:
-            return result.get_value(0, 0) if result.ntuples else None
-        raise psycopg.errors.error_from_result(result, encoding="utf-8")
-
     def _abandon(self) -> None:
         """Keep the link only if the server has answered and waits for the next call."""
         if not self.usable:
@@ -208,11 +194,6 @@ def _poller(descriptor: int, events: int) -> select.poll:
     poller = select.poll()
     poller.register(descriptor, events)
     return poller
-
-
-def _statement(function: str, arguments: int) -> bytes:
-    places = ", ".join(f"${n}" for n in range(1, arguments + 1))
-    return f"SELECT tenure.{function}({places})".encode()  # names come from our own tables
 
 
 def _defaults(url: str) -> dict[str, Any]:

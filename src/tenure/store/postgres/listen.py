@@ -32,10 +32,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenure.store.postgres.call import Argument
+from tenure.store.postgres.call import Argument, encoded, statement, value
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
@@ -214,18 +213,15 @@ class Ear:
         name = function.encode()
         try:
             if function not in self._prepared:
-                places = ", ".join(f"${n}" for n in range(1, len(arguments) + 1))
-                words = f"SELECT tenure.{function}({places})".encode()  # names come from our own tables
-                _value(await self._ask(lambda: pgconn.send_prepare(name, words), reply_seconds))
+                words = statement(function, len(arguments))
+                value(await self._ask(lambda: pgconn.send_prepare(name, words), reply_seconds))
                 self._prepared.add(function)
-            values = [argument.encode() if isinstance(argument, str) else argument for argument in arguments]
-            formats = [1 if isinstance(argument, bytes) else 0 for argument in arguments]
-            send = functools.partial(pgconn.send_query_prepared, name, values, formats)
+            send = functools.partial(pgconn.send_query_prepared, name, *encoded(arguments))
             answer = await self._ask(send, reply_seconds, block_seconds)
         except OSError as exc:
             raise psycopg.OperationalError(str(exc)) from exc
         self._arm(self._ping_seconds)
-        return _value(answer)
+        return value(answer)
 
     def close(self) -> None:
         """End the connection. From any thread."""
@@ -281,14 +277,14 @@ class Ear:
         try:
             # With patience: until it listens nobody believes that it does, and a fleet that starts makes a busy server.
             patience = self._ping_seconds + self._answer_seconds
-            _value(await self._ask(lambda: pgconn.send_query(b"LISTEN tenure"), patience))
+            value(await self._ask(lambda: pgconn.send_query(b"LISTEN tenure"), patience))
             self._is_listening = True
             for subscription in self.subscriptions:
                 subscription.wake()
             while True:
                 await self._until_silent()
                 if self._answered is None:
-                    _value(await self._ask(lambda: pgconn.send_query(b"SELECT 1"), self._answer_seconds))
+                    value(await self._ask(lambda: pgconn.send_query(b"SELECT 1"), self._answer_seconds))
         finally:
             self.loop.remove_reader(descriptor)
             self._break(ConnectionError("the connection that listens was closed"))
@@ -422,13 +418,6 @@ class QueueSubscription:
     def close(self) -> None:
         """End the subscription."""
         self._listener.remove(self)
-
-
-def _value(result: PGresult) -> bytes | None:
-    """What a command answered. Raises the server's error."""
-    if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-        return result.get_value(0, 0) if result.ntuples else None
-    raise psycopg.errors.error_from_result(result, encoding="utf-8")
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
