@@ -108,6 +108,22 @@ GOALS: tuple[Goal, ...] = (
     _down("footprint", "sqlite", "help_ms", 250),
 )
 
+SINGLE_JOBS = "decisions/0009-what-a-single-job-costs-postgresql.md"
+LEAN_WRITER = "decisions/0010-arrays-and-a-lean-writer-on-sqlite.md"
+PROFILES = {
+    ("W1", "postgres"): SINGLE_JOBS,
+    ("W3a", "postgres"): SINGLE_JOBS,
+    ("W3b", "postgres"): SINGLE_JOBS,
+    ("W4", "postgres"): SINGLE_JOBS,
+    ("W6", "postgres"): SINGLE_JOBS,
+    ("W1", "sqlite"): LEAN_WRITER,
+    ("W3a", "sqlite"): LEAN_WRITER,
+    ("W3b", "sqlite"): LEAN_WRITER,
+    ("W4", "sqlite"): LEAN_WRITER,
+    ("W8", "postgres"): "decisions/0012-a-fleet-that-takes-turns.md",
+}
+"""Where the profiles of a workload are, beside the page: what stands in the way of a goal that was not reached."""
+
 
 def judge(goal: Goal, figures: Figures, absent: str = "") -> Verdict:
     """Compare a goal with what was measured, within each round where it is a ratio; `absent` says why Tenure is not."""

@@ -11,7 +11,7 @@ from benchmarks import plot
 from benchmarks.catalogue import CONTENDERS
 from benchmarks.environment import Package
 from benchmarks.figures import Figure, Figures
-from benchmarks.goals import GOALS, OWN, Verdict, judge
+from benchmarks.goals import GOALS, OWN, PROFILES, Verdict, judge
 from benchmarks.run import TIMES_UP, Sample
 from benchmarks.workloads import WORKLOADS, Metric, Workload
 
@@ -137,7 +137,7 @@ def write_page(results: Results, page: Path) -> None:
     plots.mkdir(parents=True, exist_ok=True)
     for old in plots.glob("*.svg"):
         old.unlink()
-    sections = [_head(results, figures, page), _goals(verdicts(results, figures))]
+    sections = [_head(results, figures, page), _goals(verdicts(results, figures), page)]
     cells = [(workload, engine) for workload in WORKLOADS.values() for engine in figures.engines(workload.name)]
     sections.extend(_section(figures, workload, engine, plots) for workload, engine in cells)
     sections.append(_contenders(results))
@@ -201,7 +201,7 @@ def _notes(results: Results, figures: Figures) -> Iterator[str]:
         yield f"**Without a figure** (the tables say why): {cells}."
 
 
-def _goals(judged: Sequence[Verdict]) -> str:
+def _goals(judged: Sequence[Verdict], page: Path) -> str:
     rows = ["## Goals", "", "| workload | engine | goal | measured | against | |", "|---|---|---|---|---|---|"]
     for verdict in judged:
         goal = verdict.goal
@@ -209,9 +209,17 @@ def _goals(judged: Sequence[Verdict]) -> str:
         note = verdict.reason or verdict.reference
         rows.append(
             f"| {goal.workload} | {ENGINE_NAMES[goal.engine]} | {goal.text} | {measured} | {_cell(note)} "
-            f"| {MARKS[verdict.status]} |"
+            f"| {_mark(verdict, page)} |"
         )
     return "\n".join(rows)
+
+
+def _mark(verdict: Verdict, page: Path) -> str:
+    """Say what became of a goal, and lead to the profile that shows why it was not reached, where there is one."""
+    profile = PROFILES.get((verdict.goal.workload, verdict.goal.engine))
+    if verdict.status != "not reached" or profile is None or not (page.parent / profile).exists():
+        return MARKS[verdict.status]
+    return f"{MARKS[verdict.status]} ([why]({profile}))"
 
 
 def _section(figures: Figures, workload: Workload, engine: str, plots: Path) -> str:

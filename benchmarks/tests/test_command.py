@@ -11,8 +11,9 @@ import pytest
 
 from benchmarks import environment, servers
 from benchmarks.__main__ import main
-from benchmarks.catalogue import CONTENDERS
+from benchmarks.catalogue import CONTENDERS, ROOT
 from benchmarks.errors import BenchError
+from benchmarks.goals import GOALS, PROFILES
 from benchmarks.plot import Bar, bars
 from benchmarks.report import Results, to_json, write_page
 from benchmarks.run import Sample
@@ -90,6 +91,22 @@ def test_the_page_says_what_the_run_left_out_and_leads_to_the_guide_where_there_
     assert re.search(r"\*\*Not in this run:\*\* graphile-worker, pg-boss, pgqueuer", page)
     assert re.search(r"\*\*Workloads not in this run:\*\* W1c, W2, W3a", page)
     assert "no figure for best peer" in page
+
+
+def test_a_goal_that_was_not_reached_leads_to_its_profile(tmp_path: Path) -> None:
+    profile = tmp_path / PROFILES["W1", "postgres"]
+    profile.parent.mkdir()
+    profile.write_text("# Why\n", encoding="utf-8")
+
+    write_page(results(*two_rounds("tenure", 129.0), *two_rounds("pgqueuer", 100.0)), tmp_path / "benchmarks.md")
+
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert f"| 1.29 × | pgqueuer | ✗ not reached ([why]({PROFILES['W1', 'postgres']})) |" in page
+
+
+def test_every_profile_is_there_and_belongs_to_a_goal() -> None:
+    assert [path for path in PROFILES.values() if not (ROOT / "docs" / path).exists()] == []
+    assert set(PROFILES) <= {(goal.workload, goal.engine) for goal in GOALS}
 
 
 def test_a_figure_that_is_not_trusted_is_never_shown_bare(tmp_path: Path) -> None:
