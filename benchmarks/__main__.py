@@ -131,7 +131,7 @@ def _run(options: argparse.Namespace) -> Results:
             return Results(
                 made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
                 command=" ; ".join(dict.fromkeys(filter(None, [earlier.command, _command(options)]))),
-                rounds=1 + max((sample.round for sample in samples), default=0),
+                rounds=1 + max((sample.round for sample in samples if sample.metrics), default=0),
                 is_quick=options.quick,
                 machine=machine.describe(),
                 servers=earlier.servers | {name: f"{s.version}: {s.settings}" for name, s in engines.running.items()},

@@ -109,13 +109,18 @@ GOALS: tuple[Goal, ...] = (
 )
 
 SINGLE_JOBS = "decisions/0009-what-a-single-job-costs-postgresql.md"
+WHOLE_RUN = "decisions/0014-what-the-whole-run-does-not-reach.md"
 LEAN_WRITER = "decisions/0010-arrays-and-a-lean-writer-on-sqlite.md"
 PROFILES = {
     ("W1", "postgres"): SINGLE_JOBS,
-    ("W3a", "postgres"): SINGLE_JOBS,
+    ("W3a", "postgres"): WHOLE_RUN,
     ("W3b", "postgres"): SINGLE_JOBS,
     ("W4", "postgres"): SINGLE_JOBS,
-    ("W6", "postgres"): SINGLE_JOBS,
+    ("W5", "postgres"): WHOLE_RUN,
+    ("W5d", "postgres"): WHOLE_RUN,
+    ("W5d", "sqlite"): WHOLE_RUN,
+    ("W6", "postgres"): WHOLE_RUN,
+    ("footprint", "sqlite"): WHOLE_RUN,
     ("W1", "sqlite"): LEAN_WRITER,
     ("W3a", "sqlite"): LEAN_WRITER,
     ("W3b", "sqlite"): LEAN_WRITER,

@@ -127,6 +127,8 @@ def plain(value: float, unit: str = "") -> str:
     """Write a number with as many digits as it deserves."""
     if unit == "/s" or abs(value) >= 1_000:
         return f"{value:,.0f}"
+    if 0 < abs(value) < 0.1:
+        return f"{value:.3f}"
     return f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
 
 
@@ -158,12 +160,13 @@ def _head(results: Results, figures: Figures, page: Path) -> str:
 Tenure beside other job queues and beside the bare engines, measured in one run. Run it yourself: `make bench`, or
 `make bench ARGS=--quick` for three minutes{guide}.
 {notes}
-{results.made_at}, {results.rounds} rounds in turns. Machine: {machine}. {calm}
+{results.made_at}, up to {results.rounds} rounds in turns. Machine: {machine}. {calm}
 
 {server_lines}
 
 Every figure is the median over the rounds; *spread* is (largest − smallest) / median. Ratios are taken within each
-round, so that both sides come from the same minute, and then the median of them. **~** marks a figure that is not
+round, so that both sides come from the same minute, and then the median of them; a ratio to own figures of another
+workload compares times of a round that lie minutes apart. **~** marks a figure that is not
 trusted: its spread is over 30 %, the machine was busy beside it (calibration over 1.3 of the best, or a synced write
 over twice the best), or there was only one round. After each measurement the store is asked whether every job is there,
 in the right state and number, and each handler ran once; a measurement that fails this gives no figure.

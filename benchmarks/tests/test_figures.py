@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.figures import Figures
 from benchmarks.goals import Goal, judge
+from benchmarks.report import plain
 from benchmarks.run import Sample
 
 CALM, BUSY = 30.0, 60.0
@@ -108,3 +109,8 @@ def test_a_goal_against_own_figures_uses_the_other_workload() -> None:
     assert verdict.status == "not reached"
     assert verdict.figure is not None
     assert verdict.figure.value == pytest.approx(2.9)
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0.00"), (0.0521, "0.052"), (1.204, "1.20"), (150.9, "151")])
+def test_a_number_gets_as_many_digits_as_tell_it_from_its_goal(value: float, text: str) -> None:
+    assert plain(value) == text
