@@ -109,23 +109,15 @@ GOALS: tuple[Goal, ...] = (
 )
 
 SINGLE_JOBS = "decisions/0009-what-a-single-job-costs-postgresql.md"
-WHOLE_RUN = "decisions/0014-what-the-whole-run-does-not-reach.md"
 LEAN_WRITER = "decisions/0010-arrays-and-a-lean-writer-on-sqlite.md"
+FLEET = "decisions/0012-a-fleet-that-takes-turns.md"
+WHOLE_RUN = "decisions/0014-what-the-whole-run-does-not-reach.md"
 PROFILES = {
-    ("W1", "postgres"): SINGLE_JOBS,
-    ("W3a", "postgres"): WHOLE_RUN,
-    ("W3b", "postgres"): SINGLE_JOBS,
-    ("W4", "postgres"): SINGLE_JOBS,
-    ("W5", "postgres"): WHOLE_RUN,
-    ("W5d", "postgres"): WHOLE_RUN,
-    ("W5d", "sqlite"): WHOLE_RUN,
-    ("W6", "postgres"): WHOLE_RUN,
-    ("footprint", "sqlite"): WHOLE_RUN,
-    ("W1", "sqlite"): LEAN_WRITER,
-    ("W3a", "sqlite"): LEAN_WRITER,
-    ("W3b", "sqlite"): LEAN_WRITER,
-    ("W4", "sqlite"): LEAN_WRITER,
-    ("W8", "postgres"): "decisions/0012-a-fleet-that-takes-turns.md",
+    **dict.fromkeys(((name, "postgres") for name in ("W1", "W3b", "W4")), SINGLE_JOBS),
+    **dict.fromkeys(((name, "sqlite") for name in ("W1", "W3a", "W3b", "W4")), LEAN_WRITER),
+    **dict.fromkeys(((name, "postgres") for name in ("W3a", "W5", "W5d", "W6")), WHOLE_RUN),
+    **dict.fromkeys(((name, "sqlite") for name in ("W5d", "footprint")), WHOLE_RUN),
+    ("W8", "postgres"): FLEET,
 }
 """Where the profiles of a workload are, beside the page: what stands in the way of a goal that was not reached."""
 

@@ -19,8 +19,6 @@ from tenure.cli.demo_tasks import FOLDER_VARIABLE, QUEUE_VARIABLE
 from tenure.errors import TenureError
 
 STYLES = {"Ann": "magenta", "Bea": "green", "Cid": "cyan"}
-
-
 _LOCKS = Path("/proc/locks")
 
 

@@ -76,9 +76,11 @@ class Reserve:
             self._look()
         if not self._is_spent:
             return request
-        if isinstance(request, base.Exchange) and request.claim is not None and request.outcomes:
+        if isinstance(request, base.Exchange) and request.claim is not None:
+            if not request.outcomes:
+                raise self._refusal()
             return cast(base.Request[T], replace(request, claim=None))
-        if kind in _GROWS or (isinstance(request, base.Exchange) and request.claim is not None):
+        if kind in _GROWS:
             raise self._refusal()
         return request
 
