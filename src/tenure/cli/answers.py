@@ -6,7 +6,6 @@ its shape. A field may be added; none is ever renamed, removed or given another 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -26,15 +25,16 @@ from tenure import (
     Settled,
     WorkerSeen,
 )
+from tenure.model.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Jobs:
     jobs: list[Job]
     next: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobShown:
     job: Job
     attempts: list[Attempt]
@@ -43,22 +43,22 @@ class JobShown:
     events: list[Event]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CancelledJobs:
     jobs: list[Cancelled]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SettledJobs:
     jobs: list[Settled]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EnqueuedJobs:
     jobs: list[Enqueued]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Granted:
     """A job held under a lease. `token` proves it."""
 
@@ -76,72 +76,72 @@ class Granted:
     is_started: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grants:
     grants: list[Granted]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     job_id: str
     cancel_requested: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeadLetters:
     dead_letters: list[DeadLetter]
     next: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeadLetterShown:
     dead_letter: DeadLetter
     attempts: list[Attempt]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeadLetterGroups:
     groups: list[DeadLetterGroup]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Changed:
     changed: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Queues:
     queues: list[QueueRow]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gates:
     gates: list[Gate]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Workers:
     workers: list[WorkerSeen]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Migrated:
     applied: list[str]
     schema_version: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PruneDone:
     pruned: Pruned
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Version:
     version: str
     python: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedule:
     name: str
     cron: str
@@ -156,12 +156,12 @@ class Schedule:
     paused_by: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedules:
     schedules: list[Schedule]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfileSeen:
     name: str
     title: str
@@ -172,12 +172,12 @@ class ProfileSeen:
     installed_by: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Profiles:
     profiles: list[ProfileSeen]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfileTold:
     name: str
     title: str
@@ -190,12 +190,12 @@ class ProfileTold:
     policy: QueuePolicy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfileShown:
     profile: ProfileTold
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfileInstall:
     name: str
     is_new: bool
@@ -203,6 +203,6 @@ class ProfileInstall:
     gates: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfileInstalled:
     installed: ProfileInstall

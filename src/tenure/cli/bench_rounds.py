@@ -15,12 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tenure.errors import StoreUnavailable
+from tenure.model.frozen import frozen
 from tenure.observe.measure import bare_seconds
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SPREAD = 0.30
 PAD = "x" * 180
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Size:
     """How much of each is done in one round."""
 
@@ -51,7 +51,7 @@ FULL = Size(rounds=5, each=1_000, at_once=5_000, bulk=20_000, wakes=100)
 QUICK = Size(rounds=3, each=200, at_once=1_000, bulk=5_000, wakes=30)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Figure:
     """A median over the rounds. Not trusted if the rounds differ by more than 30 % of it, or there was only one."""
 
@@ -66,7 +66,7 @@ class Figure:
     samples: list[float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Benched:
     """The end of a bench. `removed`: how many jobs went with the queue afterwards."""
 

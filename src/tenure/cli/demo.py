@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -28,11 +27,12 @@ from tenure.cli.screen import Grid, Screen, state
 from tenure.cli.stage import stage
 from tenure.cli.story import Finding, Narrator, Story
 from tenure.errors import UsageError
+from tenure.model.frozen import frozen
 
 app = verbs()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shown:
     """The end of the demo."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +25,7 @@ from tenure.cli.options import (
 )
 from tenure.cli.screen import Cell, Facts, Grid, Part, Passage, Screen, confirm, each_or_counts, progress, state
 from tenure.errors import UsageError
+from tenure.model.frozen import frozen
 from tenure.model.state import ACTIVE, TERMINAL, State
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def revive(
         raise typer.Exit(4)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Choice:
     """Jobs to act on, fetched as they are needed."""
 

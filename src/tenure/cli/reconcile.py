@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,7 @@ from tenure.cli.options import Json, Url, duration, moment, opened
 from tenure.cli.screen import Screen, progress
 from tenure.effect.reconcile import Discrepancy
 from tenure.errors import ConfigError
+from tenure.model.frozen import frozen
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -27,7 +27,7 @@ app = verbs()
 COLUMNS = ("sort", "subject", "kind", "job_id", "expected", "found")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reconciled:
     """What `--json` answers. It is written as it is found, so `discrepancies` comes first."""
 

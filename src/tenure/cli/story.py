@@ -9,13 +9,13 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tenure.cli import demo_tasks, text
 from tenure.cli.screen import Screen, colours_on, console
 from tenure.cli.stage import STYLES, Actor, DemoFailed, Stage, until
 from tenure.errors import LeaseLost
+from tenure.model.frozen import frozen
 from tenure.model.job import Job
 from tenure.model.outcome import Triage
 from tenure.model.policy import Backoff
@@ -33,7 +33,7 @@ READING_SECONDS = 1.5
 REPORTS = ("north", "south")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """What the database says about one thing that was shown."""
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tenure.errors import HandlerError
 from tenure.handler.payload import Later
+from tenure.model.frozen import frozen
 
 _CONTEXT_NAMES = frozenset({"ctx", "context"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Signature:
     """What a handler asks for."""
 

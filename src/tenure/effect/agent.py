@@ -17,7 +17,6 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from tenure.effect.workspace import Workspace
 from tenure.errors import ConfigError, LeaseLost, MissingExtra, nearest
 from tenure.handler.context import Context
 from tenure.handler.ends import Interrupt, Permanent, RateLimited, Snooze
+from tenure.model.frozen import frozen
 from tenure.model.job import Job
 from tenure.model.outcome import EffectRecord
 
@@ -58,7 +58,7 @@ class AnswerInvalid(Exception):
     """The agent's answer does not fit the schema that the job gave."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Agents:
     """The kit of the kinds that run agents."""
 

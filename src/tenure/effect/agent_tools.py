@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from tenure.effect.process import Ended
 from tenure.effect.sandbox import Layer, Network
 from tenure.errors import ConfigError, InvalidPayload
 from tenure.handler.payload import encode
+from tenure.model.frozen import frozen
 
 Dialect = Literal["claude", "codex", "plain"]
 
@@ -35,7 +36,7 @@ _ERROR_CHARS = 8000
 _STDERR_TAIL = 2000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentTool:
     """A program that jobs may run, with its bounds. Made by the operator; payloads only name it.
 
@@ -96,7 +97,7 @@ class AgentTool:
         return (*self.command, *self.args)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """What a run came to, as far as the tool told."""
 

@@ -36,11 +36,11 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 
 from tenure.effect.beneath import Folder, PathEscape, Root, split
 from tenure.errors import HandlerError, LeaseLost, UsageError
+from tenure.model.frozen import frozen
 
 _PREFIX = ".tenure-"
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -72,7 +72,7 @@ class BadTag(HandlerError):
     """The name of an attempt can't be part of a file name."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tag:
     """Which attempt is at work: the job, and the token it was granted."""
 
@@ -86,7 +86,7 @@ class Tag:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileRecord:
     """What was written, for the ledger and for reconciliation."""
 
@@ -95,7 +95,7 @@ class FileRecord:
     written: bool  # False: the right content was there already
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeleteRecord:
     """Whether this job removed the file, in this attempt or an earlier one; False: it was not there."""
 

@@ -13,17 +13,17 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from tenure.effect.limits import Limits
+from tenure.model.frozen import frozen
 
 MEMORY, PIDS, KILL = "memory", "pids", "kill"
 
 _FILES = {"memory.max": MEMORY, "pids.max": PIDS, "cgroup.kill": KILL}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cgroup:
     """One group, made for one child process tree."""
 

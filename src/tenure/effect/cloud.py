@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from tenure.effect.cloud_resources import (
@@ -31,6 +31,7 @@ from tenure.effect.kinds import Finding, Host, Terms, fence, register
 from tenure.errors import LeaseLost, MissingExtra
 from tenure.handler.context import Context
 from tenure.handler.ends import Permanent, RateLimited, Snooze
+from tenure.model.frozen import frozen
 from tenure.model.job import Job
 from tenure.model.outcome import EffectRecord
 
@@ -72,7 +73,7 @@ class NotInSync(Exception):
     """The resource was written, but reads still show something else."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Aws:
     """The kit of `sync_aws`."""
 

@@ -12,10 +12,10 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tenure.handler.ends import Permanent
+from tenure.model.frozen import frozen
 
 Config = Mapping[str, Any]
 Client = Callable[[str], Any]
@@ -48,7 +48,7 @@ class RequestBroke(Exception):
     """AWS took the request and could not finish it; another one may go better."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ask:
     """One job's wish."""
 
@@ -269,7 +269,7 @@ class Table:
             time.sleep(POLL_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Generic:
     """Any other type, through Cloud Control. Config: the properties of the type's schema.
 

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from tenure.errors import ConfigError, LeaseLost
 from tenure.handler.context import Context
 from tenure.handler.ends import Permanent
 from tenure.handler.ledger import LedgerRow
+from tenure.model.frozen import frozen
 from tenure.model.job import Job
 from tenure.model.outcome import EffectRecord
 
@@ -54,7 +55,7 @@ class Place:
             return self._root
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Files:
     """The kit of `create_file` and `delete_file`."""
 

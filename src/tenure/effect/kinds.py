@@ -6,7 +6,6 @@ A kit makes handlers and hands them to a host. Payload types are pydantic models
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from tenure.errors import ConfigError, LeaseLost
@@ -15,12 +14,13 @@ from tenure.handler.ends import Interrupt, Interrupted, Permanent
 from tenure.handler.ledger import Verify
 from tenure.handler.payload import Later, payload_codec
 from tenure.handler.registry import Handler, Mode, Registry
+from tenure.model.frozen import frozen
 from tenure.model.job import Job
 from tenure.model.policy import Limits, QueuePolicy
 from tenure.store.base import Heartbeat, Hold, Request
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """What is not as a job left it."""
 
@@ -62,7 +62,7 @@ class Kit(Protocol):
     def install(self, app: Host) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terms:
     """How the jobs of a kit are queued and run, where they differ from the queue's own ways."""
 

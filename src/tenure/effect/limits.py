@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
+
+from tenure.model.frozen import frozen
 
 MIB = 1 << 20
 GIB = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """Bounds for a child and all its descendants. Those of setrlimit hold for each process, but `processes` for all.
 

@@ -23,7 +23,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -34,6 +33,7 @@ from tenure.effect.file import Place, holds, refusals
 from tenure.effect.kinds import Finding, Host, Terms, call, fence, register
 from tenure.errors import ConfigError, InvalidArgument, KeyConflict, StoreBusy, StoreUnavailable
 from tenure.handler.context import Context
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Enqueued, Job, NewJob
 from tenure.model.policy import QueuePolicy
@@ -67,7 +67,7 @@ class Conflict(StoreBusy):
     code = "outbox_conflict"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accepted:
     """A change that will happen: the job that writes the file, the change's number, the jobs of its side effects."""
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Literal, cast
@@ -41,6 +41,7 @@ from tenure.effect.sandbox import (
     plan,
 )
 from tenure.errors import ConfigError
+from tenure.model.frozen import frozen
 
 Stream = Literal["stdout", "stderr"]
 Reason = Literal["exited", "timeout", "cancelled", "output_limit", "memory_limit", "lost"]
@@ -60,7 +61,7 @@ class ProgramNotStarted(ConfigError):
     code = "program_not_started"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Command:
     """A program with its arguments and bounds. There is no shell: each argument arrives as it is.
 
@@ -93,7 +94,7 @@ class Command:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ended:
     """How a run ended. When this exists, no process of the run does."""
 

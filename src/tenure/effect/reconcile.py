@@ -14,12 +14,13 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from tenure.effect.kinds import Checker, Finding
 from tenure.handler.ledger import EffectCall, Verify, judged
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Job
 from tenure.store.base import Store
@@ -31,7 +32,7 @@ PAGE_BYTES = 4 << 20
 """Pages are as long as keeps them about this large: payloads may hold whole files."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Discrepancy:
     """One thing that is not as a succeeded job left it."""
 

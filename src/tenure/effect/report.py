@@ -11,7 +11,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -25,6 +24,7 @@ from tenure.errors import LeaseLost
 from tenure.handler.context import Context
 from tenure.handler.ends import Permanent, Snooze
 from tenure.handler.ledger import LedgerRow
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Job
 from tenure.model.outcome import EffectRecord
@@ -41,7 +41,7 @@ WAIT_SECONDS = 5.0
 _MARKS = re.compile(r"([\\`*_{}\[\]()#+\-.!|~])")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reports:
     """The kit of `report`."""
 

@@ -21,13 +21,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
 from tenure.effect import cgroup, landlock, seccomp
 from tenure.effect.beneath import PathEscape
 from tenure.errors import OperatorError
+from tenure.model.frozen import frozen
 
 Layer = Literal["namespaces", "landlock", "seccomp", "cgroup"]
 Network = Literal["none", "host"]
@@ -81,7 +82,7 @@ class SandboxUnavailable(OperatorError):
         self.layer = layer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SandboxOffer:
     """What this machine offers to a sandbox, and why not where it doesn't."""
 
@@ -92,7 +93,7 @@ class SandboxOffer:
     missing: Mapping[Layer, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SandboxPolicy:
     """The walls around one child.
 
@@ -124,7 +125,7 @@ class SandboxPolicy:
         return (self.workspace,) if self.artifacts is None else (self.workspace, self.artifacts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """What the child is told to put up, all of it or nothing."""
 

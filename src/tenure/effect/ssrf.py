@@ -18,11 +18,12 @@ import ssl
 import string
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from tenure.errors import TenureError, UsageError
+from tenure.model.frozen import frozen
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Sequence[str]]
@@ -65,7 +66,7 @@ class RequestFailed(TenureError):
     code = "request_failed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SsrfPolicy:
     """Where jobs may send requests.
 
@@ -83,7 +84,7 @@ class SsrfPolicy:
     ports: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """A URL that was judged, with the one address to connect to."""
 
@@ -93,7 +94,7 @@ class Target:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Response:
     """An answer, read to its end."""
 

@@ -11,7 +11,7 @@ import json
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from tenure.errors import nearest
 from tenure.handler.context import Context
 from tenure.handler.ends import Permanent, RateLimited
 from tenure.handler.ledger import EffectCall, NotDone
+from tenure.model.frozen import frozen
 
 if TYPE_CHECKING:
     from tenure.effect.payloads import HttpRequest
@@ -42,7 +43,7 @@ ERROR_CHARS = 2000
 _REFERENCE = "secret://"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Webhooks:
     """The kit of `http_request`."""
 

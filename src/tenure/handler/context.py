@@ -12,7 +12,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
@@ -32,6 +31,7 @@ from tenure.handler.ledger import (
 from tenure.handler.payload import DEFAULT_LIMITS, encode
 from tenure.handler.registry import Handler
 from tenure.model.event import EventKind, NewEvent
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import EffectRecord
@@ -103,7 +103,7 @@ class Flag:
 _flags = threading.Lock()  # one for all: it is held for nanoseconds, and a context should be cheap
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bench:
     """What a worker lends to every context."""
 

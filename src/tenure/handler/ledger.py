@@ -25,13 +25,13 @@ import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from tenure.errors import HandlerError, InvalidPayload, LeaseLost, StoreUnavailable
 from tenure.handler.ends import Permanent, RetryAfter, Snooze, Suspend
 from tenure.handler.payload import encode
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token
 from tenure.model.outcome import EffectRecord
 
@@ -53,7 +53,7 @@ class EffectReused(HandlerError):
     code = "effect_reused"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EffectCall:
     """What `do` and `verify` are given.
 
@@ -73,7 +73,7 @@ class EffectCall:
     result: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """What `verify` found. `result` stands for the reply that was lost; `found` tells people what is there."""
 
@@ -85,7 +85,7 @@ class Verdict:
 Verify = Callable[[EffectCall], Verdict | bool | Awaitable[Verdict | bool]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EffectPlan:
     """An effect as a handler asks for it."""
 
@@ -125,7 +125,7 @@ class Holder(Protocol):
     def log(self, message: str, level: str = ..., **fields: Any) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Write:
     """Record a state. `patient`: something has been done, so an absent database is waited for."""
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from tenure.errors import HandlerError, InvalidPayload
 from tenure.handler.typed import adapter_for
+from tenure.model.frozen import frozen
 from tenure.model.policy import Limits
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def encode(value: Any, limits: Limits = DEFAULT_LIMITS, *, what: str = "The payl
     return text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Later:
     """An annotation that can only be found once its module is complete."""
 

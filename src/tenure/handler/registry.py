@@ -4,15 +4,15 @@ moving a function must not strand its jobs."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from tenure.errors import HandlerError, UnknownKind, nearest
+from tenure.model.frozen import frozen
 
 Mode = Literal["async", "thread", "process"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Handler:
     """A function that does jobs of one kind, and how it wants to be run."""
 

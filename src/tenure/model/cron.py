@@ -11,8 +11,9 @@ hour follows real time, through both.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
+
+from tenure.model.frozen import frozen
 
 _MINUTE = timedelta(minutes=1)
 _DAY = timedelta(days=1)
@@ -30,7 +31,7 @@ _NICKNAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Field:
     name: str
     low: int
@@ -48,7 +49,7 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cron:
     """A parsed expression."""
 

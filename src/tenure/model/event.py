@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 
 
@@ -34,7 +34,7 @@ class EventKind(StrEnum):
     CUSTOM = "custom"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewEvent:
     """An event to append. `data` is JSON text."""
 
@@ -43,7 +43,7 @@ class NewEvent:
     job_id: JobId | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """An event as stored. `seq` rises; a follower asks for what lies above the last it saw."""
 

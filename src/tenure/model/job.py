@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.state import State
 
@@ -67,7 +68,7 @@ NEW_JOB_EXTRAS = (
 """The columns of NewJob that most jobs leave empty. Wire formats send them only when set."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Enqueued:
     """What became of one enqueue: the job's id, or that of the job that already holds the key."""
 
@@ -75,7 +76,7 @@ class Enqueued:
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Job:
     """A job as stored. Moments are aware and UTC; `payload`, `result` and `progress` are parsed JSON."""
 
@@ -167,7 +168,7 @@ class Grant:
         return None if self.extras is None else self.extras.get(name)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attempt:
     """One attempt that did not end well. A success leaves no such row."""
 
@@ -186,7 +187,7 @@ class Attempt:
     """When the next attempt was due, if there was to be one."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeadLetter:
     """A death that needs a person. One row per death; survives retention."""
 

@@ -6,15 +6,17 @@ Whoever runs a worker hands it an `Emit`. `level` lets the worker skip the makin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
+
+from tenure.model.frozen import frozen
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 NOTHING = 100
 """A level that no notice reaches."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Notice:
     """One thing that happened. `name` is the past tense of a move, or says what the worker did."""
 

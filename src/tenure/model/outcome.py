@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tenure.model.event import NewEvent
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token
 from tenure.model.job import NewJob
 
@@ -39,7 +40,7 @@ class Triage(StrEnum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EffectRecord:
     """A row of the effect ledger, written together with the outcome that carries it."""
 
@@ -70,7 +71,7 @@ class Completed:
     effects: tuple[EffectRecord, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failed:
     """The attempt failed: queued again by backoff (`retry_after_seconds` wins), or dead when none are left."""
 
@@ -81,7 +82,7 @@ class Failed:
     retry_after_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rejected:
     """The job can never succeed: failed at once, whatever attempts are left, with a dead letter."""
 
@@ -91,7 +92,7 @@ class Rejected:
     failure_class: FailureClass = FailureClass.PERMANENT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Released:
     """The worker gives the job back unspent: queued, attempt refunded."""
 
@@ -102,7 +103,7 @@ class Released:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suspended:
     """The job waits without holding a slot, until `delay_seconds` pass or somebody wakes it. Attempt refunded."""
 
@@ -112,7 +113,7 @@ class Suspended:
     delay_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stopped:
     """The worker stopped the handler because a cancel was asked for: cancelled."""
 
@@ -124,7 +125,7 @@ class Stopped:
 Outcome = Completed | Failed | Rejected | Released | Suspended | Stopped
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settled:
     """What a store made of one outcome.
 
@@ -144,7 +145,7 @@ class Settled:
         return self.state is None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Beat:
     """What a heartbeat found. Held jobs that are in neither set go on, with their lease extended."""
 

@@ -7,8 +7,10 @@ themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from tenure.model.frozen import frozen
 
 BackoffShape = Literal["none", "constant", "linear", "power", "exponential"]
 PriorityOrder = Literal["high", "low"]
@@ -33,7 +35,7 @@ SUBSTRATE_FORBIDDEN_KEYS = (
 """The ten keys that specification 002 keeps out of payloads."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Backoff:
     """How long a failed job waits before its next attempt: min(cap, base × f(n)), then jitter on top.
 
@@ -64,7 +66,7 @@ class Backoff:
         return min(self.cap_seconds, self.base_seconds * grown)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueuePolicy:
     """Everything a queue decides for its jobs. A job may override priority, max_attempts and backoff."""
 
@@ -96,7 +98,7 @@ class QueuePolicy:
     """Write a lifecycle event row for every move, for `tail` and streams. Off: the happy path writes none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """What an enqueue may carry."""
 

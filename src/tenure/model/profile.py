@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from tenure.model.frozen import frozen
 from tenure.model.policy import QueuePolicy
 
 STAGES = (
@@ -28,7 +29,7 @@ shows such a job by the state in which it ended.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Profile:
     """A vocabulary: how queues of this kind behave, and what things are called."""
 

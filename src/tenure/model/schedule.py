@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Literal
@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 from tenure.model.clock import to_us
 from tenure.model.cron import Cron
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import NewJob
 
@@ -28,7 +29,7 @@ CATCH_UP = 1000
 """No more ticks than this are made up for at once; the next look takes the rest."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedule:
     """When to enqueue what.
 

@@ -11,11 +11,11 @@ import shlex
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from tenure.model.frozen import frozen
 from tenure.observe.alive import is_alive
 from tenure.observe.words import counted
 from tenure.store.base import Store
@@ -36,7 +36,7 @@ LONG_TRANSACTION_SECONDS = 600.0
 ROLES = ("tenure_producer", "tenure_worker", "tenure_reader", "tenure_operator", "tenure_admin")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """What one look found."""
 
@@ -46,7 +46,7 @@ class Check:
     fix: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Diagnosis:
     """All that was found. `status` is that of the worst."""
 

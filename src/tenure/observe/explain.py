@@ -7,10 +7,10 @@ is there to take it, then who comes before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from tenure.errors import NotFound
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Job
 from tenure.model.policy import QueuePolicy
@@ -24,7 +24,7 @@ from tenure.store.summary import Standing, Stood
 MANY_AHEAD = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reason:
     """One cause. `blocks`: the job cannot start before this changes."""
 
@@ -35,7 +35,7 @@ class Reason:
     """The command that helps, if one does."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Explanation:
     """How a job stands and why."""
 
@@ -48,7 +48,7 @@ class Explanation:
     reasons: list[Reason]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Scene:
     """What is to be known about a queued job."""
 

@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tenure.model.frozen import frozen
 from tenure.model.job import Job
 from tenure.model.state import ACTIVE, HELD
 from tenure.store.base import Prune, Pruned, Store
@@ -31,7 +31,7 @@ from tenure.store.summary import Inspect, Prunable, Summary, Summed
 HOUR = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overview:
     """Answers to the six questions."""
 
@@ -58,7 +58,7 @@ def overview(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Glance:
     """What a live screen shows at one moment."""
 

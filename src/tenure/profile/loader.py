@@ -10,7 +10,7 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from tenure.errors import ConfigError, UnknownProfile, nearest
+from tenure.model.frozen import frozen
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.profile import STAGES, Profile
 
@@ -29,7 +30,7 @@ _KEYS: Final = frozenset(
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfileFile:
     """A profile with the SQL that shows it, by engine."""
 

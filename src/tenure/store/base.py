@@ -19,11 +19,12 @@ quotes these docstrings; both engines pass the same suite.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tenure.errors import DiskFull, GateClosed
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.job import Enqueued, Grant, NewJob
 from tenure.model.outcome import Beat, Outcome, Settled
@@ -48,7 +49,7 @@ class Request(Generic[T_co]):
 # -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Enqueue(Request[list[Enqueued]]):
     """Put jobs in state `queued`. All or none; one answer per job, in order.
 
@@ -67,7 +68,7 @@ class Enqueue(Request[list[Enqueued]]):
     """Queues the caller declares: those that don't exist yet are created with this policy, in the same transaction."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Claim(Request[list[Grant]]):
     """Take up to `limit` due jobs under a lease: queued → leased (→ running where the queue starts on claim).
 
@@ -95,7 +96,7 @@ class Claim(Request[list[Grant]]):
     wants_wake: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settle(Request[list[Settled]]):
     """End attempts. One answer per outcome, in order; each is fenced by its own token, and one refusal does not stop
     the rest.
@@ -111,7 +112,7 @@ class Settle(Request[list[Settled]]):
     outcomes: Sequence[Outcome]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exchanged:
     """The answer to an Exchange."""
 
@@ -128,7 +129,7 @@ class Exchanged:
     """Whether other workers are busy with these queues too. Told with a claim that gave many; None elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exchange(Request[Exchanged]):
     """Settle what ended and claim for the free slots: one statement, one commit, one round trip. The worker's one call.
 
@@ -139,7 +140,7 @@ class Exchange(Request[Exchanged]):
     claim: Claim | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hold:
     """One held job in a heartbeat. `progress` is JSON text to store, None leaves it;
     `started` moves leased → running."""
@@ -150,7 +151,7 @@ class Hold:
     started: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerRow:
     """A worker's own row: who it is and what it serves."""
 
@@ -169,7 +170,7 @@ class WorkerRow:
     """JSON text."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Heartbeat(Request[Beat]):
     """Extend the leases of all held jobs to now + lease, store progress, and refresh the worker's row: one statement.
 
@@ -185,14 +186,14 @@ class Heartbeat(Request[Beat]):
     worker: WorkerRow | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Start(Request[list[Settled]]):
     """leased → running, for workers that say so themselves. A running job stays so. Fenced; answers as Settle does."""
 
     holds: Sequence[Hold]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wake(Request[list[JobId]]):
     """waiting → queued, due at once. Answers which were woken; others are left alone.
     With `waiting_for`, all that wait for it."""
@@ -201,7 +202,7 @@ class Wake(Request[list[JobId]]):
     waiting_for: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cancelled:
     """What a Cancel did with one job: `cancelled`, `requested` (a worker holds it), or `refused` with the state it
     is in."""
@@ -211,7 +212,7 @@ class Cancelled:
     state: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cancel(Request[list[Cancelled]]):
     """Cancel jobs: queued and waiting ones at once, held ones by request (their worker learns of it and settles).
 
@@ -224,7 +225,7 @@ class Cancel(Request[list[Cancelled]]):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Revive(Request[list[Settled]]):
     """failed, dead, cancelled → queued: attempts and crashes 0, due at once, an operator's act with actor and reason.
 
@@ -238,7 +239,7 @@ class Revive(Request[list[Settled]]):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clone(Request[list[Enqueued]]):
     """Enqueue copies of ended jobs under the given new ids, with `parent_id` set to the original.
     Raises NotFound, IllegalMove."""
@@ -248,7 +249,7 @@ class Clone(Request[list[Enqueued]]):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reap(Request[list[Settled]]):
     """Take back up to `limit` jobs whose lease ran out: queued, or dead when attempts are spent. Any process may.
 
@@ -261,7 +262,7 @@ class Reap(Request[list[Settled]]):
     limit: int = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pruned:
     """What a Prune removed."""
 
@@ -275,7 +276,7 @@ class Pruned:
     """Rows of counted minutes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prune(Request[Pruned]):
     """Retention: the payload, result and error of jobs that ended longer ago than their queue retains go;
     the row stays (`cleaned_at`).
@@ -298,7 +299,7 @@ class Prune(Request[Pruned]):
 # ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreStats:
     """What a store object has done in this process."""
 

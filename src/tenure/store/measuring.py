@@ -5,13 +5,13 @@ On PostgreSQL both use a connection of their own, with the rights of whoever ope
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from tenure.model.frozen import frozen
 from tenure.store.base import Request
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measure(Request[float]):
     """Do one thing over and over, as bare as the engine allows; answers the seconds that one took.
 
@@ -25,7 +25,7 @@ class Measure(Request[float]):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DropQueue(Request[int]):
     """Delete a queue with its jobs and all that hangs on them, in one transaction; answers how many jobs went.
 

@@ -7,13 +7,13 @@ is what happened in the minutes it counts, found through the indexes that are th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+from tenure.model.frozen import frozen
 from tenure.store.base import Request
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Metric:
     """What happened in one queue within one minute."""
 
@@ -36,7 +36,7 @@ class Metric:
     there was no worker, or it was counted too late to tell."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListMetrics(Request[list[Metric]]):
     """Minutes that are counted, of the last `minutes` by the store's clock: newest first, then by queue."""
 
@@ -46,7 +46,7 @@ class ListMetrics(Request[list[Metric]]):
     limit: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RolledUp:
     """The answer to a RollUp."""
 
@@ -58,7 +58,7 @@ class RolledUp:
     """Further minutes are over: call again. If `until` does not move, a transaction that began before still writes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RollUp(Request[RolledUp]):
     """Count minutes that are over, up to `minutes` of them. Any process may; a leader does.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from tenure.model.event import NewEvent
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.outcome import EffectRecord, Triage
 from tenure.model.policy import QueuePolicy
@@ -15,7 +15,7 @@ from tenure.store.base import Request
 from tenure.store.reading import Effect, Gate, QueueRow
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TriageDeadLetters(Request[list[str]]):
     """Set what was decided about dead letters, with note, who and when. Answers the ids that were changed;
     leaves an audit row."""
@@ -26,7 +26,7 @@ class TriageDeadLetters(Request[list[str]]):
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SetQueues(Request[list[QueueRow]]):
     """Create queues or replace their policies. Jobs already there keep the rank and max_attempts they were given.
 
@@ -39,7 +39,7 @@ class SetQueues(Request[list[QueueRow]]):
     only_new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PauseQueues(Request[list[str]]):
     """Pause (claims give nothing from them) or resume queues. Enqueue goes on. Answers the changed names.
     Raises UnknownQueue."""
@@ -50,7 +50,7 @@ class PauseQueues(Request[list[str]]):
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SetGate(Request[Gate]):
     """Open or close a gate: master, worker, notify, heartbeat, `PROFILE.GATE`, or `queue:NAME`.
     InvalidArgument for other names."""
@@ -61,7 +61,7 @@ class SetGate(Request[Gate]):
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NamedLease:
     """Who leads, until when, and in which term. The term rises with every change of owner, never otherwise."""
 
@@ -73,7 +73,7 @@ class NamedLease:
     """Whether the asker is the owner now."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AcquireLease(Request[NamedLease]):
     """Take a named lease if it is free or run out, or extend it if it is the asker's own. One row decides;
     never two owners in a term."""
@@ -83,7 +83,7 @@ class AcquireLease(Request[NamedLease]):
     seconds: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReleaseLease(Request[bool]):
     """Give a named lease back, if it is still the asker's in that term."""
 
@@ -92,7 +92,7 @@ class ReleaseLease(Request[bool]):
     term: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoveWorkers(Request[list[WorkerId]]):
     """Remove the rows of workers, taking back first what they hold (as Reap does, class `crash`).
 
@@ -103,7 +103,7 @@ class RemoveWorkers(Request[list[WorkerId]]):
     unseen_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AppendEvents(Request[bool]):
     """Append events to a held job. Fenced: False and nothing written if the lease is lost."""
 
@@ -112,7 +112,7 @@ class AppendEvents(Request[bool]):
     events: Sequence[NewEvent]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordEffect(Request[Effect | None]):
     """Write an effect's row, fenced by the token; None if the lease is lost.
 
@@ -126,7 +126,7 @@ class RecordEffect(Request[Effect | None]):
     effect: EffectRecord
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResolveEffect(Request[Effect]):
     """Write down what a person found out about an effect of unknown outcome, and wake the job that waits for it.
 
@@ -147,7 +147,7 @@ class ResolveEffect(Request[Effect]):
     """JSON text."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InstalledProfile:
     """What installing a profile added. Nothing, if it was there."""
 
@@ -156,7 +156,7 @@ class InstalledProfile:
     gates: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InstallProfile:
     """Make a profile's views and functions, its queues and its closed gates. Not a Request: it changes the schema.
 

@@ -4,11 +4,11 @@ Reads change nothing."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from tenure.model.event import Event
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.job import Attempt, DeadLetter, Job
 from tenure.model.policy import QueuePolicy
@@ -17,7 +17,7 @@ from tenure.store.base import Request, WorkerRow
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Page(Generic[T]):
     """A part of a list. `next` continues it; None at the end."""
 
@@ -31,14 +31,14 @@ class Page(Generic[T]):
         return len(self.items)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetJobs(Request[list[Job | None]]):
     """Jobs by id, in order; None where there is none."""
 
     job_ids: Sequence[JobId]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListJobs(Request[Page[Job]]):
     """Jobs that match, newest first by id. Bounded by `limit`; `after` continues a page."""
 
@@ -54,7 +54,7 @@ class ListJobs(Request[Page[Job]]):
     after: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Count:
     """Jobs of one queue, kind and state. `oldest_at`: the earliest created_at among them."""
 
@@ -65,7 +65,7 @@ class Count:
     oldest_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CountJobs(Request[list[Count]]):
     """Jobs grouped by queue, kind and state; exact at the moment of asking."""
 
@@ -73,14 +73,14 @@ class CountJobs(Request[list[Count]]):
     states: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListAttempts(Request[list[Attempt]]):
     """The attempts of a job that did not end well, oldest first."""
 
     job_id: JobId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListDeadLetters(Request[Page[DeadLetter]]):
     """Dead letters, newest first."""
 
@@ -94,7 +94,7 @@ class ListDeadLetters(Request[Page[DeadLetter]]):
     after: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeadLetterGroup:
     """Deaths that look alike."""
 
@@ -109,7 +109,7 @@ class DeadLetterGroup:
     sample_job_id: JobId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupDeadLetters(Request[list[DeadLetterGroup]]):
     """Dead letters grouped by error fingerprint, kind and queue; most letters first."""
 
@@ -117,7 +117,7 @@ class GroupDeadLetters(Request[list[DeadLetterGroup]]):
     limit: int = 50
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueueRow:
     """A queue as stored."""
 
@@ -129,14 +129,14 @@ class QueueRow:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListQueues(Request[list[QueueRow]]):
     """Every queue, by name."""
 
     names: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gate:
     """A switch. A gate that has no row is open."""
 
@@ -146,12 +146,12 @@ class Gate:
     actor: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListGates(Request[list[Gate]]):
     """The four global gates (master, worker, notify, heartbeat) and every other that has a row, by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerSeen:
     """A worker's row as stored."""
 
@@ -165,12 +165,12 @@ class WorkerSeen:
     leader_until: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListWorkers(Request[list[WorkerSeen]]):
     """Every worker that has a row, most recently seen first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListEvents(Request[list[Event]]):
     """Events above `after`, in order. Low numbers may commit late:
     an event younger than a second may still be preceded by another."""
@@ -182,7 +182,7 @@ class ListEvents(Request[list[Event]]):
     limit: int = 500
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Audit:
     """What a person or program with power did."""
 
@@ -195,7 +195,7 @@ class Audit:
     detail: Any
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListAudit(Request[list[Audit]]):
     """Audit rows, newest first."""
 
@@ -203,7 +203,7 @@ class ListAudit(Request[list[Audit]]):
     limit: int = 100
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Effect:
     """A row of the effect ledger. Its place is (job, step, name); `key` is stable across attempts."""
 
@@ -221,7 +221,7 @@ class Effect:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListEffects(Request[Page[Effect]]):
     """Effects of a job, or all in the given states, ordered by job and place."""
 
@@ -231,7 +231,7 @@ class ListEffects(Request[Page[Effect]]):
     after: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfileRow:
     """A profile that is installed in this database."""
 
@@ -247,6 +247,6 @@ class ProfileRow:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListProfiles(Request[list[ProfileRow]]):
     """Every profile that is installed here, by name."""

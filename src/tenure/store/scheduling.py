@@ -8,14 +8,14 @@ paused_by, created_at, updated_at.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+from tenure.model.frozen import frozen
 from tenure.model.job import NewJob
 from tenure.store.base import Request
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScheduleRow:
     """A schedule as stored. `spec` is JSON text, as its declarer wrote it."""
 
@@ -29,14 +29,14 @@ class ScheduleRow:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListSchedules(Request[list[ScheduleRow]]):
     """Schedules by name; all of them unless `names` are given."""
 
     names: Sequence[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SetSchedules(Request[list[ScheduleRow]]):
     """Declare schedules: name → spec (JSON text). Answers their rows, by name.
 
@@ -48,7 +48,7 @@ class SetSchedules(Request[list[ScheduleRow]]):
     actor: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TickSchedule(Request[bool]):
     """Deal with all ticks up to `tick`: enqueue `jobs` and move `last_tick` from `after` to `tick`, in one transaction.
 
@@ -64,7 +64,7 @@ class TickSchedule(Request[bool]):
     jobs: Sequence[NewJob] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PauseSchedules(Request[list[str]]):
     """Pause or resume schedules. Answers the names that changed; leaves an audit row each.
 
@@ -77,7 +77,7 @@ class PauseSchedules(Request[list[str]]):
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoveSchedules(Request[list[str]]):
     """Forget schedules. Jobs they made stay. Answers the names that were there; leaves an audit row each."""
 

@@ -7,14 +7,15 @@ beyond its window. `seconds` in answers are measured by the store's clock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, WorkerId
 from tenure.store.base import Prune, Pruned, Request
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ran:
     """Jobs of one queue and kind that ended within the window."""
 
@@ -35,7 +36,7 @@ class Ran:
     """The newest finished_at."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stuck:
     """A held job whose lease ran out and that nobody has taken back yet."""
 
@@ -48,7 +49,7 @@ class Stuck:
     lease_until: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Backlog:
     """What is to do in one queue. Queues in which nothing waits or is held are left out."""
 
@@ -65,7 +66,7 @@ class Backlog:
     """The earliest run_at among the due ones: how far the queue lags behind."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repeated:
     """A key of one kind that several jobs carry. A key of scope `active` is free again after an end: no fault."""
 
@@ -78,7 +79,7 @@ class Repeated:
     newest_id: JobId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summed:
     """The answer to a Summary."""
 
@@ -96,7 +97,7 @@ class Summed:
     """Most jobs first, `limit` of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summary(Request[Summed]):
     """How it goes: what ran in the window and how long it took, what is stuck, what waits, which keys came repeatedly.
 
@@ -110,7 +111,7 @@ class Summary(Request[Summed]):
     limit: int = 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stood:
     """The answer to a Standing: what stands between one job and its claim."""
 
@@ -124,7 +125,7 @@ class Stood:
     """The kind of the job's newest event, if events are kept for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Standing(Request[Stood | None]):
     """Where a job stands in its queue; None if there is no such job. Of one that is not queued, `ahead` is 0."""
 
@@ -132,7 +133,7 @@ class Standing(Request[Stood | None]):
     cap: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inspection:
     """The answer to an Inspect. What an engine does not have is None."""
 
@@ -172,12 +173,12 @@ class Inspection:
     """The highest event number; 0 if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inspect(Request[Inspection]):
     """What the engine says about itself. Works, as far as it can, on a schema that is behind or not there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prunable(Request[Pruned]):
     """What this Prune would remove if its limit were none. Nothing is changed; `more` is False."""
 

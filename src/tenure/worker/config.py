@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from tenure.errors import ConfigError
+from tenure.model.frozen import frozen
 from tenure.model.policy import QueuePolicy
 
 HEARTBEATS_PER_LEASE = 3
@@ -17,7 +18,7 @@ POLL_SECONDS = 1.0
 GRACE_SECONDS = 20.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerConfig:
     """How a worker works. The defaults suit a handful of slow jobs as well as a flood of tiny ones."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import traceback
-from dataclasses import dataclass
 from typing import Any
 
 from tenure.errors import InvalidPayload, LeaseLost, StoreUnavailable
@@ -15,6 +14,7 @@ from tenure.handler.context import Context
 from tenure.handler.ends import HandlerEnd, Interrupt, Interrupted, Permanent, RateLimited, RetryAfter, Snooze, Suspend
 from tenure.handler.payload import encode
 from tenure.handler.registry import Handler
+from tenure.model.frozen import frozen
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed, Failed, FailureClass, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.model.policy import Limits, NoHandlerRule
@@ -36,28 +36,28 @@ _SECRETS = re.compile(
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Returned:
     """The handler returned a value."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BadPayload:
     """The payload does not fit the handler."""
 
     error: InvalidPayload
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NoHandler:
     """This worker has no handler for the kind."""
 
     rule: NoHandlerRule
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Crashed:
     """The process of an isolated handler ended without an answer."""
 

@@ -10,8 +10,8 @@ the poll makes them worth asking again. The last claim before sleep covers every
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from tenure.model.frozen import frozen
 from tenure.worker.config import WorkerConfig
 
 
@@ -34,7 +34,7 @@ class Lane:
         return min(free, self.limit - open_by_queue.get(self.queues[0], 0))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ask:
     """The parts of a claim that the lanes decide."""
 

@@ -16,7 +16,8 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from tenure.model.frozen import frozen
 
 FORCE_SECONDS = 1.0
 """How long a handler has to stop once it was cancelled."""
@@ -25,7 +26,7 @@ WRITE_SECONDS = 5.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Steps:
     """What a stop does, one after the other."""
 

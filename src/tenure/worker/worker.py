@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tenure.handler.registry import Handler
+from tenure.model.frozen import frozen
 from tenure.model.ids import WorkerId, new_worker_id
 from tenure.model.notice import Emit
 from tenure.model.schedule import Schedule
@@ -25,7 +25,7 @@ from tenure.worker.shift import Shift
 __all__ = ["Worker", "WorkerConfig", "WorkerStats"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerStats:
     """What a worker has done since its start, and holds now."""
 

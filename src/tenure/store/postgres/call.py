@@ -2,11 +2,12 @@
 function is put to libpq, whatever connection it takes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import pq
+
+from tenure.model.frozen import frozen
 
 _OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
@@ -14,7 +15,7 @@ Argument = str | bytes | None
 """What a function is called with: text, or a value in PostgreSQL's binary form."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call:
     """A request as one `SELECT tenure.<function>(<json>)`."""
 

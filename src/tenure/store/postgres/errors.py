@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tenure import errors
 from tenure.errors import TenureError, nearest
+from tenure.model.frozen import frozen
 
 _DRIVERS: Final = frozenset({"psycopg", "psycopg2", "asyncpg"})
 _WRAPPERS: Final = frozenset({"sqlalchemy", "django"})
@@ -83,7 +83,7 @@ def redact(text: str, url: str | None = None) -> str:
     return re.sub(r"(?i)(password\s*=\s*)(?!\*\*\*)('[^']*'|[^\s&]+)", r"\1***", text)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Said:
     """What the server said, whichever driver carried it."""
 

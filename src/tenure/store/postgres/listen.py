@@ -28,12 +28,12 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tenure.model.frozen import frozen
 from tenure.store.postgres.call import Argument, encoded, statement, value
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _SETTINGS: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListenerStats:
     """What a listener has seen since it was made."""
 

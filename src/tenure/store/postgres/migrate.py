@@ -17,12 +17,12 @@ import hashlib
 import logging
 import re
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tenure.errors import SchemaAhead, SchemaError
+from tenure.model.frozen import frozen
 from tenure.store.postgres.errors import driver_errors
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _NAME: Final = re.compile(r"(\d{4})_(?:pre|post)_[a-z0-9_]+")
 _log: Final = logging.getLogger("tenure.migrate")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Migration:
     """One numbered file."""
 

@@ -15,10 +15,11 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from tenure.errors import GateClosed, InternalError, InvalidArgument
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Grant
 from tenure.store.base import Claim
@@ -45,7 +46,7 @@ _NO_LIMITS: Final = (None,) * 4
 _NO_EXTRAS: Final = (None,) * len(EXTRA_NAMES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Queue:
     """A queue that may be claimed from. `lease`: microseconds."""
 

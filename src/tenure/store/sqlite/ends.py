@@ -3,9 +3,9 @@ is needed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token
 from tenure.model.outcome import Settled
 from tenure.store.sqlite.queries import load
@@ -24,7 +24,7 @@ _EVENTS: Final = {
 _STATE_BY_OUTCOME: Final = {"retried": "queued", "released": "queued", "suspended": "waiting"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class End:
     """One end. `move`: fail, reject, release, suspend, stop or expire."""
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tenure.errors import GateClosed
 from tenure.model.clock import from_us
+from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.job import NEW_JOB_EXTRAS, Grant
 from tenure.model.outcome import Settled
@@ -26,7 +27,7 @@ in_order: Final = itemgetter(0, 1, 2)
 EXTRA_NAMES: Final = ("key", "progress", *NEW_JOB_EXTRAS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terms:
     """What the grants of one queue have in common. `is_new`: they were read before the grant was written."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tenure.errors import GateClosed
+from tenure.model.frozen import frozen
 from tenure.model.outcome import (
     Completed,
     Failed,
@@ -34,7 +34,7 @@ _COMPLETE_BATCH: Final = load("complete_batch")
 _dump = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sorted:
     """Outcomes made ready to be written, by whoever asks and before the writer's turn: see `grants` for why.
 
