@@ -19,7 +19,7 @@ class Contender:
     args: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     role: str = "peer"
-    """`tenure`, `peer` or `bare`."""
+    """`tenure`, `own` (Tenure again, as what it is compared with), `peer` or `bare`."""
     packages: tuple[str, ...] = ()
     """What has to be installed for it in `.bench/`; `npm:` marks a Node package."""
     leading: bool = False
@@ -73,6 +73,15 @@ CONTENDERS: Mapping[str, Contender] = {
             tuple(_TENURE.split()),
             "tenure",
             leading=True,
+        ),
+        Contender(
+            "tenure-empty",
+            ("postgres", "sqlite"),
+            "benchmarks.tenure_side",
+            ("empty",),
+            ("W5", "W5d", "W6"),
+            "own",
+            caveat="empty store",
         ),
         _peer(
             "graphile-worker",

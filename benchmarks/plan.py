@@ -39,12 +39,12 @@ class Estimates:
     def later(self, task: Task) -> float:
         """Give the seconds of another round."""
         first = self.first(task)
-        return self._known.get(_name(task, "later"), min(first, 6.0) if task.workload.is_shared else first)
+        return self._known.get(_name(task, "later"), min(first, 6.0) if task.is_shared else first)
 
     def learn(self, task: Task, sample: Sample) -> None:
         """Remember what a measurement took; one without a figure teaches nothing."""
         if sample.metrics:
-            which = "later" if sample.round and task.workload.is_shared else "first"
+            which = "later" if sample.round and task.is_shared else "first"
             self._known[_name(task, which)] = round(sample.seconds, 1)
 
     def save(self) -> None:

@@ -10,9 +10,10 @@ WIDTH, LEFT, RIGHT = 760, 190, 150
 TOP, BAR, GAP = 54, 18, 8
 STYLE = """
 text{font:13px system-ui,sans-serif;fill:#24292f}.title{font-weight:600}.note{fill:#656d76}
-.tenure{fill:#0969da}.peer{fill:#8c959f}.bare{fill:none;stroke:#8c959f;stroke-dasharray:4 3}
+.tenure,.own{fill:#0969da}.own{fill-opacity:.45}
+.peer{fill:#8c959f}.bare{fill:none;stroke:#8c959f;stroke-dasharray:4 3}
 .tick{stroke:#cf222e;stroke-width:2}
-@media(prefers-color-scheme:dark){text{fill:#e6edf3}.note{fill:#8d96a0}.tenure{fill:#4493f8}.peer{fill:#6e7681}}
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.note{fill:#8d96a0}.tenure,.own{fill:#4493f8}.peer{fill:#6e7681}}
 """.strip()
 
 

@@ -165,11 +165,11 @@ Tenure beside other job queues and beside the bare engines, measured in one run.
 {server_lines}
 
 Every figure is the median over the rounds; *spread* is (largest − smallest) / median. Ratios are taken within each
-round, so that both sides come from the same minute, and then the median of them; a ratio to own figures of another
-workload compares times of a round that lie minutes apart. **~** marks a figure that is not
-trusted: its spread is over 30 %, the machine was busy beside it (calibration over 1.3 of the best, or a synced write
-over twice the best), or there was only one round. After each measurement the store is asked whether every job is there,
-in the right state and number, and each handler ran once; a measurement that fails this gives no figure.
+round, so that both sides come from the same minute, and then the median of them. What is held against own W3a (W5, W5d,
+W6) is measured right beside it, each time again: *tenure-empty*. **~** marks a figure that is not trusted: its spread
+is over 30 %, the machine was busy beside it (calibration over 1.3 of the best, or a synced write over twice the best),
+or there was only one round. After each measurement the store is asked whether every job is there, in the right state
+and number, and each handler ran once; a measurement that fails this gives no figure.
 
 A drain is timed from the first handler start until the store has acknowledged every job. Payloads are about 200 bytes.
 *Bare* lines are the engine alone, the same few statements in a tight loop: the ceiling."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -44,6 +45,11 @@ class Task:
     def group(self) -> str:
         """Whose figures are compared with each other: they get the same rounds, in turns."""
         return f"{self.workload.name} {self.engine}"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its store is filled once and kept for the next rounds."""
+        return self.workload.is_shared and self.contender.role != "own"
 
     @property
     def label(self) -> str:
@@ -115,7 +121,7 @@ class Engines:
     @contextmanager
     def store_for(self, task: Task, folder: Path) -> Iterator[str]:
         """Give the URL of an empty store for one measurement, or of the one that an earlier round has filled."""
-        if task.workload.is_shared:
+        if task.is_shared:
             if task.label not in self._kept:
                 self._kept[task.label] = self._keep(task)
             if task.engine == "postgres":
@@ -156,9 +162,17 @@ def rounds_of(tasks: Sequence[Task], rounds: int | Mapping[str, int]) -> Iterato
             if number < min(wanted, task.workload.most_rounds):
                 groups.setdefault(task.group, []).append(task)
         for group in groups.values():
-            turn = number % len(group)
-            for task in (*group[turn:], *group[:turn]):
+            turns = _turns(group, number)
+            first = number % len(turns)
+            for task in chain(*turns[first:], *turns[:first]):
                 yield number, task
+
+
+def _turns(group: Sequence[Task], number: int) -> list[list[Task]]:
+    """Give who takes turns in a group: everybody for himself, but Tenure side by side with what it is held against."""
+    own = [task for task in group if task.contender.role in {"tenure", "own"}]
+    pair = own[::-1] if number % 2 else own
+    return [turn for turn in (pair, *([task] for task in group if task not in own)) if turn]
 
 
 def measure_all(
@@ -237,7 +251,7 @@ def measure(
         problem = TIMES_UP  # the run's time, not the contender's
     if problem:
         engines.forget(task)
-    elif task.workload.is_shared:
+    elif task.is_shared:
         engines.found.setdefault(task.label, answer.values)
     return Sample(
         task.workload.name,
@@ -265,7 +279,7 @@ def ask(
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Answer, Answer]:
     """Start a side, put a request to it and end it with all that it started."""
-    python = sys.executable if contender.role == "tenure" else str(environment.PYTHON)
+    python = sys.executable if contender.role in {"tenure", "own"} else str(environment.PYTHON)
     command = [python, "-m", contender.module, *contender.args]
     with log.open("wb") as errors:
         process = subprocess.Popen(

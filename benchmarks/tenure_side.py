@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from benchmarks import tenure_own
+from benchmarks.peers import drain
 from benchmarks.peers.harness import Enqueue, Order, Side, main, timed
 from benchmarks.peers.tally import PRIORITIES, Tally
 from benchmarks.protocol import Answer, Request, payload
@@ -122,6 +125,26 @@ class TenureSide(Side):
         return self._asking
 
 
+class EmptyStore(TenureSide):
+    """The drain W3a, measured again in turns with the workloads that are held against it."""
+
+    name = "tenure-empty"
+    settings = "as tenure, on an empty store: W3a in turns with the workload that is compared with it"
+
+    @property
+    def own_workloads(self) -> Mapping[str, Callable[[Request], Answer]]:
+        """W5 and W6 are timed by handler starts, and so is this one beside them; W5d is timed as W3a is."""
+        return {"W5": self._starts, "W5d": self._drain, "W6": self._starts}
+
+    def _drain(self, request: Request) -> Answer:
+        self.prepare(request.url)
+        return drain.drain(self, request)
+
+    def _starts(self, request: Request) -> Answer:
+        answer = self._drain(request)
+        return replace(answer, seconds=answer.values["started_seconds"])
+
+
 @contextmanager
 def _open(url: str) -> Iterator[Any]:
     import tenure
@@ -137,4 +160,4 @@ def _noop(app: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(TenureSide())
+    main(EmptyStore() if sys.argv[1:2] == ["empty"] else TenureSide())

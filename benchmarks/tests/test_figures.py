@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.catalogue import CONTENDERS
 from benchmarks.figures import Figures
-from benchmarks.goals import Goal, judge
+from benchmarks.goals import EMPTY, Goal, judge
 from benchmarks.report import plain
-from benchmarks.run import Sample
+from benchmarks.run import Sample, Task, rounds_of
+from benchmarks.workloads import WORKLOADS
 
 CALM, BUSY = 30.0, 60.0
 
@@ -109,6 +111,38 @@ def test_a_goal_against_own_figures_uses_the_other_workload() -> None:
     assert verdict.status == "not reached"
     assert verdict.figure is not None
     assert verdict.figure.value == pytest.approx(2.9)
+
+
+def test_a_goal_against_an_empty_store_uses_what_was_measured_beside_it() -> None:
+    rates = {"tenure": 96.0, EMPTY: 100.0}
+    samples = [sample(name, n, rate, workload="W5") for n in range(2) for name, rate in rates.items()]
+    samples += [sample("tenure", n, 500.0, workload="W3a") for n in range(2)]
+
+    verdict = judge(Goal("W5", "postgres", "rate", at_least=True, factor=0.95, against=EMPTY), Figures(samples))
+
+    assert (verdict.status, verdict.reference) == ("reached", EMPTY)
+    assert verdict.goal.text == "jobs/s ≥ 0.95 × own W3a beside it"
+
+
+def test_tenure_and_what_it_is_held_against_are_measured_side_by_side_in_every_round() -> None:
+    names = ("tenure", EMPTY, "graphile-worker", "pg-boss")
+    tasks = [Task(WORKLOADS["W5"], "postgres", CONTENDERS[name], WORKLOADS["W5"].full) for name in names]
+
+    rounds = [[task.contender.name for n, task in rounds_of(tasks, 4) if n == number] for number in range(4)]
+
+    assert rounds == [
+        ["tenure", EMPTY, "graphile-worker", "pg-boss"],
+        ["graphile-worker", "pg-boss", EMPTY, "tenure"],
+        ["pg-boss", "tenure", EMPTY, "graphile-worker"],
+        [EMPTY, "tenure", "graphile-worker", "pg-boss"],
+    ]
+
+
+def test_only_a_store_that_was_filled_is_kept_for_the_next_round() -> None:
+    size = WORKLOADS["W5"].full
+    kept = {name: Task(WORKLOADS["W5"], "postgres", CONTENDERS[name], size).is_shared for name in ("tenure", EMPTY)}
+
+    assert kept == {"tenure": True, EMPTY: False}
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0.00"), (0.0521, "0.052"), (1.204, "1.20"), (150.9, "151")])

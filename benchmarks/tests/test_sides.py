@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from benchmarks.bare import uuid7
 from benchmarks.catalogue import CONTENDERS, ROOT
+from benchmarks.goals import EMPTY
 from benchmarks.peers.drain import percentile
 from benchmarks.peers.tally import Tally, fails_once, turn
 from benchmarks.protocol import Answer, Request
@@ -51,6 +53,19 @@ def test_a_drain_beside_many_rows_is_checked(do: str, tmp_path: Path) -> None:
 
     assert answer.error == ""
     assert (answer.checked, answer.jobs) == (True, 600)
+
+
+@pytest.mark.parametrize("do", ["W5", "W5d", "W6"])
+def test_the_drain_that_others_are_held_against_is_done_on_an_empty_store(do: str, tmp_path: Path) -> None:
+    hello, answer = ask(CONTENDERS[EMPTY], request(do, tmp_path, jobs=600, backlog=3_000), 60, tmp_path / "log")
+
+    assert (hello.peer, answer.error) == (EMPTY, "")
+    assert (answer.checked, answer.jobs) == (True, 600)
+    is_timed_by_starts = answer.seconds == answer.values["started_seconds"]
+    assert is_timed_by_starts == (do != "W5d")
+    with sqlite3.connect(tmp_path / "jobs.db") as store:
+        assert store.execute("SELECT count(*) FROM tenure_job").fetchone() == (600,)
+    store.close()
 
 
 def test_what_a_side_cannot_do_is_said_and_is_no_failure(tmp_path: Path) -> None:
