@@ -1,4 +1,4 @@
-"""What a heartbeat brings a worker beside the fate of its jobs, so that it need not ask for it."""
+"""What a heartbeat brings a worker beside the fate of its jobs, and a poll that is one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 
 from tenure.model.ids import WorkerId
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Heartbeat, WorkerRow
-from tenure.store.operating import AcquireLease, ReleaseLease, SetQueues
+from tenure.store.base import Claim, Exchange, Heartbeat, WorkerRow
+from tenure.store.operating import AcquireLease, ReleaseLease, SetGate, SetQueues
 from tenure.store.postgres.store import PostgresStore
+from tenure.store.reading import ListWorkers
 
 pytestmark = pytest.mark.postgres
 
@@ -58,3 +59,45 @@ def test_a_heartbeat_tells_for_how_long_somebody_else_leads(store: PostgresStore
 
     store.do(ReleaseLease("leader", "w2", lease.term))
     assert store.do(beat).led_seconds is None
+
+
+POLL = Exchange([], Claim(ROW.id, ["default"], 1, beats=True))
+LONG_POLL = Exchange([], Claim(ROW.id, ["default", "mail"], 1, beats=True))
+
+
+@pytest.mark.parametrize("poll", [POLL, LONG_POLL], ids=["one queue", "two queues"])
+def test_a_poll_that_finds_nothing_is_a_heartbeat_too(store: PostgresStore, poll: Exchange) -> None:
+    store.do(SetQueues({"mail": QueuePolicy()}, "me"))
+    lease = store.do(AcquireLease("leader", "w2", 30.0))
+    told = store.do(Heartbeat([], worker=ROW))
+
+    beat = store.do(poll).beat
+
+    assert beat is not None
+    assert beat.queues == told.queues
+    assert beat.led_seconds is not None
+    assert 25.0 < beat.led_seconds <= 30.0
+    store.do(ReleaseLease("leader", "w2", lease.term))
+    store.do(SetQueues({"mail": QueuePolicy(lease_seconds=5.0)}, "me"))
+    changed = store.do(poll).beat
+    assert changed is not None
+    assert changed.led_seconds is None
+    assert changed.queues != told.queues
+    assert [worker.ticks for worker in store.do(ListWorkers())] == [3]
+
+
+@pytest.mark.parametrize("poll", [POLL, LONG_POLL], ids=["one queue", "two queues"])
+def test_a_poll_is_no_heartbeat_of_a_worker_that_is_not_known(store: PostgresStore, poll: Exchange) -> None:
+    store.do(SetQueues({"mail": QueuePolicy()}, "me"))
+
+    assert store.do(poll).beat is None
+    assert store.do(ListWorkers()) == []
+
+
+@pytest.mark.parametrize("gate", ["heartbeat", "notify"])
+def test_a_poll_is_no_heartbeat_while_a_gate_is_closed(store: PostgresStore, gate: str) -> None:
+    store.do(Heartbeat([], worker=ROW))
+    store.do(SetGate(gate, is_open=False, actor="me"))
+
+    assert store.do(POLL).beat is None
+    assert [worker.ticks for worker in store.do(ListWorkers())] == [1]

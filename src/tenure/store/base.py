@@ -79,7 +79,8 @@ class Claim(Request[list[Grant]]):
     None means the queue's; a number must be positive and at most the queue's `lease_max_seconds`. `held`: on a repeat
     after a lost reply, the jobs this worker knows it holds. Others leased to it are granted again with the same token
     before anything new, so a grant whose reply was lost is not lost with it. `wants_wake`: True registers this worker
-    as one to wake when jobs arrive in these queues, False takes that back, None leaves it.
+    as one to wake when jobs arrive in these queues, False takes that back, None leaves it. `beats`: the worker holds
+    nothing and its row stands as it last wrote it, so a claim that finds nothing may count as its heartbeat.
 
     Raises: UnknownQueue, GateClosed (master, worker, the profile's, or all queues' own gates), InvalidArgument.
     """
@@ -94,6 +95,7 @@ class Claim(Request[list[Grant]]):
     """Queues are served in the order given; otherwise they are merged by rank."""
     held: Sequence[JobId] | None = None
     wants_wake: bool | None = None
+    beats: bool = False
 
 
 @frozen
@@ -127,6 +129,8 @@ class Exchanged:
     Told with a claim that gave nothing."""
     is_shared: bool | None = None
     """Whether other workers are busy with these queues too. Told with a claim that gave many; None elsewhere."""
+    beat: Beat | None = None
+    """What a heartbeat would have found. None: the claim was none, whatever it asked for, and the row wants its own."""
 
 
 @frozen

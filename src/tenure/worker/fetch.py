@@ -27,7 +27,7 @@ from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
 from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import Grant
 from tenure.model.notice import ERROR, INFO, WARNING
-from tenure.model.outcome import Outcome
+from tenure.model.outcome import Beat, Outcome
 from tenure.store.base import Claim, Exchange, Exchanged, Store
 from tenure.worker.config import WorkerConfig
 from tenure.worker.lanes import Ask, Lanes
@@ -84,6 +84,10 @@ class Exchanger:
         no claim has to walk over what the other has locked."""
         self.hears: Callable[[], bool] = lambda: False
         """Whether wake-ups are believed to arrive."""
+        self.is_beat_due: Callable[[float], bool] = lambda _: False
+        """Whether a heartbeat that has nothing new to say is due within so many seconds."""
+        self.carried: Callable[[Beat, float], None] = lambda _, __: None
+        """Told when a poll was a heartbeat, and when it was sent."""
         self.owns_loop = False
         """Whether nothing but this worker runs on the loop."""
         self._news = asyncio.Event()
@@ -268,7 +272,7 @@ class Exchanger:
             self._later = None
 
     async def _exchange(self, outcomes: list[Outcome], ask: Ask | None, *, may_block: bool = False) -> None:
-        claim = None if ask is None else self._claim(ask)
+        claim = None if ask is None else self._claim(ask, beats=not outcomes and self._may_beat(ask))
         self._depart(ask)
         sent, sent_steady, wakes = self._loop.time(), steady_now(), self._wakes
         arrived: Exchanged | None = None
@@ -293,6 +297,8 @@ class Exchanger:
             return
         self._round_trip += 0.2 * (self._loop.time() - sent - self._round_trip)
         self._came_back()
+        if arrived.beat is not None:
+            self.carried(arrived.beat, sent_steady)
         self._outbox.settled(outcomes, arrived.settled)
         if self._config.drain and outcomes:
             self._lanes.wake()  # a retry or a follow-up may be due at once
@@ -306,7 +312,17 @@ class Exchanger:
 
     # --- around an exchange -------------------------------------------------------------------------------------------
 
-    def _claim(self, ask: Ask) -> Claim:
+    def _may_beat(self, ask: Ask) -> bool:
+        """Whether this claim is a poll that spares a heartbeat, which would be due before the next one.
+
+        Not a look for a job that was just announced, which need not wait for the write; nor the end of a registration,
+        for whoever removes dead workers locks that after the row.
+        """
+        if not self._is_late or ask.wants_wake is False or not self._is_idle:
+            return False
+        return self.is_beat_due(self._poll_seconds())
+
+    def _claim(self, ask: Ask, *, beats: bool) -> Claim:
         config = self._config
         held: list[JobId] | None = list(self._held) if self._unheard else None
         return Claim(
@@ -319,6 +335,7 @@ class Exchanger:
             strict=config.strict,
             held=held,
             wants_wake=ask.wants_wake,
+            beats=beats,
         )
 
     def _depart(self, ask: Ask | None) -> None:

@@ -14,6 +14,10 @@ thread still hangs in a request to a silent database. So by the time somebody el
 
 Progress and log lines of handlers go out with the heartbeat, at most once a second. Its answer brings news that an idle
 worker would have to ask for otherwise: whether its queues' policies are the same, and for how long somebody leads.
+
+**An idle worker's poll is its heartbeat**, if one would follow before the next poll and has nothing new to say
+(`is_due_within`): the two share a round trip, and the thread sleeps on. It is the thread's turn again as soon as that
+did not work, for whatever reason, and always while jobs are held.
 """
 
 from __future__ import annotations
@@ -65,6 +69,10 @@ class Leases:
         self._changed = threading.Condition()
         self._beat_at = monotonic()  # the first one at once: the worker shows itself
         self._last_beat = 0.0
+        self._offered = self._offered_at = 0.0
+        """Which heartbeat a poll was given to carry, by the moment at which it is due, and when."""
+        self._told: WorkerRow | None = None
+        """The row as the store knows it."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="tenure-lease", daemon=True)
         self.beats = 0
@@ -83,6 +91,28 @@ class Leases:
     def speak_soon(self) -> None:
         """A handler said something; it goes out with a heartbeat within about a second. From any thread."""
         self._at_latest(max(monotonic(), self._last_beat + SPEAK_SECONDS))
+
+    def is_due_within(self, seconds: float) -> bool:
+        """Whether a poll may carry the next heartbeat: one that is due so soon and has nothing new to say.
+
+        Each is offered once: one that does not get through is the thread's, which says what is wrong.
+        """
+        with self._changed:
+            now = monotonic()
+            if self._beat_at == self._offered or self._beat_at - now > seconds:
+                return False
+            self._offered, self._offered_at = self._beat_at, now
+        return self._row() == self._told
+
+    def carried(self, beat: Beat, sent: float) -> None:
+        """A poll sent at `sent` was a heartbeat: the next may wait for as long as after any other."""
+        with self._changed:
+            if self._beat_at == self._offered:  # else the thread was quicker, or somebody asked for one meanwhile
+                self._beat_at = self._offered_at + self._policies.heartbeat_seconds()
+        self.beats += 1
+        self._learn(beat, sent)
+        if systemd.watchdog_seconds() is not None:
+            systemd.notify("WATCHDOG=1")
 
     async def fence(self) -> None:
         """Watch the tickets whose lease could not be extended. Runs until cancelled; sleeps while nothing is held."""
@@ -185,11 +215,15 @@ class Leases:
             self._send(tickets, lease, None)  # whatever is wrong with the row, the leases must not pay for it
             return
         if row is not None:
-            self._policies.heard(beat.queues)
-            self.led_until = sent + (beat.led_seconds or 0.0)
+            self._told = row
+            self._learn(beat, sent)
         self._kept(tickets, told, beat, sent)
         if beat.lost or beat.cancel_requested:
             self._loop.call_soon_threadsafe(self._heed, {ticket.grant.id: ticket for ticket in tickets}, beat)
+
+    def _learn(self, beat: Beat, sent: float) -> None:
+        self._policies.heard(beat.queues)
+        self.led_until = sent + (beat.led_seconds or 0.0)
 
     def _kept(self, tickets: list[Ticket], told: list[tuple[Ticket, str]], beat: Beat, sent: float) -> None:
         for ticket in tickets:

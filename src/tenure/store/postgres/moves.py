@@ -213,6 +213,7 @@ def encode_few(claim: Claim, times: tuple[int | None, int | None] | None) -> tup
         None if expired is None else str(expired),
         None if due is None else str(due),
         None if claim.wants_wake is None else str(claim.wants_wake),
+        "true" if claim.beats else "false",
     )
 
 
@@ -234,6 +235,8 @@ def encode_claim(claim: Claim, marks: str | None) -> str:
         text += f',"held":{json.dumps(list(claim.held))}'
     if claim.wants_wake is not None:
         text += f',"wake":{"true" if claim.wants_wake else "false"}'
+    if claim.beats:
+        text += ',"beat":true'
     if marks is not None:
         text += f',"marks":{marks}'
     return text + "}"
@@ -356,7 +359,9 @@ def decode_exchange(answer: Any, request: Exchange) -> Exchanged:
         return Exchanged(settled, [])
     claim = request.claim
     grants = decode_grants(granted, claim.worker, strict=claim.strict)
-    return Exchanged(settled, grants, waiting=granted.get("waiting") or 0, is_shared=granted.get("shared"))
+    news = granted.get("news")
+    beat = None if news is None else Beat(queues=news["queues"], led_seconds=news["led"])
+    return Exchanged(settled, grants, waiting=granted.get("waiting") or 0, is_shared=granted.get("shared"), beat=beat)
 
 
 def _encode_holds(holds: Sequence[Hold]) -> str:

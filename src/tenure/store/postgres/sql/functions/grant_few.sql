@@ -5,7 +5,7 @@
 -- p_expired and p_due are the marks of the last answer. The look begins a millisecond before them: a double is not exact, and need not be.
 CREATE OR REPLACE FUNCTION tenure.claim_few(
     p_worker text, p_queue text, p_limit integer, p_lease double precision, p_expired bigint, p_due bigint,
-    p_wake boolean DEFAULT NULL, p_or_null boolean DEFAULT false
+    p_wake boolean DEFAULT NULL, p_beat boolean DEFAULT false, p_or_null boolean DEFAULT false
 ) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -64,12 +64,13 @@ BEGIN
         AND (p_lease IS NULL OR p_lease > 0 AND p_lease <= q.lease_max_seconds);
     IF NOT FOUND OR cardinality(v_at) = 0 THEN
         RETURN CASE WHEN NOT p_or_null THEN tenure.grant_jobs(json_build_object(
-            'worker', p_worker, 'queues', json_build_array(p_queue), 'limit', p_limit, 'lease', p_lease,
+            'worker', p_worker, 'queues', json_build_array(p_queue), 'limit', p_limit, 'lease', p_lease, 'beat', p_beat,
             'marks', json_build_object('expired', p_expired, 'due', p_due)), v_now) END;
     END IF;
     IF v_at IS NULL THEN
         RETURN json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us,
-            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue), 'shared', NULL);
+            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue), 'shared', NULL,
+            'news', CASE WHEN p_beat THEN tenure.beat_idle(p_worker, v_now) END);
     END IF;
     -- The same UPDATE twice: a single job, the common case here, is not gathered and sorted, which takes 40 to 70 of some 300 microseconds.
     IF cardinality(v_at) = 1 THEN
@@ -120,7 +121,7 @@ BEGIN
     END IF;
     RETURN json_build_object(
         'lines', json_build_array(json_build_array(p_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)),
-        'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL, 'shared', NULL);
+        'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL, 'shared', NULL, 'news', NULL);
 END
 $$;
 
@@ -131,9 +132,10 @@ AS $$
 BEGIN
     RETURN (
         SELECT tenure.claim_few(
-            c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, c.wake, true)
+            c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, c.wake, c.beat, true)
         FROM json_to_record(p_claim) AS c(
-            worker text, queues json, "limit" integer, kinds json, affinity json, lease double precision, held json, wake boolean, marks json)
+            worker text, queues json, "limit" integer, kinds json, affinity json, lease double precision, held json, wake boolean,
+            beat boolean, marks json)
         WHERE c."limit" < 50 AND c.kinds IS NULL AND c.affinity IS NULL AND c.held IS NULL
             AND c.queues ->> 1 IS NULL AND c.marks -> 'queues' ->> (c.queues ->> 0) IS NULL
     );

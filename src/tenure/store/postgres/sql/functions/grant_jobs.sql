@@ -1,10 +1,10 @@
 -- grant_jobs: the claiming half of an exchange. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due",
--- "waiting", "shared"}: how many workers want to be woken for these queues, told if nothing was granted; and whether others are busy with
--- them too, told if many were.
+-- "waiting", "shared", "news"}: how many workers want to be woken for these queues, told if nothing was granted; whether others are busy
+-- with them too, told if many were; and what beat_idle answers, if nothing was granted and the claim is to be a heartbeat.
 --
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable, then new work.
--- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "marks"}. `marks` is what the last
--- answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
+-- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "beat", "marks"}. `marks` is what the
+-- last answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
 -- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
 CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
 LANGUAGE plpgsql
@@ -75,7 +75,8 @@ BEGIN
             FROM tenure.waiter AS w
             WHERE w.queue IN (SELECT json_array_elements_text(p_claim -> 'queues'))
         ) END,
-        'shared', CASE WHEN cardinality(v_new_marks) > 0 THEN tenure.has_company(v_worker, p_claim -> 'queues', p_now) END);
+        'shared', CASE WHEN cardinality(v_new_marks) > 0 THEN tenure.has_company(v_worker, p_claim -> 'queues', p_now) END,
+        'news', CASE WHEN cardinality(v_lines) = 0 AND (p_claim ->> 'beat')::boolean THEN tenure.beat_idle(v_worker, p_now) END);
 END
 $$;
 

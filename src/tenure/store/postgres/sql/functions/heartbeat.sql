@@ -73,7 +73,8 @@ BEGIN
     IF p_request -> 'worker' IS NOT NULL THEN
         PERFORM tenure.beat_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
         IF (p_request ->> 'news')::boolean THEN
-            RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel), 'news', tenure.worker_news(p_request -> 'worker', v_now));
+            RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel), 'news', tenure.worker_news(
+                p_request -> 'worker' ->> 'id', ARRAY(SELECT json_array_elements_text(p_request -> 'worker' -> 'queues')), v_now));
         END IF;
     END IF;
     RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel));
@@ -122,9 +123,26 @@ BEGIN
 END
 $$;
 
+-- beat_idle: the heartbeat of a worker that holds nothing and whose row stands as it last wrote it, along with a claim that found nothing.
+-- Answers the news; null if there is no such row, or a gate is closed which may be one for heartbeats: then it has to speak for itself.
+CREATE OR REPLACE FUNCTION tenure.beat_idle(p_worker text, p_now timestamptz) RETURNS json
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_queues text[];
+BEGIN
+    UPDATE tenure.worker AS w
+    SET ticks = w.ticks + 1,
+        last_seen_at = p_now
+    WHERE w.id = p_worker AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
+    RETURNING w.queues INTO v_queues;
+    RETURN CASE WHEN FOUND THEN tenure.worker_news(p_worker, v_queues, p_now) END;
+END
+$$;
+
 -- worker_news: what spares a worker two questions of its own. `queues` is another text whenever one of its queues was changed, made or
 -- dropped; `led` is for how many seconds somebody else's lease to lead still holds, null if nobody's does.
-CREATE OR REPLACE FUNCTION tenure.worker_news(p_worker json, p_now timestamptz) RETURNS json
+CREATE OR REPLACE FUNCTION tenure.worker_news(p_worker text, p_queues text[], p_now timestamptz) RETURNS json
 LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -132,11 +150,11 @@ BEGIN
         'queues', (
             SELECT string_agg(q.xmin::text, ' ')
             FROM tenure.queue AS q
-            WHERE q.name IN (SELECT s.name FROM json_array_elements_text(p_worker -> 'queues') AS s(name))),
+            WHERE q.name = ANY (p_queues)),
         'led', (
             SELECT date_part('epoch', l.until) - date_part('epoch', p_now)
             FROM tenure.lease AS l
-            WHERE l.name = 'leader' AND l.owner <> p_worker ->> 'id' AND l.until > p_now));
+            WHERE l.name = 'leader' AND l.owner <> p_worker AND l.until > p_now));
 END
 $$;
 

@@ -2008,7 +2008,7 @@ $$;
 -- p_expired and p_due are the marks of the last answer. The look begins a millisecond before them: a double is not exact, and need not be.
 CREATE OR REPLACE FUNCTION tenure.claim_few(
     p_worker text, p_queue text, p_limit integer, p_lease double precision, p_expired bigint, p_due bigint,
-    p_wake boolean DEFAULT NULL, p_or_null boolean DEFAULT false
+    p_wake boolean DEFAULT NULL, p_beat boolean DEFAULT false, p_or_null boolean DEFAULT false
 ) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -2067,12 +2067,13 @@ BEGIN
         AND (p_lease IS NULL OR p_lease > 0 AND p_lease <= q.lease_max_seconds);
     IF NOT FOUND OR cardinality(v_at) = 0 THEN
         RETURN CASE WHEN NOT p_or_null THEN tenure.grant_jobs(json_build_object(
-            'worker', p_worker, 'queues', json_build_array(p_queue), 'limit', p_limit, 'lease', p_lease,
+            'worker', p_worker, 'queues', json_build_array(p_queue), 'limit', p_limit, 'lease', p_lease, 'beat', p_beat,
             'marks', json_build_object('expired', p_expired, 'due', p_due)), v_now) END;
     END IF;
     IF v_at IS NULL THEN
         RETURN json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us,
-            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue), 'shared', NULL);
+            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue), 'shared', NULL,
+            'news', CASE WHEN p_beat THEN tenure.beat_idle(p_worker, v_now) END);
     END IF;
     -- The same UPDATE twice: a single job, the common case here, is not gathered and sorted, which takes 40 to 70 of some 300 microseconds.
     IF cardinality(v_at) = 1 THEN
@@ -2123,7 +2124,7 @@ BEGIN
     END IF;
     RETURN json_build_object(
         'lines', json_build_array(json_build_array(p_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)),
-        'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL, 'shared', NULL);
+        'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL, 'shared', NULL, 'news', NULL);
 END
 $$;
 
@@ -2134,9 +2135,10 @@ AS $$
 BEGIN
     RETURN (
         SELECT tenure.claim_few(
-            c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, c.wake, true)
+            c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, c.wake, c.beat, true)
         FROM json_to_record(p_claim) AS c(
-            worker text, queues json, "limit" integer, kinds json, affinity json, lease double precision, held json, wake boolean, marks json)
+            worker text, queues json, "limit" integer, kinds json, affinity json, lease double precision, held json, wake boolean,
+            beat boolean, marks json)
         WHERE c."limit" < 50 AND c.kinds IS NULL AND c.affinity IS NULL AND c.held IS NULL
             AND c.queues ->> 1 IS NULL AND c.marks -> 'queues' ->> (c.queues ->> 0) IS NULL
     );
@@ -2160,12 +2162,12 @@ $$;
 -- functions/grant_jobs.sql
 
 -- grant_jobs: the claiming half of an exchange. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due",
--- "waiting", "shared"}: how many workers want to be woken for these queues, told if nothing was granted; and whether others are busy with
--- them too, told if many were.
+-- "waiting", "shared", "news"}: how many workers want to be woken for these queues, told if nothing was granted; whether others are busy
+-- with them too, told if many were; and what beat_idle answers, if nothing was granted and the claim is to be a heartbeat.
 --
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable, then new work.
--- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "marks"}. `marks` is what the last
--- answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
+-- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "beat", "marks"}. `marks` is what the
+-- last answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
 -- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
 CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
 LANGUAGE plpgsql
@@ -2236,7 +2238,8 @@ BEGIN
             FROM tenure.waiter AS w
             WHERE w.queue IN (SELECT json_array_elements_text(p_claim -> 'queues'))
         ) END,
-        'shared', CASE WHEN cardinality(v_new_marks) > 0 THEN tenure.has_company(v_worker, p_claim -> 'queues', p_now) END);
+        'shared', CASE WHEN cardinality(v_new_marks) > 0 THEN tenure.has_company(v_worker, p_claim -> 'queues', p_now) END,
+        'news', CASE WHEN cardinality(v_lines) = 0 AND (p_claim ->> 'beat')::boolean THEN tenure.beat_idle(v_worker, p_now) END);
 END
 $$;
 
@@ -2412,7 +2415,8 @@ BEGIN
     IF p_request -> 'worker' IS NOT NULL THEN
         PERFORM tenure.beat_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
         IF (p_request ->> 'news')::boolean THEN
-            RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel), 'news', tenure.worker_news(p_request -> 'worker', v_now));
+            RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel), 'news', tenure.worker_news(
+                p_request -> 'worker' ->> 'id', ARRAY(SELECT json_array_elements_text(p_request -> 'worker' -> 'queues')), v_now));
         END IF;
     END IF;
     RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel));
@@ -2461,9 +2465,26 @@ BEGIN
 END
 $$;
 
+-- beat_idle: the heartbeat of a worker that holds nothing and whose row stands as it last wrote it, along with a claim that found nothing.
+-- Answers the news; null if there is no such row, or a gate is closed which may be one for heartbeats: then it has to speak for itself.
+CREATE OR REPLACE FUNCTION tenure.beat_idle(p_worker text, p_now timestamptz) RETURNS json
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_queues text[];
+BEGIN
+    UPDATE tenure.worker AS w
+    SET ticks = w.ticks + 1,
+        last_seen_at = p_now
+    WHERE w.id = p_worker AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
+    RETURNING w.queues INTO v_queues;
+    RETURN CASE WHEN FOUND THEN tenure.worker_news(p_worker, v_queues, p_now) END;
+END
+$$;
+
 -- worker_news: what spares a worker two questions of its own. `queues` is another text whenever one of its queues was changed, made or
 -- dropped; `led` is for how many seconds somebody else's lease to lead still holds, null if nobody's does.
-CREATE OR REPLACE FUNCTION tenure.worker_news(p_worker json, p_now timestamptz) RETURNS json
+CREATE OR REPLACE FUNCTION tenure.worker_news(p_worker text, p_queues text[], p_now timestamptz) RETURNS json
 LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -2471,11 +2492,11 @@ BEGIN
         'queues', (
             SELECT string_agg(q.xmin::text, ' ')
             FROM tenure.queue AS q
-            WHERE q.name IN (SELECT s.name FROM json_array_elements_text(p_worker -> 'queues') AS s(name))),
+            WHERE q.name = ANY (p_queues)),
         'led', (
             SELECT date_part('epoch', l.until) - date_part('epoch', p_now)
             FROM tenure.lease AS l
-            WHERE l.name = 'leader' AND l.owner <> p_worker ->> 'id' AND l.until > p_now));
+            WHERE l.name = 'leader' AND l.owner <> p_worker AND l.until > p_now));
 END
 $$;
 
