@@ -285,6 +285,30 @@ def test_a_stored_payload_that_does_not_fit_names_the_field(annotation: Any, tex
     assert error in str(caught.value)
 
 
+@pytest.mark.parametrize("annotation", [Any, dict, Later(lambda: dict[str, Any])])
+@pytest.mark.parametrize(
+    "text",
+    ['{"a":1}', ' {"a":1}', '{"a":1}\n', '\t{"a": 1} ', b'{"a":1}', b' {"a":1}\n', '{"a":1}'.encode("utf-16")],
+)
+def test_a_payload_is_read_with_or_without_space_around_it_and_as_bytes(annotation: Any, text: str | bytes) -> None:
+    """Another client, or a person in psql, may have written it."""
+    _, from_text = payload_codec(annotation, "k")
+
+    assert from_text(text) == {"a": 1}
+
+
+@pytest.mark.parametrize("text", ["", " ", '{"a":1}x', '{"a":1} {}', '\ufeff{"a":1}', "{'a':1}"])
+def test_a_payload_that_is_not_json_is_refused_in_the_words_of_the_json_module(text: str) -> None:
+    _, from_text = payload_codec(Any, "k")
+    with pytest.raises(ValueError) as expected:
+        json.loads(text)
+
+    with pytest.raises(InvalidPayload) as caught:
+        from_text(text)
+
+    assert str(expected.value) in str(caught.value)
+
+
 def test_errors_never_show_values() -> None:
     to_text, from_text = payload_codec(Mail, "k")
     broken = Mail(to=["a"])
