@@ -248,6 +248,59 @@ async def test_a_result_that_cannot_be_stored_is_a_dead_letter_and_not_a_retry(b
     assert "The result" in (job.last_error or "")
 
 
+class _Unwritable:
+    def model_dump(self, **_: Any) -> Any:
+        raise RuntimeError("no words")
+
+
+class _SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("mode", ["async", "thread"])
+async def test_a_result_or_an_error_that_breaks_when_it_is_put_into_words_ends_its_job_and_no_runner(
+    bed: Bed, mode: str
+) -> None:
+    """The only runner used to die of either, and the job was held for ever."""
+
+    def end(payload: dict[str, bool]) -> object:
+        if payload["fails"]:
+            raise _SpeechlessError
+        return _Unwritable()
+
+    async def aend(payload: dict[str, bool]) -> object:
+        return end(payload)
+
+    kind = bed.handle(aend if mode == "async" else end)
+    unwritable = bed.enqueue(kind, '{"fails": false}', max_attempts=3)
+    speechless = bed.enqueue(kind, '{"fails": true}', max_attempts=1)
+    await asyncio.wait_for(bed.drain(concurrency=1), 30)
+
+    assert (bed.job(unwritable).state, bed.job(unwritable).attempt) == ("failed", 1)
+    assert str(bed.job(unwritable).last_error).startswith(
+        "InvalidResult: The result cannot be written as JSON: RuntimeError: no words. The work itself was done."
+    )
+    assert bed.job(speechless).state == "dead"
+    assert str(bed.job(speechless).last_error).startswith("_SpeechlessError\n")
+
+
+@pytest.mark.parametrize("mode", ["async", "thread"])
+async def test_a_payload_that_the_handler_itself_gets_wrong_is_an_error_and_no_rejection(bed: Bed, mode: str) -> None:
+    def enqueue_nonsense(ctx: Context) -> None:
+        ctx.enqueue("child", {"ratio": float("nan")})
+
+    async def aenqueue_nonsense(ctx: Context) -> None:
+        enqueue_nonsense(ctx)
+
+    kind = bed.handle(aenqueue_nonsense if mode == "async" else enqueue_nonsense)
+    job_id = bed.enqueue(kind, max_attempts=1)
+    await bed.drain()
+
+    job = bed.job(job_id)
+    assert (job.state, job.failure_class) == ("dead", "error")
+
+
 async def test_a_database_that_was_away_for_the_handler_burns_no_attempt(bed: Bed) -> None:
     async def unlucky() -> None:
         raise StoreBusy("the database is locked")
@@ -433,6 +486,27 @@ async def test_context_variables_do_not_leak_into_the_next_job(bed: Bed, mode: s
     await bed.drain(concurrency=1)
 
     assert seen == [None] * 50
+
+
+async def test_a_context_variable_that_was_put_back_or_set_after_a_wait_does_not_leak_either(bed: Bed) -> None:
+    seen: list[str | None] = []
+
+    async def setter(payload: dict[str, bool]) -> None:
+        seen.append(_tenant.get())
+        token = _tenant.set("acme")
+        if payload["waits"]:
+            await asyncio.sleep(0)
+            _tenant.set("globex")
+        else:
+            _tenant.reset(token)
+
+    kind = bed.handle(setter)
+    bed.enqueue_many(
+        [NewJob(id=new_job_id(), kind=kind, payload=waits) for waits in ('{"waits": true}', '{"waits": false}') * 10]
+    )
+    await bed.drain(concurrency=2)
+
+    assert seen == [None] * 20
 
 
 async def test_a_handler_that_blocks_in_a_thread_does_not_hold_up_its_quick_neighbours(bed: Bed) -> None:

@@ -122,6 +122,9 @@ def completed(grant: Grant, value: Any, context: Context | None) -> Outcome:
         result = None if value is None else encode(value, what="The result")
     except InvalidPayload as exc:
         return Rejected(grant.id, grant.token, clean(f"InvalidResult: {exc} The work itself was done."))
+    except Exception as exc:  # noqa: BLE001 - the value's own way to become JSON broke
+        why = f"InvalidResult: The result cannot be written as JSON: {_headline(exc)}. The work itself was done."
+        return Rejected(grant.id, grant.token, clean(why))
     if context is None:
         return Completed(grant.id, grant.token, result)
     return Completed(
@@ -137,9 +140,8 @@ def completed(grant: Grant, value: Any, context: Context | None) -> Outcome:
 
 def error_text(exc: BaseException) -> str:
     """`Type: message`, then where it happened; secrets taken out, cut to what the store keeps."""
-    first = f"{type(exc).__name__}: {exc}".rstrip(": ") if str(exc) else type(exc).__name__
     lines = traceback.format_exception(type(exc), exc, _without_our_frames(exc), limit=-_FRAMES_SHOWN)
-    return clean(f"{first}\n{''.join(lines)}".rstrip())
+    return clean(f"{_headline(exc)}\n{''.join(lines)}".rstrip())
 
 
 def clean(text: str) -> str:
@@ -152,6 +154,15 @@ def clean(text: str) -> str:
         return text
     half = ERROR_CHARS // 2 - 10
     return f"{text[:half]}\n[…]\n{text[-half:]}"
+
+
+def _headline(exc: BaseException) -> str:
+    """`Type: message`, or the type alone where there is no message or it cannot be had."""
+    try:
+        message = str(exc)
+    except Exception:  # noqa: BLE001 - an error of the author's own whose text breaks is an error all the same
+        message = ""
+    return f"{type(exc).__name__}: {message}".rstrip(": ")
 
 
 def _without_our_frames(exc: BaseException) -> Any:
