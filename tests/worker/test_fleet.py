@@ -12,12 +12,14 @@ import pytest
 
 from tenure.model.ids import Token, WorkerId, new_job_id
 from tenure.model.job import Grant
+from tenure.model.outcome import Beat
 from tenure.store.base import Exchange, Exchanged, Request, Store
 from tenure.store.operating import AcquireLease, NamedLease
 from tenure.store.reading import ListQueues
 from tenure.worker import policies
 from tenure.worker.config import WorkerConfig
 from tenure.worker.fetch import FIRST, LOOKERS, SELDOM, Exchanger
+from tenure.worker.lease import Leases
 from tenure.worker.maintain import Maintainer
 from tenure.worker.report import Reporter, Silence
 from tenure.worker.settle import Outbox
@@ -56,13 +58,30 @@ def no_grants(grants: list[Grant], sent: float) -> None:
     raise AssertionError(f"{len(grants)} grants at {sent}")
 
 
-def exchanger(fleet: Fleet, *, take: Callable[[list[Grant], float], None] = no_grants, **settings: Any) -> Exchanger:
+class NoBeats:
+    """Leases without anything to do."""
+
+    def kick(self) -> None: ...
+
+    def is_due_within(self, seconds: float) -> bool:
+        return False
+
+    def carried(self, beat: Beat, sent: float) -> None:
+        raise AssertionError("no heartbeat was asked for")
+
+
+def exchanger(
+    fleet: Fleet,
+    *,
+    take: Callable[[list[Grant], float], None] = no_grants,
+    leases: NoBeats | None = None,
+    **settings: Any,
+) -> Exchanger:
     held: Held = {}
     report = Reporter(WorkerId("w"), Silence())
     config = WorkerConfig(**{"poll_seconds": 3600.0, **settings})
-    made = Exchanger(
-        cast(Store, fleet), WorkerId("w"), config, held, Outbox(held, report, lambda: None), report, take, lambda: None
-    )
+    outbox, pulse = Outbox(held, report, lambda: None), cast(Leases, leases or NoBeats())
+    made = Exchanger(cast(Store, fleet), WorkerId("w"), config, held, outbox, report, take, pulse)
     made.hears = lambda: True
     return made
 

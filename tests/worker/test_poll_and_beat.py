@@ -20,7 +20,7 @@ from tenure.worker.policies import Policies
 from tenure.worker.report import Reporter, Silence
 from tests.waiting import until
 from tests.worker.bed import Bed
-from tests.worker.test_fleet import Fleet, exchanger, settle_down
+from tests.worker.test_fleet import Fleet, NoBeats, exchanger, settle_down
 
 pytestmark = pytest.mark.anyio
 
@@ -45,34 +45,42 @@ class Beats(Fleet):
         return replace(arrived, beat=Beat() if claim.beats else None)
 
 
-async def test_a_poll_is_a_heartbeat_and_the_look_after_a_wake_up_is_none() -> None:
-    store, carried, asked = Beats(), list[Beat](), list[float]()
-    made = exchanger(store, poll_seconds=3600.0)
+class Due(NoBeats):
+    """A heartbeat is due, and may be carried."""
 
-    def is_due(seconds: float) -> bool:
-        asked.append(seconds)
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self.beats: list[Beat] = []
+
+    def is_due_within(self, seconds: float) -> bool:
+        self.asked.append(seconds)
         return True
 
-    made.is_beat_due = is_due
-    made.carried = lambda beat, _: carried.append(beat)
+    def carried(self, beat: Beat, sent: float) -> None:
+        self.beats.append(beat)
+
+
+async def test_a_poll_is_a_heartbeat_and_the_look_after_a_wake_up_is_none() -> None:
+    due = Due()
+    made = exchanger(store := Beats(), poll_seconds=3600.0, leases=due)
     running = asyncio.ensure_future(made.run())
     await settle_down(store)
     assert not any(store.beats), "the worker has just come"
 
     made.wake()
     await settle_down(store)
-    assert (store.beats[-1], carried) == (False, []), "a job may be there, and does not wait for the write"
+    assert (store.beats[-1], due.beats) == (False, []), "a job may be there, and does not wait for the write"
     made._look()
     await settle_down(store)
 
-    assert (store.beats[-1], carried, asked) == (True, [Beat()], [3600.0])
+    assert (store.beats[-1], due.beats, due.asked) == (True, [Beat()], [3600.0])
     made.finish()
     await running
 
 
 async def test_a_worker_that_holds_a_job_leaves_heartbeats_to_their_thread() -> None:
-    made = exchanger(store := Beats())
-    made.is_beat_due = lambda _: pytest.fail("it is not asked")
+    due = Due()
+    made = exchanger(store := Beats(), leases=due)
     running = asyncio.ensure_future(made.run())
     await settle_down(store)
     made.unfinished = 1
@@ -81,16 +89,15 @@ async def test_a_worker_that_holds_a_job_leaves_heartbeats_to_their_thread() -> 
     made._look()
     await settle_down(store)
 
-    assert (store.claims, store.beats[-1]) == (before + 1, False)
+    assert (store.claims, store.beats[-1], due.asked) == (before + 1, False, [])
     made.unfinished = 0
     made.finish()
     await running
 
 
 async def test_a_poll_that_fails_was_no_heartbeat() -> None:
-    made = exchanger(store := Beats())
-    made.is_beat_due = lambda _: True
-    made.carried = lambda *_: pytest.fail("nothing has arrived")
+    due = Due()
+    made = exchanger(store := Beats(), leases=due)
     running = asyncio.ensure_future(made.run())
     await settle_down(store)
 
@@ -98,7 +105,7 @@ async def test_a_poll_that_fails_was_no_heartbeat() -> None:
     made._look()
     await settle_down(store)
 
-    assert store.beats[-1]
+    assert (store.beats[-1], due.beats) == (True, [])
     made.give_up()
     await running
 

@@ -27,10 +27,11 @@ from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
 from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import Grant
 from tenure.model.notice import ERROR, INFO, WARNING
-from tenure.model.outcome import Beat, Outcome
+from tenure.model.outcome import Outcome
 from tenure.store.base import Claim, Exchange, Exchanged, Store
 from tenure.worker.config import WorkerConfig
 from tenure.worker.lanes import Ask, Lanes
+from tenure.worker.lease import Leases
 from tenure.worker.report import Reporter
 from tenure.worker.settle import Outbox, settle_singly
 from tenure.worker.ticket import Held, steady_now
@@ -68,7 +69,7 @@ class Exchanger:
         outbox: Outbox,
         report: Reporter,
         take: Callable[[list[Grant], float], None],
-        kick: Callable[[], None],
+        leases: Leases,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -77,17 +78,13 @@ class Exchanger:
         self._outbox = outbox
         self._report = report
         self._take = take
-        self._kick = kick
+        self._leases = leases
         self._lanes = Lanes(config)
         self._most_in_flight = config.exchanges or (1 if store.url.startswith("sqlite") else 2)
         """Two keep the server at work while this process runs handlers. Where other workers do so one is enough, and
         no claim has to walk over what the other has locked."""
         self.hears: Callable[[], bool] = lambda: False
         """Whether wake-ups are believed to arrive."""
-        self.is_beat_due: Callable[[float], bool] = lambda _: False
-        """Whether a heartbeat that has nothing new to say is due within so many seconds."""
-        self.carried: Callable[[Beat, float], None] = lambda _, __: None
-        """Told when a poll was a heartbeat, and when it was sent."""
         self.owns_loop = False
         """Whether nothing but this worker runs on the loop."""
         self._news = asyncio.Event()
@@ -139,7 +136,7 @@ class Exchanger:
         self._lanes.wake()
         self._news.set()
         if self.unfinished >= self._config.concurrency + self.prefetch:
-            self._kick()  # no claim follows, and it may have been a request to stop a job
+            self._leases.kick()  # no claim follows, and it may have been a request to stop a job
 
     def poke(self) -> None:
         """There is something to settle or a slot came free."""
@@ -298,7 +295,7 @@ class Exchanger:
         self._round_trip += 0.2 * (self._loop.time() - sent - self._round_trip)
         self._came_back()
         if arrived.beat is not None:
-            self.carried(arrived.beat, sent_steady)
+            self._leases.carried(arrived.beat, sent_steady)
         self._outbox.settled(outcomes, arrived.settled)
         if self._config.drain and outcomes:
             self._lanes.wake()  # a retry or a follow-up may be due at once
@@ -320,7 +317,7 @@ class Exchanger:
         """
         if not self._is_late or ask.wants_wake is False or not self._is_idle:
             return False
-        return self.is_beat_due(self._poll_seconds())
+        return self._leases.is_due_within(self._poll_seconds())
 
     def _claim(self, ask: Ask, *, beats: bool) -> Claim:
         config = self._config
@@ -384,7 +381,7 @@ class Exchanger:
         else:
             self._waiting = arrived.waiting
             if self._was_woken and self.unfinished:
-                self._kick()  # the wake-up was no new job, so it may have been a request to stop one
+                self._leases.kick()  # the wake-up was no new job, so it may have been a request to stop one
         self._was_woken = is_stale
         if is_stale:
             self._lanes.wake()  # a job may have arrived after this claim looked, so it is worth asking again

@@ -67,9 +67,7 @@ class Shift:
         self._busy = asyncio.Event()
         """Set while jobs are held, so that what watches over them may sleep otherwise."""
         self.leases = Leases(store, self.held, self._row, policies, report, self._busy)
-        self.exchanger = Exchanger(store, worker, config, self.held, self.outbox, report, self._take, self.leases.kick)
-        self.exchanger.is_beat_due = self.leases.is_due_within
-        self.exchanger.carried = self.leases.carried
+        self.exchanger = Exchanger(store, worker, config, self.held, self.outbox, report, self._take, self.leases)
         self.isolate = Isolate(config.jobs_per_process, config.artifacts_dir)
         self.runners = Runners(
             config.concurrency, self._bench(), self._ended, self._say, policies.no_handler, self.isolate, report
