@@ -59,15 +59,15 @@ def test_long_payloads_make_checkpoints_come_as_often_as_their_pages_ask_for(sto
 def test_while_another_process_checkpoints_we_go_on_without(store: SqliteStore, path: Path) -> None:
     put(store)
     writer = store._database.writer
-    assert writer._connection is not None
-    assert writer._checkpointer.run(writer._connection)
+    assert writer.handle.connection is not None
+    assert writer._checkpointer.run(writer.handle.connection)
     handle = os.open(f"{path}-tenure/checkpoint.lock", os.O_RDWR)
     fcntl.flock(handle, fcntl.LOCK_EX)
 
-    assert not writer._checkpointer.run(writer._connection)
+    assert not writer._checkpointer.run(writer.handle.connection)
 
     os.close(handle)
-    assert writer._checkpointer.run(writer._connection)
+    assert writer._checkpointer.run(writer.handle.connection)
 
 
 def test_a_reader_that_never_ends_is_named_and_harms_no_write(

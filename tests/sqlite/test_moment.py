@@ -50,7 +50,7 @@ def test_a_loop_with_other_things_to_do_never_leads(writer: Writer) -> None:
 
 
 def test_nothing_is_opened_on_the_loop(store: SqliteStore) -> None:
-    store._database.writer._drop_connection()
+    store._database.writer.handle.drop()
 
     assert asyncio.run(store._database.writer.acall(where, None, CLOCK, may_block=True)) != threading.get_ident()
 
@@ -73,7 +73,7 @@ def test_while_another_process_writes_the_loop_goes_on(store: SqliteStore, write
     async def work() -> int:
         other.execute("BEGIN IMMEDIATE")
         asked = asyncio.create_task(writer.acall(where, None, CLOCK, may_block=True))
-        await until(lambda: writer.retries > 0)
+        await until(lambda: writer.handle.retries > 0)
         assert not asked.done()
         other.execute("COMMIT")
         return int(await asked)
@@ -90,18 +90,18 @@ def test_who_found_the_file_locked_stays_ahead_of_those_who_came_since(
     other.execute("BEGIN IMMEDIATE")
     order: list[str] = []
     late = threading.Thread(target=lambda: writer.call(lambda *_: order.append("late"), None, CLOCK))
-    ready = writer._ready
+    ready = writer.handle.ready
 
     def ready_when_somebody_waits() -> sqlite3.Connection:
-        monkeypatch.setattr(writer, "_ready", ready)
+        monkeypatch.setattr(writer.handle, "ready", ready)
         late.start()
         wait_until(lambda: len(writer._pending) == 1)
         return ready()
 
     async def work() -> None:
-        monkeypatch.setattr(writer, "_ready", ready_when_somebody_waits)
+        monkeypatch.setattr(writer.handle, "ready", ready_when_somebody_waits)
         asked = asyncio.create_task(writer.acall(lambda *_: order.append("early"), None, CLOCK, may_block=True))
-        await until(lambda: writer.retries > 0)
+        await until(lambda: writer.handle.retries > 0)
         other.execute("COMMIT")
         await asked
 
@@ -193,7 +193,7 @@ def test_closing_waits_for_a_transaction_on_a_loop(store: SqliteStore, writer: W
     assert entered.wait(10)
     closing = threading.Thread(target=store.close)
     closing.start()
-    assert writer._connection is not None
+    assert writer.handle.connection is not None
     may_end.set()
     looping.join(10)
     closing.join(10)

@@ -73,7 +73,7 @@ def opened(path: Path) -> Iterator[SqliteStore]:
 
 def pages(store: SqliteStore, request: Any) -> tuple[Any, int]:
     """What the store answers, and the pages that this read or wrote."""
-    connection = store._database.writer._connection
+    connection = store._database.writer.handle.connection
     assert connection is not None
     connection.execute("PRAGMA shrink_memory").fetchone()
     before = _moved()

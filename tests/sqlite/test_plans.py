@@ -88,7 +88,7 @@ def steps(store: SqliteStore, request: Any) -> int:
         counted += 1
         return 0
 
-    connection = store._database.writer._connection
+    connection = store._database.writer.handle.connection
     assert connection is not None
     connection.set_progress_handler(count, 100)
     store.do(request)

@@ -131,13 +131,13 @@ def test_a_request_that_fails_halfway_is_undone_alone(store: SqliteStore) -> Non
 def test_when_the_commit_cannot_be_made_everybody_learns_of_it(store: SqliteStore) -> None:
     put(store)
     writer = store._database.writer
-    assert writer._connection is not None
-    pages = writer._connection.execute("PRAGMA page_count").fetchone()[0]
-    writer._connection.execute(f"PRAGMA max_page_count = {pages}")  # SQLite's own "disk full"
+    assert writer.handle.connection is not None
+    pages = writer.handle.connection.execute("PRAGMA page_count").fetchone()[0]
+    writer.handle.connection.execute(f"PRAGMA max_page_count = {pages}")  # SQLite's own "disk full"
     large = '{"text": "' + "x" * 200_000 + '"}'
 
     crowd = gather(store, [Enqueue([job()]), Enqueue([job(payload=large)]), Enqueue([job()])])
-    writer._connection.execute("PRAGMA max_page_count = 1000000")
+    writer.handle.connection.execute("PRAGMA max_page_count = 1000000")
 
     assert sorted(crowd.errors) == [0, 1, 2]
     assert {error.code for error in crowd.errors.values() if isinstance(error, TenureError)} == {"disk_full"}

@@ -15,6 +15,7 @@ from tenure.store.sqlite import (
     beat,
     claim,
     enqueue,
+    exchange,
     expire,
     grants,
     ledger,
@@ -34,7 +35,7 @@ WRITES: Final[Mapping[type, Act]] = {
     base.Enqueue: enqueue.enqueue,
     base.Claim: claim.claim,
     base.Settle: settle.settle,
-    base.Exchange: settle.exchange,
+    base.Exchange: exchange.exchange,
     base.Heartbeat: beat.heartbeat,
     base.Start: beat.start,
     base.Wake: moves.wake,
@@ -63,9 +64,9 @@ WRITES: Final[Mapping[type, Act]] = {
 AT_ONCE: Final[Mapping[type, AtOnce]] = {
     base.Enqueue: enqueue.enqueue_at_once,
     base.Claim: claim.claim_at_once,
-    base.Exchange: settle.exchange_at_once,
+    base.Exchange: exchange.exchange_at_once,
 }
-"""Acts that a caller who has the store to itself may do without a transaction around them."""
+"""Acts that may do without a transaction around them where no other request shares the commit."""
 
 PREPARES: Final[Mapping[type, Callable[[Any], Any]]] = {
     base.Settle: settle.sort,
@@ -75,6 +76,17 @@ PREPARES: Final[Mapping[type, Callable[[Any], Any]]] = {
 
 LATE: Final = (grants.Granted, grants.LateExchanged)
 """Answers that their callers finish, on their own threads."""
+
+LARGE: Final = 64
+"""Jobs to settle or to claim."""
+
+
+def is_large(request: Any) -> bool:
+    """Whether a request fills a commit by itself: an exchange of a worker with much to do."""
+    if type(request) is not base.Exchange:
+        return False
+    return len(request.outcomes) >= LARGE or (request.claim is not None and request.claim.limit >= LARGE)
+
 
 READS: Final[Mapping[type, Act]] = {
     asked.ListProfiles: profiles.list_profiles,

@@ -41,7 +41,7 @@ _IN_VAIN: Final = load("claim_in_vain")
 _FIRST: Final = load("claim_first")
 _PICK: Final = load("claim_pick")
 _CLAIM: Final = load("claim")
-_NO_LIMITS: Final = (None,) * 4
+_NO_LIMITS: Final = [None] * 4
 """No limit and no closed gate in a row of claim_look.sql."""
 _NO_EXTRAS: Final = (None,) * len(EXTRA_NAMES)
 
@@ -75,42 +75,36 @@ def claim_at_once(
     connection: sqlite3.Connection, known: Known, request: Claim, now: int
 ) -> tuple[Granted, str | None] | None:
     """A few jobs from one queue without limits, by one statement that is its own transaction; see enqueue_at_once."""
-    queue = _known_queue(known, request)
-    if queue is None or not 0 < request.limit <= AT_ONCE_LIMIT or known.wants_events is not False:
+    if not 0 < request.limit <= AT_ONCE_LIMIT or known.wants_events is not False:
         return None
-    asked, name, _, starts, default, longest, *_ = queue
-    try:
-        lease_until = now + _lease(request, asked, default, longest)
-    except InvalidArgument:  # by a policy that may have changed
+    terms = known_terms(known, request, now)
+    if terms is None:
         return None
-    values = {
-        "queue": name,
-        "limit": request.limit,
-        "stamp": known.stamp,
-        "worker": request.worker,
-        "now": now,
-        "state": "running" if starts else "leased",
-        "started_at": now if starts else None,
-        "lease_until": lease_until,
-    }
+    values = {**terms.values(now), "limit": request.limit, "stamp": known.stamp, "now": now}
     rows = connection.execute(_AT_ONCE, values).fetchall()
     if not rows:
-        is_vain = connection.execute(_IN_VAIN, {"queue": name, "stamp": known.stamp, "now": now}).fetchone() is not None
+        values = {"queue": terms.queue, "stamp": known.stamp, "now": now}
+        is_vain = connection.execute(_IN_VAIN, values).fetchone() is not None
         return (Granted([]), None) if is_vain else None
     rows.sort(key=in_order)
     rest = [(row[2], row[9], *row[10:]) for row in rows if row[10:] != _NO_EXTRAS]
-    terms = Terms(name, request.worker, bool(starts), lease_until, is_new=False)
-    return Granted(make((row[:10] for row in rows), rest, terms)), None
+    return Granted(make((row[:10] for row in rows), rest, replace(terms, is_new=False))), None
 
 
-def _known_queue(known: Known, request: Claim) -> Row | None:
-    """What was read of the one queue that a claim asks for, if that is open and has no limits and the claim no
+def known_terms(known: Known, request: Claim, now: int) -> Terms | None:
+    """The terms of a claim from one queue, if they are known, and it is open and has no limits and the claim no
     wishes."""
     rows = known.claims.get(tuple(request.queues), ())
     if len(rows) != 1 or request.held is not None or request.kinds is not None or request.affinity is not None:
         return None
-    row: Row = rows[0]
-    return row if row[1] is not None and not row[2] and row[6:] == _NO_LIMITS else None
+    asked, name, is_paused, starts, default, longest, *limits = rows[0]
+    if name is None or is_paused or limits != _NO_LIMITS or request.limit < 0:
+        return None
+    try:
+        lease = _lease(request, asked, default, longest)
+    except InvalidArgument:  # by a policy that may have changed
+        return None
+    return Terms(name, request.worker, bool(starts), now + lease)
 
 
 def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
@@ -262,14 +256,7 @@ def _rest(transaction: Transaction, rows: Iterable[Row]) -> list[Row]:
 
 def _write(transaction: Transaction, request: Claim, queue: _Queue, rowids: str, number: int) -> None:
     """Grant the jobs of these rowids (a JSON array)."""
-    values = {
-        "rowids": rowids,
-        "worker": request.worker,
-        "now": transaction.now,
-        "state": "running" if queue.starts else "leased",
-        "started_at": transaction.now if queue.starts else None,
-        "lease_until": transaction.now + queue.lease,
-    }
+    values = {**_terms(transaction, request, queue).values(transaction.now), "rowids": rowids, "now": transaction.now}
     granted = transaction.run(_CLAIM, values).rowcount
     if granted != number:
         raise InternalError(f"A claim picked {number} jobs and could grant {granted}. Nothing was claimed.")

@@ -37,6 +37,16 @@ class Terms:
     lease_until: int
     is_new: bool = True
 
+    def values(self, now: int) -> dict[str, Any]:
+        """What the statements that grant are given."""
+        return {
+            "queue": self.queue,
+            "worker": self.worker,
+            "state": "running" if self.started else "leased",
+            "started_at": now if self.started else None,
+            "lease_until": self.lease_until,
+        }
+
 
 @dataclass(slots=True)
 class Granted:

@@ -14,9 +14,11 @@ from typing import Any
 class Known:
     """Used by whoever leads only, so never by two threads at once."""
 
-    __slots__ = ("claims", "has_quiet_gates", "queues", "stamp", "terms", "wants_events")
+    __slots__ = ("claims", "has_exchange", "has_quiet_gates", "queues", "stamp", "terms", "wants_events")
 
     def __init__(self) -> None:
+        self.has_exchange = False
+        """Whether exchange_setup.sql was carried out on this connection."""
         self.forget()
 
     def forget(self) -> None:

@@ -1,13 +1,11 @@
-"""Settle: a batch of ends, each guarded by its token. Exchange: the same, with a claim in the same transaction."""
+"""Settle: a batch of ends, each guarded by its token."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tenure.errors import GateClosed
 from tenure.model.frozen import frozen
 from tenure.model.outcome import (
     Completed,
@@ -21,10 +19,7 @@ from tenure.model.outcome import (
 )
 from tenure.store.base import Claim, Exchange, Settle
 from tenure.store.sqlite import enqueue, ledger
-from tenure.store.sqlite.claim import claim, claim_at_once
 from tenure.store.sqlite.ends import End, answer_again, end
-from tenure.store.sqlite.grants import Granted, LateExchanged
-from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction
 
@@ -38,25 +33,32 @@ _dump = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 class Sorted:
     """Outcomes made ready to be written, by whoever asks and before the writer's turn: see `grants` for why.
 
-    `plain`: successes without a result, as JSON arrays of ids by token. `rich`: successes with one, as a JSON array.
-    Both are at `places`. `others` are settled one by one.
+    `plain`: successes without a result under the most frequent token, as a JSON array of ids. `rich`: all others, as a
+    JSON array. Both are at `places`. `others` are settled one by one.
     """
 
     outcomes: Sequence[Outcome]
     claim: Claim | None
     places: Sequence[int]
-    plain: Mapping[int, str]
-    rich: str | None
-    others: Sequence[int]
+    token: int = 0
+    plain: str | None = None
+    plain_number: int = 0
+    rich: str | None = None
+    others: Sequence[int] = ()
+
+    @property
+    def rich_number(self) -> int:
+        """How many ends are in `rich`."""
+        return len(self.places) - self.plain_number
 
 
 def sort(request: Exchange | Settle) -> Sorted:
     """Sort the outcomes of a request. Depends on nothing but the request."""
     outcomes = request.outcomes
     claim = request.claim if isinstance(request, Exchange) else None
-    if len(outcomes) <= 1 or len({outcome.job_id for outcome in outcomes}) < len(outcomes):
+    if len({outcome.job_id for outcome in outcomes}) < len(outcomes):
         # Of one job the first word counts: keep the order.
-        return Sorted(outcomes, claim, (), {}, None, range(len(outcomes)))
+        return Sorted(outcomes, claim, (), others=range(len(outcomes)))
     places: list[int] = []
     others: list[int] = []
     plain: dict[int, list[str]] = {}
@@ -70,43 +72,25 @@ def sort(request: Exchange | Settle) -> Sorted:
             plain.setdefault(outcome.token, []).append(outcome.job_id)
         else:
             rich.append((outcome.job_id, outcome.token, outcome.result, outcome.result_summary, outcome.artifacts_path))
-    texts = {token: _dump(job_ids) for token, job_ids in plain.items()}
-    return Sorted(outcomes, claim, places, texts, _dump(rich) if rich else None, others)
+    # Most jobs succeed at once, so that most of a batch has token 1.
+    token = max(plain, key=lambda each: len(plain[each]), default=0)
+    ids = plain.pop(token, [])
+    rich += [(job_id, each, None, None, None) for each, job_ids in plain.items() for job_id in job_ids]
+    return Sorted(
+        outcomes, claim, places, token, _dump(ids) if ids else None, len(ids), _dump(rich) if rich else None, others
+    )
 
 
 def settle(transaction: Transaction, request: Sorted) -> list[Settled]:
     """See store.base.Settle."""
-    special = _settle(transaction, request)
+    special = settle_all(transaction, request)
     return [
         special.get(place) or Settled(outcome.job_id, outcome.token, "succeeded")
         for place, outcome in enumerate(request.outcomes)
     ]
 
 
-def exchange(transaction: Transaction, request: Sorted) -> LateExchanged:
-    """See store.base.Exchange."""
-    settled = {(answer.job_id, answer.token): answer for answer in _settle(transaction, request).values()}
-    if request.claim is None:
-        return LateExchanged(settled, Granted([]))
-    try:
-        return LateExchanged(settled, claim(transaction, request.claim))
-    except GateClosed as exc:
-        if not request.outcomes:
-            raise
-        return LateExchanged(settled, Granted([]), exc)
-
-
-def exchange_at_once(
-    connection: sqlite3.Connection, known: Known, request: Sorted, now: int
-) -> tuple[LateExchanged, str | None] | None:
-    """A claim that has nothing to settle; see claim_at_once."""
-    if request.outcomes or request.claim is None:
-        return None
-    done = claim_at_once(connection, known, request.claim, now)
-    return None if done is None else (LateExchanged({}, done[0]), None)
-
-
-def _settle(transaction: Transaction, request: Sorted) -> dict[int, Settled]:
+def settle_all(transaction: Transaction, request: Sorted) -> dict[int, Settled]:
     """Settle all; answers, by place, for those that did not end as a plain success."""
     special: dict[int, Settled] = {}
     outcomes, places = request.outcomes, request.places
@@ -125,8 +109,9 @@ def _write(transaction: Transaction, request: Sorted) -> int:
     """Write successes; how many were taken in."""
     now = transaction.now
     written = 0
-    for token, done in request.plain.items():
-        written += transaction.run(_COMPLETE_PLAIN, {"done": done, "token": token, "now": now}).rowcount
+    if request.plain is not None:
+        values = {"done": request.plain, "token": request.token, "now": now}
+        written += transaction.run(_COMPLETE_PLAIN, values).rowcount
     if request.rich is not None:
         written += transaction.run(_COMPLETE_BATCH, {"done": request.rich, "now": now}).rowcount
     return written

@@ -15,7 +15,7 @@ from tenure.model.job import Enqueued
 from tenure.store.base import Enqueue, Request, StoreStats, Subscription
 from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.sqlite import database, joined, migrate, place, profiles
-from tenure.store.sqlite.acts import AT_ONCE, LATE, PREPARES, READS, WRITES
+from tenure.store.sqlite.acts import AT_ONCE, LATE, PREPARES, READS, WRITES, is_large
 from tenure.store.sqlite.errors import translate
 
 if TYPE_CHECKING:
@@ -75,7 +75,12 @@ class SqliteStore:
             admitted = shared.reserve.admit(request)
             try:
                 answer = await shared.writer.acall(
-                    act, _prepared(admitted), self._clock, AT_ONCE.get(kind), may_block=may_block
+                    act,
+                    _prepared(admitted),
+                    self._clock,
+                    AT_ONCE.get(kind),
+                    may_block=may_block,
+                    is_large=is_large(admitted),
                 )
             except StoreUnavailable as exc:
                 if not shared.reserve.gives_way(request, exc):
@@ -191,7 +196,7 @@ class SqliteStore:
         return (
             writer.transactions + readers.transactions,
             writer.statements + readers.statements,
-            writer.retries,
+            writer.handle.retries,
         )
 
 

@@ -4,8 +4,11 @@ a future."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from tenure.model.clock import Clock
 from tenure.store.sqlite.known import Known
@@ -13,6 +16,9 @@ from tenure.store.sqlite.transaction import Transaction
 
 if TYPE_CHECKING:
     import asyncio
+
+A_MOMENT: Final = 1e-6
+"""Seconds; the system makes some 60 microseconds of it."""
 
 Act = Callable[[Transaction, Any], Any]
 AtOnce = Callable[[sqlite3.Connection, Known, Any, int], tuple[Any, str | None] | None]
@@ -24,12 +30,19 @@ class Waiting:
     """Somebody's request on its way. `gate` is a lock that its caller waits on; `future` stands in for it on an
     event loop."""
 
-    __slots__ = ("act", "answer", "clock", "error", "future", "gate", "is_done", "leads", "loop", "request")
+    __slots__ = (
+        "act", "answer", "at_once", "clock", "error", "future", "gate", "is_done", "is_large", "leads", "loop",
+        "request",
+    )  # fmt: skip
 
-    def __init__(self, act: Act, request: Any, clock: Clock) -> None:
+    def __init__(
+        self, act: Act, request: Any, clock: Clock, at_once: AtOnce | None = None, *, is_large: bool = False
+    ) -> None:
         self.act = act
         self.request = request
         self.clock = clock
+        self.at_once = at_once
+        self.is_large = is_large
         self.gate: Any = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[Any] | None = None
@@ -37,6 +50,32 @@ class Waiting:
         self.error: BaseException | None = None
         self.is_done = False
         self.leads = False
+
+
+def take(pending: deque[Waiting], most: int) -> list[Waiting]:
+    """Who shares the next commit: whoever waits, up to the first large request, which has one of its own."""
+    batch: list[Waiting] = []
+    while pending and len(batch) < most and not (batch and (batch[0].is_large or pending[0].is_large)):
+        batch.append(pending.popleft())
+    return batch
+
+
+@contextmanager
+def giving_way(loop: asyncio.AbstractEventLoop, seconds: float, *, now: bool) -> Iterator[None]:
+    """Meanwhile the loop's thread sleeps for a moment every so many `seconds`, and `now`: just long enough for another
+    thread to wake up and take Python's lock."""
+
+    def give_way() -> None:
+        timers.append(loop.call_later(seconds, give_way))
+        time.sleep(A_MOMENT)
+
+    timers = [loop.call_later(seconds, give_way)]
+    if now:
+        time.sleep(A_MOMENT)
+    try:
+        yield
+    finally:
+        timers[-1].cancel()
 
 
 def release(batch: Sequence[Waiting]) -> None:

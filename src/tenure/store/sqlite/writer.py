@@ -12,6 +12,9 @@ statements in it. So requests share commits. There is no timer and no fixed thre
   told of all its answers at once. A loop that has nothing else to do leads itself, which saves two changes of threads:
   only if nobody else leads, the file is not locked, and the last transaction for a loop was over in a moment. If it
   finds the file locked, its request goes to the thread, ahead of whatever came since.
+- A large request has a commit of its own, and its loop gives way: once when it has asked, so that the thread can begin,
+  and then once a millisecond, so that it can hand out the answer and begin the next. Python's lock would be given up
+  after five milliseconds only, which is as long as a whole exchange takes.
 
 What holds:
 
@@ -21,39 +24,35 @@ What holds:
   queue) is simply left out. One that fails halfway rolls the whole transaction back, and the batch runs again with a
   savepoint around each request; acts depend on nothing but the database, the request and the clock, so running them
   twice does no harm.
-- *After an I/O error the handle is not used again*: it is closed, opened anew, and the file is checked first.
 - *Leadership is never lost*: a leader that is interrupted (Ctrl-C) fails its batch and passes the lead on.
-- *A file that was replaced or taken away is noticed before each transaction*, by its inode.
+- *A connection in doubt is not used again*: see `handle`.
 """
 
 from __future__ import annotations
 
-import random
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from tenure.errors import Corrupt, StoreBusy, StoreUnavailable
+from tenure.errors import StoreUnavailable
 from tenure.model.clock import Clock
 from tenure.store.sqlite import place
 from tenure.store.sqlite.checkpoint import Checkpointer
-from tenure.store.sqlite.connect import open_writer
-from tenure.store.sqlite.errors import busy, is_broken, is_busy, translate
-from tenure.store.sqlite.known import Known
+from tenure.store.sqlite.errors import is_broken, is_busy, translate
+from tenure.store.sqlite.handle import Handle
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction
-from tenure.store.sqlite.waiting import Act, AtOnce, Waiting, release
+from tenure.store.sqlite.waiting import Act, AtOnce, Waiting, giving_way, release, take
 
 MAX_BATCH: Final = 512
 """Requests in one commit."""
-PAUSE_SECONDS: Final = (0.0002, 0.005)
-"""First and longest wait for another process's lock, before jitter."""
 MOMENT_SECONDS: Final = 0.004
 """A loop leads itself only while transactions take less than this."""
+GIVE_WAY_SECONDS: Final = 0.001
+"""How often a busy loop lets the thread have Python's lock while a large request of its own is carried out."""
 
 _BEGIN: Final = load("begin")
 _COMMIT: Final = load("commit")
@@ -71,10 +70,8 @@ class Writer:
         path = watched.path
         self.transactions = 0
         self.statements = 0
-        self.retries = 0
         self._path = path
-        self._watched = watched
-        self._busy_seconds = busy_seconds
+        self.handle = Handle(watched, busy_seconds)
         self._after_commit = after_commit
         self._mutex = threading.Lock()
         self._pending: deque[Waiting] = deque()
@@ -84,17 +81,13 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._thread_gate = threading.Semaphore(0)
         self._is_closing = False
-        self._connection: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None
-        self._must_check = False
         self._checkpointer = Checkpointer(path)
-        self._known = Known()
 
     def call(self, act: Act, request: Any, clock: Clock, at_once: AtOnce | None = None) -> Any:
         """Carry out an act and wait until it is committed. `at_once`: how a lone request may do without `act`."""
         with self._mutex:
             if self._is_led:
-                item = Waiting(act, request, clock)
+                item = Waiting(act, request, clock, at_once)
                 item.gate = gate = threading.Lock()
                 gate.acquire()
                 self._pending.append(item)
@@ -115,7 +108,14 @@ class Writer:
         return item.answer
 
     async def acall(
-        self, act: Act, request: Any, clock: Clock, at_once: AtOnce | None = None, *, may_block: bool = False
+        self,
+        act: Act,
+        request: Any,
+        clock: Clock,
+        at_once: AtOnce | None = None,
+        *,
+        may_block: bool = False,
+        is_large: bool = False,
     ) -> Any:
         """The same for a caller on an event loop, which goes on meanwhile. `may_block`: it has nothing else to do."""
         leads = may_block and self._takes_the_lead()
@@ -125,9 +125,9 @@ class Writer:
                 return answer
         import asyncio  # late: whoever is on a loop has it, and a command that is over in a moment never needs it
 
-        item = Waiting(act, request, clock)
-        item.loop = asyncio.get_running_loop()
-        item.future = item.loop.create_future()
+        item = Waiting(act, request, clock, at_once, is_large=is_large)
+        item.loop = loop = asyncio.get_running_loop()
+        item.future = future = loop.create_future()
         with self._mutex:
             if leads:
                 self._pending.appendleft(item)
@@ -138,7 +138,10 @@ class Writer:
                 self._is_led = True
         if starts:
             self._let_the_thread_lead()
-        return await item.future
+        if not is_large:
+            return await future
+        with giving_way(loop, GIVE_WAY_SECONDS, now=starts):
+            return await future
 
     def pause(self, seconds: float) -> bool:
         """Wait until nobody leads and keep it so until `go_on`, for a fork. False if that took too long."""
@@ -157,17 +160,14 @@ class Writer:
 
     def abandon(self) -> list[sqlite3.Connection]:
         """In a forked child: forget everything that belongs to the parent. The connection is handed back unclosed."""
-        left = [self._connection] if self._connection is not None else []
         self._mutex = threading.Lock()
         self._pending = deque()
         self._is_led = False
         self._thread = None
         self._thread_gate = threading.Semaphore(0)
-        self._connection = None
-        self._identity = None
-        self._known = Known()
         self._checkpointer.abandon()
-        return left
+        left = self.handle.abandon()
+        return [] if left is None else [left]
 
     def close(self) -> None:
         """Finish what is pending, then let go of the thread and the connection. A later call opens them anew."""
@@ -181,7 +181,7 @@ class Writer:
                 if thread is not threading.current_thread():
                     thread.join()
                 self._is_closing = False
-            self._drop_connection()
+            self.handle.drop()
             self._checkpointer.close()
         finally:
             self._pass_on()
@@ -192,13 +192,13 @@ class Writer:
         """Carry out one batch, then pass the lead on. Never raises what belongs to a request: that goes with its
         answer."""
         with self._mutex:
-            batch = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_BATCH))]
+            batch = take(self._pending, MAX_BATCH)
         begun = time.monotonic()
         try:
             if batch:
                 self._carry_out(batch)
             else:  # a loop has led, and left the checkpoint
-                self._checkpointer.run(self._ready())
+                self._checkpointer.run(self.handle.ready())
         except BaseException as exc:
             self._give_up(batch, exc)
             if not isinstance(exc, Exception):
@@ -211,8 +211,10 @@ class Writer:
     def _lead_alone(self, act: Act, request: Any, clock: Clock, at_once: AtOnce | None) -> Any:
         """One request, one transaction, without what a batch needs: for a caller that has the store to itself."""
         try:
-            connection = self._ready()
-            answer = None if at_once is None else self._do_at_once(connection, at_once, request, clock)
+            connection = self.handle.ready()
+            answer = None
+            if at_once is not None:
+                answer = self.handle.when_free(lambda: self._do_at_once(connection, at_once, request, clock))
             if answer is None:
                 self._begin(connection)
                 answer = self._carry_out_alone(connection, act, request, clock)
@@ -225,14 +227,8 @@ class Writer:
             self._pass_on()
 
     def _do_at_once(self, connection: sqlite3.Connection, at_once: AtOnce, request: Any, clock: Clock) -> Any:
-        """The answer of a statement that is its own transaction; None if nothing was done, as when another process
-        writes."""
-        try:
-            done = at_once(connection, self._known, request, clock.now_us())
-        except sqlite3.OperationalError as exc:
-            if not is_busy(exc):
-                raise
-            return None
+        """The answer of a statement that is its own transaction; None if nothing was done."""
+        done = at_once(connection, self.handle.known, request, clock.now_us())
         if done is None:
             return None
         answer, queue = done
@@ -244,7 +240,7 @@ class Writer:
 
     def _takes_the_lead(self) -> bool:
         """Whether a loop may lead itself now; if so, it does."""
-        if self._connection is None or self._took > MOMENT_SECONDS:
+        if self.handle.connection is None or self._took > MOMENT_SECONDS:
             return False
         with self._mutex:
             if self._is_led:
@@ -258,16 +254,17 @@ class Writer:
         begun = time.monotonic()
         keeps_lead = False
         try:
-            connection = self._ready()
-            answer = None if at_once is None else self._do_at_once(connection, at_once, request, clock)
-            if answer is None:
-                try:
+            connection = self.handle.ready()
+            try:
+                answer = None if at_once is None else self._do_at_once(connection, at_once, request, clock)
+                if answer is None:
                     connection.execute(_BEGIN)
-                except sqlite3.OperationalError as exc:
-                    if not is_busy(exc):
-                        raise
-                    keeps_lead = True
-                    return _LOCKED
+            except sqlite3.OperationalError as exc:
+                if not is_busy(exc):
+                    raise
+                keeps_lead = True
+                return _LOCKED
+            if answer is None:
                 answer = self._carry_out_alone(connection, act, request, clock)
             if self._checkpointer.is_time(connection):
                 self._start_thread()
@@ -282,7 +279,7 @@ class Writer:
                 self._pass_on()
 
     def _carry_out_alone(self, connection: sqlite3.Connection, act: Act, request: Any, clock: Clock) -> Any:
-        transaction = Transaction(connection, clock.now_us(), self._known)
+        transaction = Transaction(connection, clock.now_us(), self.handle.known)
         answer = act(transaction, request)
         if transaction.woken:
             transaction.quieten()
@@ -292,16 +289,32 @@ class Writer:
 
     def _fail(self, exc: BaseException) -> NoReturn:
         """Undo what is open, and raise what the caller gets to see."""
-        self._undo(exc)
+        self.handle.undo(exc)
         made = translate(exc, self._path) if isinstance(exc, Exception) else exc
         if made is exc:
             raise exc
         raise made from exc
 
     def _carry_out(self, batch: Sequence[Waiting]) -> None:
-        connection = self._ready()
+        connection = self.handle.ready()
+        if not self._was_done_at_once(connection, batch):
+            self._carry_out_together(connection, batch)
+        if self._checkpointer.is_time(connection):
+            release(batch)
+            self._checkpointer.run(connection)
+
+    def _was_done_at_once(self, connection: sqlite3.Connection, batch: Sequence[Waiting]) -> bool:
+        """Whether one statement did all that is asked for."""
+        if len(batch) > 1 or (at_once := batch[0].at_once) is None:
+            return False
+        item = batch[0]
+        item.answer = self.handle.when_free(lambda: self._do_at_once(connection, at_once, item.request, item.clock))
+        item.is_done = item.answer is not None
+        return item.is_done
+
+    def _carry_out_together(self, connection: sqlite3.Connection, batch: Sequence[Waiting]) -> None:
         self._begin(connection)
-        transaction = Transaction(connection, known=self._known)
+        transaction = Transaction(connection, known=self.handle.known)
         if not self._run_plain(transaction, batch):
             connection.execute(_ROLLBACK)
             transaction.undo()
@@ -315,9 +328,6 @@ class Writer:
         for item in batch:
             item.is_done = True
         self._committed(transaction)
-        if self._checkpointer.is_time(connection):
-            release(batch)
-            self._checkpointer.run(connection)
 
     def _committed(self, transaction: Transaction) -> None:
         self.transactions += 1
@@ -360,7 +370,7 @@ class Writer:
 
     def _give_up(self, batch: Sequence[Waiting], exc: BaseException) -> None:
         """Nothing of the batch is known to be committed: each gets an error of its own."""
-        self._undo(exc)
+        self.handle.undo(exc)
         for item in batch:
             if item.is_done:
                 continue
@@ -374,19 +384,10 @@ class Writer:
                 )
             item.is_done = True
 
-    def _undo(self, exc: BaseException) -> None:
-        """Roll back what is open, and throw away a connection that is not to be trusted any more."""
-        self._known.forget()
-        connection = self._connection
-        if connection is not None:
-            try:
-                if connection.in_transaction:
-                    connection.execute(_ROLLBACK)
-            except sqlite3.Error:
-                self._must_check = True
-            if is_broken(exc) or self._must_check or not isinstance(exc, Exception):
-                self._must_check = self._must_check or is_broken(exc)
-                self._drop_connection()
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """BEGIN IMMEDIATE: a lock that is only asked for at the first write fails at once, without waiting, when
+        somebody else wrote in between."""
+        self.handle.when_free(lambda: connection.execute(_BEGIN))
 
     def _pass_on(self) -> None:
         with self._mutex:
@@ -427,74 +428,3 @@ class Writer:
             if self._is_closing:
                 return
             self._lead()
-
-    # --- the connection -----------------------------------------------------------------------------------------------
-
-    def _ready(self) -> sqlite3.Connection:
-        """The connection, opened if need be, on the file that stands under the name now."""
-        seen = self._watched.now()
-        if self._connection is not None and seen != self._identity:
-            self._drop_connection()
-            raise StoreUnavailable(
-                f"{self._path} was replaced or taken away while it was open; nothing was written to the file that "
-                "is there now. "
-                f"Make sure that all workers use the same file, then repeat the call."
-            )
-        if self._connection is None:
-            seen = self._watched.admit()
-            place.refuse_network(self._path.parent)
-            self._connection = open_writer(self._path, self._busy_seconds)
-            self._identity = seen
-            if self._must_check:
-                self._check(self._connection)
-                self._must_check = False
-        return self._connection
-
-    def _check(self, connection: sqlite3.Connection) -> None:
-        found = [row[0] for row in connection.execute(load("quick_check"))]
-        if found != ["ok"]:
-            self._drop_connection()
-            raise Corrupt(
-                f"{self._path} is damaged after an I/O error: {'; '.join(found[:3])}. Stop all workers and "
-                "restore a backup."
-            )
-
-    def _begin(self, connection: sqlite3.Connection) -> None:
-        """BEGIN IMMEDIATE, waiting a bounded time for other processes. IMMEDIATE, because a lock that is only
-        asked for at the first write fails at once, without waiting, when somebody else wrote in between."""
-        try:
-            connection.execute(_BEGIN)
-        except sqlite3.OperationalError as exc:
-            if not is_busy(exc):
-                raise
-            self._begin_later(connection)
-
-    def _begin_later(self, connection: sqlite3.Connection) -> None:
-        deadline = time.monotonic() + self._busy_seconds
-        pause, longest = PAUSE_SECONDS
-        while True:
-            self.retries += 1
-            time.sleep(random.uniform(pause / 2, pause))
-            pause = min(pause * 1.5, longest)
-            try:
-                connection.execute(_BEGIN)
-                return
-            except sqlite3.OperationalError as exc:
-                if not is_busy(exc):
-                    raise
-                if time.monotonic() > deadline:
-                    raise _too_long(self._path, self._busy_seconds) from exc
-
-    def _drop_connection(self) -> None:
-        connection, self._connection = self._connection, None
-        self._identity = None
-        self._known = Known()
-        if connection is not None:
-            try:
-                connection.close()
-            except sqlite3.Error:
-                self._must_check = True
-
-
-def _too_long(path: Path, seconds: float) -> StoreBusy:
-    return busy(path, f"(waited {seconds:g} s)")

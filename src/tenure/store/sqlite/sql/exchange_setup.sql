@@ -1,0 +1,91 @@
+-- exchange_setup: an exchange as one statement, made on the writer's own connection: whatever is inserted into this view is carried out.
+-- The rules are those of complete_plain.sql, complete_batch.sql, claim_pick.sql and claim.sql, in this order. In a trigger no UPDATE may name
+-- its index: the plus signs keep SQLite from any but the primary key, and results stand in a table so that a join has no order to choose.
+-- Nothing is done unless all of it can be: an end that is not taken in (a lost lease, a cancel, a repeat) undoes the statement.
+CREATE TEMP TABLE tenure_told (number INTEGER NOT NULL, rowids TEXT NOT NULL, told TEXT NOT NULL, partial TEXT NOT NULL) STRICT;
+
+CREATE TEMP TABLE tenure_rich (
+    id TEXT NOT NULL PRIMARY KEY,
+    token INTEGER NOT NULL,
+    result TEXT,
+    result_summary TEXT,
+    artifacts_path TEXT
+) STRICT, WITHOUT ROWID;
+
+CREATE TEMP VIEW tenure_exchange AS
+SELECT NULL AS plain, NULL AS plain_number, NULL AS token, NULL AS rich, NULL AS rich_number, NULL AS now,
+    NULL AS queue, NULL AS "limit", NULL AS worker, NULL AS state, NULL AS started_at, NULL AS lease_until
+WHERE FALSE;
+
+CREATE TEMP TRIGGER tenure_exchange_made INSTEAD OF INSERT ON tenure_exchange
+BEGIN
+    DELETE FROM tenure_told;
+    DELETE FROM tenure_rich;
+    UPDATE tenure_job
+    SET state = 'succeeded',
+        result = NULL,
+        result_summary = NULL,
+        finished_at = NEW.now,
+        updated_at = NEW.now,
+        started_at = coalesce(started_at, claimed_at),
+        lease_owner = NULL,
+        lease_until = NULL,
+        dedup_slot = CASE WHEN substr(dedup_slot, 1, 1) = 'a' THEN NULL ELSE dedup_slot END
+    WHERE id IN (SELECT value FROM json_each(NEW.plain))
+        AND token = NEW.token
+        AND +state IN ('leased', 'running')
+        AND +lease_until > NEW.now
+        AND cancel_requested_at IS NULL;
+    SELECT RAISE(ABORT, 'not every end was taken in') WHERE changes() <> NEW.plain_number;
+    INSERT INTO tenure_rich (id, token, result, result_summary, artifacts_path)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
+    FROM json_each(NEW.rich);
+    UPDATE tenure_job
+    SET state = 'succeeded',
+        (result, result_summary, artifacts_path) = (
+            SELECT result, result_summary, coalesce(rich.artifacts_path, tenure_job.artifacts_path)
+            FROM tenure_rich AS rich
+            WHERE rich.id = tenure_job.id
+        ),
+        finished_at = NEW.now,
+        updated_at = NEW.now,
+        started_at = coalesce(started_at, claimed_at),
+        lease_owner = NULL,
+        lease_until = NULL,
+        dedup_slot = CASE WHEN substr(dedup_slot, 1, 1) = 'a' THEN NULL ELSE dedup_slot END
+    WHERE id IN (SELECT id FROM tenure_rich)
+        AND token = (SELECT token FROM tenure_rich AS rich WHERE rich.id = tenure_job.id)
+        AND +state IN ('leased', 'running')
+        AND +lease_until > NEW.now
+        AND cancel_requested_at IS NULL;
+    SELECT RAISE(ABORT, 'not every end was taken in') WHERE changes() <> NEW.rich_number;
+    INSERT INTO tenure_told (number, rowids, told, partial)
+    SELECT count(*),
+        json_group_array(job),
+        json_group_array(json_array(rank, run_at, id, kind, token, attempt, max_attempts, priority, crashes, payload)),
+        json_group_array(id) FILTER (WHERE payload IS NULL OR any_extra IS NOT NULL)
+    FROM (
+        SELECT rowid AS job, rank, run_at, id, kind, token, attempt, max_attempts, priority, crashes,
+            CASE WHEN length(payload) <= 8000 THEN payload END AS payload,
+            coalesce(
+                idempotency_key, progress, backoff, affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor,
+                created_by_user_id, requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path
+            ) AS any_extra
+        FROM tenure_job INDEXED BY job_claim_idx
+        WHERE queue = NEW.queue AND state = 'queued' AND is_due = 1
+        ORDER BY rank, run_at, id
+        LIMIT NEW."limit"
+    );
+    UPDATE tenure_job
+    SET state = NEW.state,
+        token = token + 1,
+        attempt = attempt + 1,
+        lease_owner = NEW.worker,
+        lease_until = NEW.lease_until,
+        claimed_at = NEW.now,
+        started_at = coalesce(started_at, NEW.started_at),
+        updated_at = NEW.now
+    WHERE rowid IN (SELECT value FROM json_each((SELECT rowids FROM tenure_told)))
+        AND +state = 'queued';
+    SELECT RAISE(ABORT, 'not every job was granted') WHERE changes() <> (SELECT number FROM tenure_told);
+END;
