@@ -16,7 +16,6 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context as ContextVars
-from contextvars import copy_context
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -29,7 +28,7 @@ from tenure.model.notice import DEBUG
 from tenure.model.outcome import Completed, Outcome
 from tenure.model.policy import NoHandlerRule
 from tenure.worker.deadlines import Deadlines
-from tenure.worker.end import BadPayload, End, NoHandler, completed, interrupted_or, outcome_of
+from tenure.worker.end import BadPayload, NoHandler, completed, interrupted_or, outcome_of
 from tenure.worker.report import Reporter
 from tenure.worker.threads import OVERDUE_SECONDS, Chunk, Threads
 from tenure.worker.ticket import Ticket
@@ -80,7 +79,7 @@ class Runners:
     def start(self) -> None:
         """Begin to run what is fed."""
         for _ in range(self._count):
-            self._spawn(ContextVars())
+            self._spawn()
 
     def feed(self, tickets: Iterable[Ticket]) -> None:
         """Line tickets up."""
@@ -127,21 +126,27 @@ class Runners:
 
     # --- one runner ---------------------------------------------------------------------------------------------------
 
-    def _spawn(self, variables: ContextVars) -> None:
-        task = self._loop.create_task(self._serve(variables.copy()), name="tenure-runner", context=variables.copy())
+    def _spawn(self) -> None:
+        variables = ContextVars()
+        task = self._loop.create_task(self._serve(variables), name="tenure-runner", context=variables)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, clean: ContextVars) -> None:
-        """Run tickets until closed. Ends early, with a successor, if a handler left context variables behind."""
+    async def _serve(self, variables: ContextVars) -> None:
+        """Run tickets until closed. What a handler raises becomes an outcome; nothing escapes.
+
+        Async handlers are awaited in this very task, and its context variables are `variables`: none, to begin with. If
+        a handler leaves one behind, the runner ends early, with a successor.
+        """
         task = asyncio.current_task()
         assert task is not None
-        ready, ended = self._ready, self._ended
+        ready, ended, watch = self._ready, self._ended, self._deadlines.add
         while not self._is_closed:
             if not ready:
                 await self._wait_for_work()
                 continue
-            if self._slice_left <= 0 or perf_counter() > self._slice_until:
+            began = perf_counter()
+            if self._slice_left <= 0 or began > self._slice_until:
                 await self._pause()
                 continue
             self._slice_left -= 1
@@ -150,65 +155,52 @@ class Runners:
             if handler is None or handler.mode != "async" or ticket.interrupt is not None:
                 await self._run_elsewhere(ticket, handler)
                 continue
-            began = perf_counter()
-            outcome = await self._await_handler(ticket, handler, task)
+            ticket.body = task
+            outcome: Outcome | None
+            try:
+                outcome = completed(ticket.grant, await self._call(ticket, handler, watch), ticket.context)
+            except BaseException as exc:  # SystemExit in a handler must not end the worker either
+                if self._is_ended_by(exc, ticket):
+                    raise
+                outcome = _outcome_of_raised(ticket, handler, exc)
+            ticket.body = None
+            while task.cancelling():
+                task.uncancel()
             ticket.duration = perf_counter() - began
             if ticket.context is not None:
                 await self._say_last(ticket, outcome)
             ended(ticket, outcome)
-            if _differs(clean):
-                self._spawn(clean)
+            if variables:
+                self._spawn()
                 return
 
-    async def _await_handler(self, ticket: Ticket, handler: Handler, task: asyncio.Task[None]) -> Outcome | None:
-        """Await the handler in this very task. What it raises becomes an outcome; nothing escapes."""
-        try:
-            arguments = self._arguments(ticket, handler)
-        except InvalidPayload as exc:
-            return outcome_of(ticket.grant, BadPayload(exc))
-        ticket.started = True
-        if self._tells_starts:
-            self._report.started(ticket)
-        if handler.timeout_seconds is not None:
-            self._deadlines.add(ticket, handler.timeout_seconds)
-        ticket.body = task
-        end: End
-        try:
-            value = await handler.function(*arguments)
-        except CancelledError as exc:
-            if self._is_closed and ticket.interrupt is None:
-                raise
-            end = interrupted_or(exc, ticket.interrupt)
-        except GeneratorExit:
-            raise
-        except BaseException as exc:  # noqa: BLE001 - SystemExit in a handler must not end the worker either
-            end = interrupted_or(exc, ticket.interrupt)
-        else:
-            ticket.body = None
-            while task.cancelling():
-                task.uncancel()
-            if value is None and ticket.context is None:
-                return Completed(ticket.grant.id, ticket.grant.token)
-            return completed(ticket.grant, value, ticket.context)
-        ticket.body = None
-        while task.cancelling():
-            task.uncancel()
-        return outcome_of(ticket.grant, end, ticket.context, handler)
-
-    def _arguments(self, ticket: Ticket, handler: Handler) -> tuple[Any, ...]:
-        """What the handler is called with. Raises InvalidPayload."""
-        payload: tuple[Any, ...] = ()
+    def _call(self, ticket: Ticket, handler: Handler, watch: Callable[[Ticket, float], None]) -> Any:
+        """Call the handler, with its time limit watched. Raises InvalidPayload, and then it was not `started`."""
+        payload: Any = None
         if handler.wants_payload:
             try:
-                payload = (handler.decode(ticket.grant.payload_text),)
+                payload = handler.decode(ticket.grant.payload_text)
             except InvalidPayload:
                 raise
             except Exception as exc:  # a validator of the author's own broke; the payload is what it broke on
                 raise InvalidPayload(f"The payload cannot be read: {type(exc).__name__}: {exc}") from exc
-        if handler.wants_context:
+        if handler.wants_context:  # before the limit is watched: a handler in a thread is told by its context to stop
             ticket.context = Context(ticket.grant, self._bench)
-            return (*payload, ticket.context)
-        return payload
+        ticket.started = True
+        if self._tells_starts:
+            self._report.started(ticket)
+        if handler.timeout_seconds is not None:
+            watch(ticket, handler.timeout_seconds)
+        if handler.wants_context:
+            arguments = (payload, ticket.context) if handler.wants_payload else (ticket.context,)
+            return handler.function(*arguments)
+        return handler.function(payload) if handler.wants_payload else handler.function()
+
+    def _is_ended_by(self, exc: BaseException, ticket: Ticket) -> bool:
+        """Whether it is the runner itself, and not its handler, that is to end."""
+        if isinstance(exc, CancelledError):
+            return self._is_closed and ticket.interrupt is None
+        return isinstance(exc, GeneratorExit)
 
     # --- not on the loop ----------------------------------------------------------------------------------------------
 
@@ -284,21 +276,16 @@ class Runners:
         if ticket.interrupt is not None:
             return outcome_of(ticket.grant, Interrupted(ticket.interrupt), None, handler)
         try:
-            arguments = self._arguments(ticket, handler)
-        except InvalidPayload as exc:
-            return outcome_of(ticket.grant, BadPayload(exc))
-        ticket.started = True
-        self._report.started(ticket)
-        if handler.timeout_seconds is not None:
-            self._loop.call_soon_threadsafe(self._deadlines.add, ticket, handler.timeout_seconds)
-        try:
-            value = handler.function(*arguments)
+            value = self._call(ticket, handler, self._watch_from_thread)
         except BaseException as exc:  # noqa: BLE001 - whatever a handler raises is its own end, not the thread's
-            return outcome_of(ticket.grant, interrupted_or(exc, ticket.interrupt), ticket.context, handler)
+            return _outcome_of_raised(ticket, handler, exc)
         if _was_timed_out(ticket):
             # A thread cannot be stopped from outside: it ran on, with its lease held. The limit stands all the same.
             return outcome_of(ticket.grant, Interrupted(Interrupt.TIMEOUT), None, handler)
         return completed(ticket.grant, value, ticket.context)
+
+    def _watch_from_thread(self, ticket: Ticket, seconds: float) -> None:
+        self._loop.call_soon_threadsafe(self._deadlines.add, ticket, seconds)
 
     # --- small steps --------------------------------------------------------------------------------------------------
 
@@ -335,13 +322,12 @@ class Runners:
         self._slice_until = perf_counter() + SLICE_SECONDS
 
 
+def _outcome_of_raised(ticket: Ticket, handler: Handler, exc: BaseException) -> Outcome | None:
+    """What a handler's exception means, or that its payload does not fit: then it was not even started."""
+    if isinstance(exc, InvalidPayload) and not ticket.started:
+        return outcome_of(ticket.grant, BadPayload(exc))
+    return outcome_of(ticket.grant, interrupted_or(exc, ticket.interrupt), ticket.context, handler)
+
+
 def _was_timed_out(ticket: Ticket) -> bool:
     return ticket.interrupt is Interrupt.TIMEOUT
-
-
-def _differs(clean: ContextVars) -> bool:
-    """Whether context variables were left behind. Unchanged ones are told by identity, which is cheap."""
-    try:
-        return bool(copy_context() != clean)
-    except Exception:  # noqa: BLE001 - a value's own comparison failed, so there is a value
-        return True
