@@ -151,7 +151,7 @@ def _any_codec(what: str, limits: Limits) -> tuple[Encode, Decode]:
 
 
 def _loads(text: str | bytes) -> Any:
-    """The same as json.loads, which takes three times as long for a small payload: it looks for space around it."""
+    """The same as json.loads, which takes twice as long for a small payload: it looks for space around it."""
     if type(text) is str:
         try:
             value, end = _read(text)
