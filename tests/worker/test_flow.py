@@ -296,3 +296,26 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, object]) -> N
 
 def test_at_once_is_the_policy_of_these_tests() -> None:
     assert AT_ONCE.backoff.delay_seconds(1) == 0
+
+
+async def test_who_watches_over_jobs_wakes_up_after_who_runs_them(bed: Bed) -> None:
+    order: list[str] = []
+
+    async def work() -> None:
+        order.append("run")
+
+    kind = bed.handle(work)
+    async with bed.working() as worker:
+        shift = worker._shift
+        assert shift is not None
+        await until(lambda: not shift._busy.is_set())
+
+        async def watch() -> None:
+            await shift._busy.wait()
+            order.append("watch")
+
+        watching = asyncio.ensure_future(watch())
+        await asyncio.to_thread(bed.enqueue, kind)
+        await watching
+
+    assert order == ["run", "watch"]

@@ -87,7 +87,7 @@ class Exchanger:
         """Whether wake-ups are believed to arrive."""
         self.owns_loop = False
         """Whether nothing but this worker runs on the loop."""
-        self._news = asyncio.Event()
+        self._asleep: asyncio.Future[None] | None = None  # as an event, with fewer calls on the way to a claim
         self._loop = asyncio.get_running_loop()
         self._in_flight = 0
         self._asked = 0
@@ -134,13 +134,14 @@ class Exchanger:
         self._wakes += 1
         self._was_woken = True
         self._lanes.wake()
-        self._news.set()
+        self.poke()
         if self.unfinished >= self._config.concurrency + self.prefetch:
             self._leases.kick()  # no claim follows, and it may have been a request to stop a job
 
     def poke(self) -> None:
         """There is something to settle or a slot came free."""
-        self._news.set()
+        if self._asleep is not None and not self._asleep.done():
+            self._asleep.set_result(None)
 
     def count_end(self, queue: str) -> None:
         """A handler has ended."""
@@ -158,12 +159,12 @@ class Exchanger:
         """Claim nothing more; end once everything held is settled."""
         self._accepts = False
         self._finishing = True
-        self._news.set()
+        self.poke()
 
     def give_up(self) -> None:
         """End even though outcomes could not be written. Their leases run out."""
         self._gave_up = True
-        self._news.set()
+        self.poke()
 
     def turns(self) -> float:
         """How many times less often each of those who wait may do what one of them has to do."""
@@ -239,13 +240,14 @@ class Exchanger:
 
     async def _wait(self) -> None:
         """Sleep until there is news, the poll is due, or the back-off is over."""
-        self._news.clear()
         delay = self._poll_seconds() * random.uniform(0.9, 1.0)
         away = self._away_until - self._loop.time()
         timer = self._loop.call_later(away if away > 0 else delay, self._look)
+        self._asleep = self._loop.create_future()
         try:
-            await self._news.wait()
+            await self._asleep
         finally:
+            self._asleep = None
             timer.cancel()
 
     def _poll_seconds(self) -> float:
@@ -261,7 +263,7 @@ class Exchanger:
         self._not_later()
         self._is_late = True
         self._lanes.wake()
-        self._news.set()
+        self.poke()
 
     def _not_later(self) -> None:
         if self._later is not None:
@@ -296,16 +298,24 @@ class Exchanger:
         self._came_back()
         if arrived.beat is not None:
             self._leases.carried(arrived.beat, sent_steady)
-        self._outbox.settled(outcomes, arrived.settled)
-        if self._config.drain and outcomes:
-            self._lanes.wake()  # a retry or a follow-up may be due at once
+        if outcomes:
+            self._outbox.settled(outcomes, arrived.settled)
+            if self._config.drain:
+                self._lanes.wake()  # a retry or a follow-up may be due at once
         if ask is not None:
             self._granted(ask, arrived, sent_steady, is_stale=wakes != self._wakes)
-            if len(self._outbox) < SECOND_BATCH or self._free() < SECOND_BATCH:
-                # Let the runners have a slice first: what they end goes along with the next exchange. Only where a
-                # batch has gathered, and there is room for another, the store need not wait for them: it takes that in
-                # while they run what just came.
+            if self._lets_runners_go_first():
                 await asyncio.sleep(0)
+
+    def _lets_runners_go_first(self) -> bool:
+        """Whether runners have a slice before the next exchange, so that what they end goes along with it.
+
+        Where a batch has gathered, and there is room for another, the store need not wait for them: it takes that in
+        while they run what just came. And where nothing has come there is nobody to let go first.
+        """
+        if self._is_idle and self._lanes.is_dry:
+            return False
+        return len(self._outbox) < SECOND_BATCH or self._free() < SECOND_BATCH
 
     # --- around an exchange -------------------------------------------------------------------------------------------
 
@@ -352,7 +362,7 @@ class Exchanger:
             if self._lanes.is_limited:
                 for name in ask.queues:
                     self._asked_by_queue[name] -= ask.limit
-        self._news.set()
+        self.poke()
 
     def _granted(self, ask: Ask, arrived: Exchanged, sent: float, *, is_stale: bool) -> None:
         grants = arrived.grants

@@ -56,14 +56,16 @@ class Lanes:
 
     def ask(self, free: int, open_by_queue: Mapping[str, int]) -> Ask | None:
         """The next claim, or None while there is nothing worth asking."""
+        if len(self.lanes) == 1:
+            (lane,) = self.lanes
+            room = 0 if lane.is_dry else lane.room(free, open_by_queue)
+            return Ask(lane.queues, room, self._wake_wish(), (lane,)) if room > 0 else None
         roomy = [lane for lane in self.lanes if lane.room(free, open_by_queue) > 0]
         wet = [lane for lane in roomy if not lane.is_dry]
         if not wet:
             return self._last_ask(roomy, free, open_by_queue)
         lane = wet[0] if self._strict or len(wet) == 1 else _next_by_weight(wet)
-        alone = len(self.lanes) == 1
-        wake = self._wake_wish() if alone else None
-        return Ask(lane.queues, lane.room(free, open_by_queue), wake, (lane,))
+        return Ask(lane.queues, lane.room(free, open_by_queue), None, (lane,))
 
     def answered(self, ask: Ask, granted: int) -> None:
         """Learn from what a claim gave."""
@@ -90,7 +92,7 @@ class Lanes:
         return all(lane.is_dry for lane in self.lanes)
 
     def _last_ask(self, roomy: list[Lane], free: int, open_by_queue: Mapping[str, int]) -> Ask | None:
-        if not roomy or self._is_registered or len(self.lanes) == 1:
+        if not roomy or self._is_registered:
             return None
         queues = tuple(name for lane in roomy for name in lane.queues)
         return Ask(queues, min(lane.room(free, open_by_queue) for lane in roomy), True, tuple(roomy))

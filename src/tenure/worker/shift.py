@@ -124,12 +124,12 @@ class Shift:
                 self._heed_loss(held[grant.id])
             ticket = held[grant.id] = Ticket(grant, find(grant.kind), now, fences[grant.queue])
             tickets.append(ticket)
-        self._busy.set()
         self._report.claimed(tickets)
         if self.stopping.is_set():  # granted while the stop was asked for
             self._release(tickets)
         else:
             self.runners.feed(tickets)
+        self._busy.set()  # last: whoever watches over the jobs wakes up after those who run them
 
     def _ended(self, ticket: Ticket, outcome: Outcome | None) -> None:
         """A handler has ended, or will not be waited for."""

@@ -174,7 +174,8 @@ class Ear:
         self._heard_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self._pgconn: PGconn | None = None
-        self._prepared: set[str] = set()
+        self._prepared: dict[str, bytes] = {}
+        self._poller = select.poll()
         self._result: PGresult | None = None
         self._answered: asyncio.Future[PGresult | None] | None = None
         """There while the server owes an answer; then its last result."""
@@ -210,18 +211,17 @@ class Ear:
         """
         pgconn = self._pgconn
         assert pgconn is not None
-        name = function.encode()
         try:
-            if function not in self._prepared:
+            name = self._prepared.get(function)
+            if name is None:
+                name = function.encode()
                 words = statement(function, len(arguments))
-                value(await self._ask(lambda: pgconn.send_prepare(name, words), reply_seconds))
-                self._prepared.add(function)
+                value(await self._ask(functools.partial(pgconn.send_prepare, name, words), reply_seconds))
+                self._prepared[function] = name
             send = functools.partial(pgconn.send_query_prepared, name, *encoded(arguments))
-            answer = await self._ask(send, reply_seconds, block_seconds)
+            return value(await self._ask(send, reply_seconds, block_seconds))
         except OSError as exc:
             raise psycopg.OperationalError(str(exc)) from exc
-        self._arm(self._ping_seconds)
-        return value(answer)
 
     def close(self) -> None:
         """End the connection. From any thread."""
@@ -270,8 +270,10 @@ class Ear:
 
     async def _serve(self, pgconn: PGconn) -> None:
         """Listen until the connection fails or a question stays unanswered."""
-        self._pgconn, self._prepared, self._result, self._failure = pgconn, set(), None, None
+        self._pgconn, self._prepared, self._result, self._failure = pgconn, {}, None, None
         descriptor = pgconn.socket
+        self._poller = select.poll()
+        self._poller.register(descriptor, select.POLLIN)
         pgconn.nonblocking = 1
         self.loop.add_reader(descriptor, self._hear, pgconn, descriptor)
         try:
@@ -290,15 +292,19 @@ class Ear:
             self._break(ConnectionError("the connection that listens was closed"))
 
     async def _ask(self, send: Callable[[], None], seconds: float, block_seconds: float = 0.0) -> PGresult:
-        """Send something and wait for its answer. What goes wrong breaks the connection."""
+        """Send something and wait for its answer. What goes wrong breaks the connection.
+
+        Sent first: whatever else there is to do is done while the server works.
+        """
         assert self._pgconn is not None
-        answered: asyncio.Future[PGresult | None] = self.loop.create_future()
-        self._answered = answered
         alarm: asyncio.TimerHandle | None = None
         try:
             send()
             if self._pgconn.flush():
                 raise ConnectionError("PostgreSQL has not taken in what was sent before")
+            answered: asyncio.Future[PGresult | None] = self.loop.create_future()
+            self._answered = answered
+            self._arm(self._ping_seconds)
             if block_seconds:
                 self._hear_within(block_seconds, answered)
             if not answered.done():
@@ -320,11 +326,9 @@ class Ear:
         """Read on the loop's own thread: for an answer that comes at once the loop need not be asked to wait."""
         assert self._pgconn is not None
         descriptor = self._pgconn.socket
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
         until = time.monotonic() + seconds
         while not answered.done() and (left := until - time.monotonic()) > 0:
-            if poller.poll(left * 1000):
+            if self._poller.poll(left * 1000):
                 self._hear(self._pgconn, descriptor)
 
     async def _until_silent(self) -> None:

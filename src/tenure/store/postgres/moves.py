@@ -244,7 +244,8 @@ def encode_claim(claim: Claim, marks: str | None) -> str:
 
 def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> list[Grant]:
     """Grants in claim order. Lines of several queues are merged by rank, run_at, id, unless strict."""
-    ordered: list[tuple[int, int, str, Grant]] = []
+    grants: list[Grant] = []
+    places: list[tuple[int, int, str]] = []
     lines = granted["lines"]
     for queue, until, started, rows in lines:
         lease_until = from_us(until)
@@ -264,10 +265,11 @@ def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> li
                 started,
                 extras,
             )
-            ordered.append((rank, run_at, job_id, grant))
+            grants.append(grant)
+            places.append((rank, run_at, job_id))
     if len(lines) > 1 and not strict:
-        ordered.sort(key=lambda entry: entry[:3])
-    return [entry[3] for entry in ordered]
+        return [grants[at] for at in sorted(range(len(grants)), key=places.__getitem__)]
+    return grants
 
 
 def encode_outcomes(outcomes: Iterable[Outcome]) -> str:
@@ -350,7 +352,8 @@ def decode_settle(answer: Any, request: Settle) -> list[Settled]:
 
 def decode_exchange(answer: Any, request: Exchange) -> Exchanged:
     """What was settled, what was granted, or why nothing was."""
-    settled = decode_settled(answer.get("settled"))
+    told = answer.get("settled")
+    settled = decode_settled(told) if told else {}
     refused = answer.get("refused")
     if refused is not None:
         return Exchanged(settled, [], GateClosed(refused["gate"], refused["act"]))
