@@ -557,3 +557,26 @@ async def test_jobs_settled_in_large_numbers_are_counted_right(bed: Bed) -> None
 
     assert stats.completed == len(done) == 1500
     assert stats.exchanges < 400, f"batches did not grow: {stats} in {time.perf_counter() - started:.1f} s"
+
+
+async def test_a_handler_that_cancels_itself_and_ends_costs_no_runner_and_no_other_job(bed: Bed) -> None:
+    ran: list[str] = []
+
+    async def resigns() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        ran.append("resigns")
+
+    async def waits() -> None:
+        await asyncio.sleep(0)
+        ran.append("waits")
+
+    first, second = bed.handle(resigns), bed.handle(waits)
+    for kind in (first, second, first, second):
+        bed.enqueue(kind)
+
+    stats = await bed.drain(concurrency=1, exchanges=1)
+
+    assert ran == ["resigns", "waits"] * 2
+    assert stats.completed == 4

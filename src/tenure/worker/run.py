@@ -15,6 +15,7 @@ import asyncio
 from asyncio import CancelledError
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from contextvars import Context as ContextVars
 from time import perf_counter
 from typing import Any, Protocol
@@ -164,9 +165,9 @@ class Runners:
                     raise
                 outcome = _outcome_of_raised(ticket, handler, exc)
             ticket.body = None
-            while task.cancelling():
-                task.uncancel()
             ticket.duration = perf_counter() - began
+            if task.cancelling():
+                await _outlive_cancellation(task)
             if ticket.context is not None:
                 await self._say_last(ticket, outcome)
             ended(ticket, outcome)
@@ -327,6 +328,15 @@ def _outcome_of_raised(ticket: Ticket, handler: Handler, exc: BaseException) -> 
     if isinstance(exc, InvalidPayload) and not ticket.started:
         return outcome_of(ticket.grant, BadPayload(exc))
     return outcome_of(ticket.grant, interrupted_or(exc, ticket.interrupt), ticket.context, handler)
+
+
+async def _outlive_cancellation(task: asyncio.Task[None]) -> None:
+    """Take back what cancelled the handler. If that was the handler itself, just before it ended, the cancellation is
+    still to come, and comes here."""
+    while task.cancelling():
+        task.uncancel()
+    with suppress(CancelledError):
+        await asyncio.sleep(0)
 
 
 def _was_timed_out(ticket: Ticket) -> bool:
