@@ -80,9 +80,9 @@ class Exchanger:
         self._take = take
         self._leases = leases
         self._lanes = Lanes(config)
-        self._most_in_flight = config.exchanges or (1 if store.url.startswith("sqlite") else 2)
-        """Two keep the server at work while this process runs handlers. Where other workers do so one is enough, and
-        no claim has to walk over what the other has locked."""
+        self._most_in_flight = config.exchanges or 2
+        """Two keep the store at work while this process runs handlers. Where other workers do so on one server one is
+        enough, and no claim has to walk over what the other has locked."""
         self.hears: Callable[[], bool] = lambda: False
         """Whether wake-ups are believed to arrive."""
         self.owns_loop = False

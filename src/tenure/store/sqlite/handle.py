@@ -23,7 +23,10 @@ from tenure.store.sqlite.queries import load
 T = TypeVar("T")
 
 PAUSE_SECONDS: Final = (0.0002, 0.005)
-"""First and longest wait for another process's lock, before jitter."""
+"""Shortest and longest pause between two tries to get another process's lock, before jitter."""
+PATIENCE: Final = 0.1
+"""A pause is this share of what was waited already, so that a lock is not left unused for much longer than it was
+held."""
 
 _ROLLBACK: Final = load("rollback")
 
@@ -79,18 +82,19 @@ class Handle:
         except sqlite3.OperationalError as exc:
             if not is_busy(exc):
                 raise
-        deadline = time.monotonic() + self._busy_seconds
+        begun = time.monotonic()
         pause, longest = PAUSE_SECONDS
         while True:
             self.retries += 1
             time.sleep(random.uniform(pause / 2, pause))
-            pause = min(pause * 1.5, longest)
             try:
                 return act()
             except sqlite3.OperationalError as exc:
                 if not is_busy(exc):
                     raise
-                if time.monotonic() > deadline:
+                waited = time.monotonic() - begun
+                pause = min(max(pause, PATIENCE * waited), longest)
+                if waited > self._busy_seconds:
                     raise busy(self.path, f"(waited {self._busy_seconds:g} s)") from exc
 
     def undo(self, exc: BaseException) -> None:
