@@ -118,7 +118,7 @@ PROFILES = {
     **dict.fromkeys(((name, "postgres") for name in ("W1", "W3b", "W4")), SINGLE_JOBS),
     **dict.fromkeys(((name, "sqlite") for name in ("W1", "W3a", "W3b", "W4")), LEAN_WRITER),
     **dict.fromkeys(((name, "postgres") for name in ("W3a", "W5", "W5d", "W6")), WHOLE_RUN),
-    **dict.fromkeys(((name, "sqlite") for name in ("W5d", "footprint")), WHOLE_RUN),
+    **dict.fromkeys(((name, "sqlite") for name in ("W5", "W5d", "W6", "footprint")), WHOLE_RUN),
     ("W8", "postgres"): FLEET,
 }
 """Where the profiles of a workload are, beside the page: what stands in the way of a goal that was not reached."""
