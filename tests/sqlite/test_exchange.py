@@ -320,6 +320,7 @@ def test_a_loop_gives_way_again_and_again_until_its_answer_is_there(monkeypatch:
 
     assert slept == [A_MOMENT] * 3
     assert loop.live == []
+    assert loop.pauses == [0.001, 0.001, pytest.approx(0.0011)]
 
 
 class Timers:
@@ -327,9 +328,11 @@ class Timers:
 
     def __init__(self) -> None:
         self.live: list[Callable[[], None]] = []
+        self.pauses: list[float] = []
 
-    def call_later(self, _: float, act: Callable[[], None]) -> Timers:
-        self.live.append(act)
+    def call_later(self, seconds: float, act: Callable[[float], None], value: float) -> Timers:
+        self.live.append(lambda: act(value))
+        self.pauses.append(seconds)
         return self
 
     def cancel(self) -> None:

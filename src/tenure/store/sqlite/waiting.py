@@ -63,19 +63,19 @@ def take(pending: deque[Waiting], most: int) -> list[Waiting]:
 @contextmanager
 def giving_way(loop: asyncio.AbstractEventLoop, seconds: float, *, now: bool) -> Iterator[None]:
     """Meanwhile the loop's thread sleeps for a moment every so many `seconds`, and `now`: just long enough for another
-    thread to wake up and take Python's lock."""
+    thread to wake up and take Python's lock. Less and less often, should the answer be long in coming."""
 
-    def give_way() -> None:
-        timers.append(loop.call_later(seconds, give_way))
+    def give_way(pause: float) -> None:
+        timers[0] = loop.call_later(pause, give_way, pause * 1.1)
         time.sleep(A_MOMENT)
 
-    timers = [loop.call_later(seconds, give_way)]
+    timers = [loop.call_later(seconds, give_way, seconds)]
     if now:
         time.sleep(A_MOMENT)
     try:
         yield
     finally:
-        timers[-1].cancel()
+        timers[0].cancel()
 
 
 def release(batch: Sequence[Waiting]) -> None:
