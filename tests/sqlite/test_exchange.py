@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tenure.errors import StoreUnavailable
 from tenure.model.clock import ManualClock
 from tenure.model.ids import JobId, Token, new_job_ids
 from tenure.model.job import Grant, NewJob
@@ -21,7 +22,7 @@ from tenure.model.policy import QueuePolicy
 from tenure.store.base import Cancel, Claim, Enqueue, Exchange, Exchanged, Heartbeat, Hold
 from tenure.store.operating import SetGate, SetQueues
 from tenure.store.reading import GetJobs, ListEvents
-from tenure.store.sqlite import acts
+from tenure.store.sqlite import acts, exchange
 from tenure.store.sqlite import store as door
 from tenure.store.sqlite.store import SqliteStore
 from tenure.store.sqlite.waiting import A_MOMENT, giving_way
@@ -253,6 +254,33 @@ def test_who_finds_the_file_locked_waits_and_still_needs_one_statement(store: Sq
     other.close()
     assert len(answers[0].grants) == 2
     assert store.stats().statements - before == 1
+
+
+def test_grants_that_cannot_be_read_are_granted_again_and_not_replaced_by_others(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody locks the file between the commit and the look at what was granted, and the look needs the lock."""
+    warm(store)
+    ids = new_job_ids(6)
+    store.do(Enqueue([NewJob(job_id, "work", LONG) for job_id in ids]))
+    ends = [Completed(grant.id, grant.token) for grant in claim(store, 1)]
+    other = sqlite3.connect(path, isolation_level=None)
+    connection = store._database.writer.handle.connection
+    assert connection is not None
+    connection.create_function("lock", 0, lambda: other.execute("BEGIN IMMEDIATE").rowcount)
+    monkeypatch.setattr(exchange, "_TOLD", "SELECT number, told, partial FROM tenure_told WHERE lock() < 0")
+    monkeypatch.setattr(exchange, "_REST", "UPDATE tenure_job SET token = token WHERE id = :ids")
+
+    with pytest.raises(StoreUnavailable, match="could not be read"):
+        store.do(Exchange(ends, Claim(WORKER, ["default"], 2)))
+    monkeypatch.undo()
+    other.close()
+    again = store.do(Exchange(ends, Claim(WORKER, ["default"], 2, held=[])))
+
+    assert again.settled == {}
+    assert [(grant.id, grant.token) for grant in again.grants] == [(ids[1], 1), (ids[2], 1)]
+    assert [grant.payload_text for grant in again.grants] == [LONG, LONG]
+    assert [row["state"] for row in rows(store, ids)] == ["succeeded", "running", "running"] + ["queued"] * 3
 
 
 @pytest.mark.parametrize("result", [None, "[1]"])

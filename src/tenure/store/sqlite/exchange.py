@@ -11,8 +11,9 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
-from tenure.errors import GateClosed
+from tenure.errors import GateClosed, StoreUnavailable
 from tenure.store.sqlite.claim import claim, claim_at_once, known_terms
+from tenure.store.sqlite.errors import is_busy
 from tenure.store.sqlite.grants import Granted, LateExchanged, Terms
 from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
@@ -21,6 +22,7 @@ from tenure.store.sqlite.transaction import Transaction
 
 _AT_ONCE: Final = load("exchange_at_once")
 _TOLD: Final = load("exchange_told")
+_REST: Final = load("claim_rest")
 _NO_CLAIM: Final = dict.fromkeys(("queue", "worker", "state", "started_at", "lease_until")) | {"limit": 0}
 
 
@@ -83,8 +85,17 @@ def _write(connection: sqlite3.Connection, values: dict[str, Any]) -> bool:
 
 def _told(connection: sqlite3.Connection, terms: Terms) -> Granted:
     """What was granted, read after the commit from what the statement left on this connection."""
-    number, told, partial = connection.execute(_TOLD).fetchone()
-    if not number:
-        return Granted([])
-    rest = connection.execute(load("claim_rest"), {"ids": partial}).fetchall() if partial != "[]" else []
+    try:
+        number, told, partial = connection.execute(_TOLD).fetchone()
+        if not number:
+            return Granted([])
+        rest = connection.execute(_REST, {"ids": partial}).fetchall() if partial != "[]" else []
+    except sqlite3.OperationalError as exc:
+        if not is_busy(exc):
+            raise
+        # Whoever waits for a lock would do it all again, and these jobs would be held by nobody until their leases end.
+        raise StoreUnavailable(
+            f"The exchange was carried out, but what it granted to {terms.worker} could not be read: {exc}. Repeat the "
+            "call, and name what is held."
+        ) from exc
     return Granted([], told, rest, terms)
