@@ -22,6 +22,7 @@ from tenure.effect.process import (
     Ended,
     OnOutput,
     ProgramNotStarted,
+    Running,
     Stream,
     clean_environment,
     run,
@@ -356,9 +357,27 @@ def test_a_task_cancelled_while_it_starts_leaves_nothing_either(runner: Runner) 
     assert processes_with(runner.marker) == []
 
 
+def test_a_worker_that_is_gone_with_a_word_unread_takes_the_tree_along(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is killed closes its sockets before it is seen to be dead. The keeper was reset by that if its
+    «started» was still unread, and ended without its tree: daemons lived on."""
+    monkeypatch.setattr(Running, "_attend", lambda _: None)
+    running = start(runner.hostile("deaf_family"))
+    with running._keeper as keeper:
+        assert keeper.stdout is not None
+        assert keeper.stdout.readline() == b"ready\n"
+        assert len(processes_with(runner.marker)) >= 3
+
+        running._control.close()
+
+        wait_until(lambda: processes_with(runner.marker) == [])
+    running._drop_group()
+
+
 def test_no_descriptor_thread_or_group_is_left(runner: Runner) -> None:
     run(runner.command("-c", ""))
-    before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+    before = {path.name for path in Path("/proc/self/fd").iterdir()}
     threads = threading.active_count()
 
     for _ in range(3):
@@ -366,7 +385,7 @@ def test_no_descriptor_thread_or_group_is_left(runner: Runner) -> None:
         with pytest.raises(ProgramNotStarted):
             run(runner.command(argv=("/no/such/program",)))
 
-    assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before
+    assert {path.name for path in Path("/proc/self/fd").iterdir()} <= before  # Python may have closed others' meanwhile
     wait_until(lambda: threading.active_count() <= threads)
     assert not [group for home in cgroup._homes() for group in home.glob(f"tenure-{os.getpid()}-*")]
 

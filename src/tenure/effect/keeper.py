@@ -150,7 +150,15 @@ class Keeper:
         self.peak_bytes = 0
 
     def keep(self) -> None:
-        """Run the program to its end, and everything it left behind."""
+        """Run the program to its end, and everything it left behind. Whatever goes wrong here, nobody outlives it."""
+        try:
+            self._watch()
+            self._report()
+        finally:
+            self.tree.end()
+
+    def _watch(self) -> None:
+        """Until the program has ended, or the worker is gone."""
         woken = self._wake_on_child()
         self.started_at = time.monotonic()
         self.stop_at = self.started_at + self.orders["timeout"]
@@ -163,13 +171,11 @@ class Keeper:
                 os.read(woken, 4096)
             if self.worker in ready:
                 break
-            if self.control.fileno() in ready and not self._obey(self.control.recv(64)):
+            if self.control.fileno() in ready and not self._obey(self._hear()):
                 break
             self._look_at_the_clock()
             self._look_at_memory()
             self._reap()
-        self._report()
-        self.tree.end()
 
     def _wake_on_child(self) -> int:
         woken, wake = os.pipe()
@@ -182,6 +188,14 @@ class Keeper:
         until = self.stop_at if self.kill_at is None else self.kill_at
         left = max(0.0, until - time.monotonic())
         return min(left, _TICK_SECONDS) if self.orders["watch_memory"] else left
+
+    def _hear(self) -> bytes:
+        """What the worker says; nothing when it is gone. One that is killed leaves its socket before it is seen to be
+        dead, and if a word of ours was still unread there, that is a reset and not an end."""
+        try:
+            return self.control.recv(64)
+        except ConnectionResetError:
+            return b""
 
     def _obey(self, words: bytes) -> bool:
         """Do what the worker says. False when it closed the socket, which means that it is gone."""
