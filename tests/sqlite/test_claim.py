@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sqlite3
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from tenure.model.clock import ManualClock
 from tenure.model.ids import JobId, Token, new_job_id, new_job_ids
@@ -16,6 +20,7 @@ from tenure.model.policy import QueuePolicy
 from tenure.store.base import Claim, Enqueue, Exchange, Settle
 from tenure.store.operating import SetQueues
 from tenure.store.reading import GetJobs
+from tenure.store.sqlite import claim as claim_room
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, job
 
@@ -148,3 +153,24 @@ def test_a_lease_that_another_process_allowed_is_given(store: SqliteStore, path:
     other.close()
 
     assert len(store.do(Claim(WORKER, ["default"], 1, lease_seconds=100_000))) == 1
+
+
+def test_a_claim_that_breaks_leaves_nothing_open_behind_it(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever keeps the error keeps the walks over the queues too. Closed by themselves, long after the file was, they
+    complained where nobody could hear it."""
+    store.do(SetQueues({name: QueuePolicy() for name in ("a", "b")}, "test"))
+    store.do(Enqueue([NewJob(new_job_id(), "k", queue=name) for name in ("a", "b", "a", "b")]))
+    unheard: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unheard.append)
+
+    def break_down(_row: object) -> None:
+        raise RuntimeError("as in the middle of a walk")
+
+    monkeypatch.setattr(claim_room, "in_order", break_down)
+    with pytest.raises(RuntimeError) as kept:
+        claim(store, queues=("a", "b"))
+    store.close()
+    del kept
+    gc.collect()
+
+    assert unheard == []

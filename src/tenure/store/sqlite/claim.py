@@ -14,7 +14,7 @@ import heapq
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -218,10 +218,14 @@ def _grant_first(transaction: Transaction, request: Claim, queue: _Queue, limit:
 
 def _grant_chosen(transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int) -> list[Grant]:
     cursors = [_cursor(transaction, request, queue) for queue in queues]
+    walks = [_within_limits(transaction, queue, cursor) for queue, cursor in zip(queues, cursors, strict=True)]
     try:
-        chosen = list(itertools.islice(_choose(transaction, request, queues, cursors), limit))
+        in_turn = itertools.chain.from_iterable(walks) if request.strict else heapq.merge(*walks, key=in_order)
+        chosen = list(itertools.islice(in_turn, limit))  # read only as far as they are taken
     finally:
-        for cursor in cursors:  # an unfinished walk would keep the snapshot open beyond the commit
+        for walk in walks:
+            walk.close()
+        for cursor in cursors:  # an unfinished one would keep the snapshot open beyond the commit
             cursor.close()
     by_queue: dict[str, list[int]] = {}
     for row in chosen:
@@ -282,15 +286,8 @@ def _cursor(transaction: Transaction, request: Claim, queue: _Queue) -> sqlite3.
     )
 
 
-def _choose(
-    transaction: Transaction, request: Claim, queues: Sequence[_Queue], cursors: Sequence[Iterable[Row]]
-) -> Iterator[Row]:
-    """Candidates in the order in which they are to be granted, read only as far as they are taken."""
-    walks = [_within_limits(transaction, queue, cursor) for queue, cursor in zip(queues, cursors, strict=True)]
-    return itertools.chain.from_iterable(walks) if request.strict else heapq.merge(*walks, key=in_order)
-
-
-def _within_limits(transaction: Transaction, queue: _Queue, walk: Iterable[Row]) -> Iterator[Row]:
+def _within_limits(transaction: Transaction, queue: _Queue, walk: Iterable[Row]) -> Generator[Row, None, None]:
+    """One queue's candidates, as far as its limits go."""
     if queue.concurrency is None and queue.concurrency_per_key is None:
         yield from walk
         return
