@@ -61,6 +61,10 @@ class Registry(Mapping[str, Handler]):
             raise UnknownKind(f"No handler is registered for kind {kind!r}.{nearest(kind, self._handlers)}")
         return handler
 
+    def get(self, kind: str, default: Any = None) -> Any:
+        """As for any mapping, in one step: it is asked for every job."""
+        return self._handlers.get(kind, default)
+
     def __getitem__(self, kind: str) -> Handler:
         return self._handlers[kind]
 

@@ -26,9 +26,17 @@ _last_ms = 0
 _counter = 0
 _prefix = ""
 """The text of the millisecond."""
-_tails: list[str] = []
-"""Random ends in stock: asking the system for six bytes at a time costs more than making the rest of an id."""
+_stock: list[str] = []
+"""Random digits: asking the system for six bytes at a time costs more than making the rest of an id."""
 _STOCK = 256
+
+
+def _random_digits() -> str:
+    """Twelve, 48 bits."""
+    if not _stock:
+        digits = os.urandom(6 * _STOCK).hex()
+        _stock.extend(digits[i : i + 12] for i in range(0, 12 * _STOCK, 12))
+    return _stock.pop()
 
 
 def new_job_id() -> JobId:
@@ -37,14 +45,11 @@ def new_job_id() -> JobId:
     with _lock:
         now = time.time_ns() // 1_000_000
         if now > _last_ms:
-            _enter(now, int.from_bytes(os.urandom(3), "big"))  # 24 random bits of a 26-bit counter
+            _enter(now, int(_random_digits()[:6], 16))  # 24 random bits of a 26-bit counter
         _counter += 1
         if _counter >> 26:
             _enter(_last_ms + 1, 0)
-        if not _tails:
-            digits = os.urandom(6 * _STOCK).hex()
-            _tails.extend(digits[i : i + 12] for i in range(0, 12 * _STOCK, 12))
-        return JobId(f"{_prefix}{_counter >> 14:03x}-{0x8000 | _counter & 0x3FFF:04x}-{_tails.pop()}")
+        return JobId(f"{_prefix}{_counter >> 14:03x}-{0x8000 | _counter & 0x3FFF:04x}-{_random_digits()}")
 
 
 def new_job_ids(count: int) -> list[JobId]:
@@ -68,7 +73,7 @@ def _after_fork() -> None:
     global _last_ms, _lock
     _lock = threading.Lock()
     _last_ms = 0
-    _tails.clear()
+    _stock.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
