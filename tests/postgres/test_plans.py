@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -26,6 +27,8 @@ ROWS = scaled(40_000, 1_000_000)
 BATCHES = (1, 100, 1000)
 # By itself a VACUUM leaves the dead entries of an index where they are few beside the table, and here they would count.
 VACUUM = "VACUUM (INDEX_CLEANUP ON) tenure.job"
+JIT_ABOVE_COST = 100_000
+"""PostgreSQL compiles what it believes to cost more."""
 QUEUES = tuple(f"q{number}" for number in range(5))
 
 
@@ -157,15 +160,12 @@ def test_a_claim_over_five_queues_touches_as_many_pages_whatever_lies_in_them(
     compare(few, costs(connection, QUEUES))
 
 
-@pytest.mark.parametrize("filled", [False, True], ids=["empty", "full"])
-@pytest.mark.parametrize("batch", [1, 100, 1000])
-def test_the_plans_inside_an_exchange_use_the_indexes_made_for_them(
-    postgres15_server: PostgresServer, batch: int, filled: bool
-) -> None:
-    """auto_explain shows the plans of the statements inside the functions.
-    It comes with Debian's server, not with the wheel."""
-    postgres15_server.template("tenure", _prepare)
-    url = postgres15_server.create_database(template="tenure")
+@contextmanager
+def explained(server: PostgresServer, *, filled: bool) -> Iterator[tuple[psycopg.Connection[Any], list[str]]]:
+    """A session, and the plans of what the functions do in it, once it asks for the log. `auto_explain` shows them,
+    which comes with Debian's server and not with the wheel."""
+    server.template("tenure", _prepare)
+    url = server.create_database(template="tenure")
     with psycopg.connect(url, autocommit=True) as session:
         if filled:
             fill(session, 20_000)
@@ -175,11 +175,20 @@ def test_the_plans_inside_an_exchange_use_the_indexes_made_for_them(
         session.execute("LOAD 'auto_explain'")
         session.execute("SET auto_explain.log_min_duration = 0")
         session.execute("SET auto_explain.log_nested_statements = on")
+        yield session, notes
+    server.drop_database(url)
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "full"])
+@pytest.mark.parametrize("batch", [1, 100, 1000])
+def test_the_plans_inside_an_exchange_use_the_indexes_made_for_them(
+    postgres15_server: PostgresServer, batch: int, filled: bool
+) -> None:
+    with explained(postgres15_server, filled=filled) as (session, notes):
         granted, _ = exchange(session, batch)
         session.execute("SET client_min_messages = log")
         exchange(session, batch, done=granted or [("01900000-0000-7000-8000-000000000000", 1)])
         session.execute("SET client_min_messages = warning")
-    postgres15_server.drop_database(url)
 
     plans = [note for note in notes if "tenure.job" in note and "Query Text" in note and "EXPLAIN" not in note]
     assert plans
@@ -191,6 +200,29 @@ def test_the_plans_inside_an_exchange_use_the_indexes_made_for_them(
     text = "\n".join(plans)
     assert "job_claim_idx" in text
     assert "job_pkey" in text
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "full"])
+def test_a_claim_of_a_few_jobs_keeps_its_plans_with_few_settings(
+    postgres15_server: PostgresServer, filled: bool
+) -> None:
+    """It does without the settings against joins and compilation: whatever it does by itself has none of either."""
+    claim = "SELECT tenure.claim_few('w', 'default', %s, NULL, NULL, NULL, %s, true)"
+    with explained(postgres15_server, filled=filled) as (session, notes):
+        if not filled:
+            fill(session, 4)
+        session.execute("SET client_min_messages = log")
+        session.execute(claim, [1, True])
+        session.execute(claim, [3, None])
+        if not filled:
+            session.execute(claim, [3, None])
+        session.execute("SET client_min_messages = warning")
+
+    plans = [note for note in notes if "Query Text" in note and "claim_few(" not in note]
+    assert any("UPDATE tenure.job" in plan for plan in plans)
+    for plan in plans:
+        assert not re.search(r"Seq Scan|Bitmap|(Hash|Merge) (Semi |Anti )?Join|JIT", plan), plan
+        assert max(float(cost) for cost in re.findall(r"cost=[\d.]+\.\.([\d.]+)", plan)) < JIT_ABOVE_COST, plan
 
 
 def test_counting_a_minute_touches_what_happened_in_it(connection: psycopg.Connection[Any]) -> None:
