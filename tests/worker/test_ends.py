@@ -19,10 +19,11 @@ from tenure.handler.ends import RateLimited
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Cancel
+from tenure.store.base import Cancel, Exchange
 from tenure.store.reading import ListEvents, ListJobs
 from tests.waiting import until
 from tests.worker.bed import Bed
+from tests.worker.trouble import Troubled, as_store
 
 pytestmark = pytest.mark.anyio
 
@@ -109,6 +110,36 @@ async def test_suspend_waits_without_a_slot(bed: Bed) -> None:
 
     job = bed.job(job_id)
     assert (job.state, job.waiting_for, job.attempt) == ("waiting", "approval", 0)
+
+
+async def test_what_became_of_an_attempt_is_told_even_if_the_job_has_come_back_before(bed: Bed) -> None:
+    async def fall() -> None:
+        raise ValueError("no luck")
+
+    kind = bed.handle(fall)
+    store = Troubled(bed.store)
+    is_armed = True
+
+    async def let_the_next_grant_come_first(request: object) -> None:
+        nonlocal is_armed
+        if is_armed and isinstance(request, Exchange) and request.outcomes:
+            is_armed = False
+            before = exchanger.claimed
+            exchanger.wake()
+            await until(lambda: exchanger.claimed > before)
+
+    store.meanwhile = let_the_next_grant_come_first
+    bed.store = as_store(store)
+    async with bed.working(concurrency=100) as worker:
+        assert worker._shift is not None
+        exchanger = worker._shift.exchanger
+        job_id = await asyncio.to_thread(bed.enqueue, kind, max_attempts=2)
+        await until(lambda: bed.job(job_id).state == "dead")
+
+    assert not is_armed, "the race was staged"
+    # The answer that was held back may be heard after the end of the next attempt.
+    assert sorted(name for name in bed.ear.names(job_id) if name in {"retried", "dead"}) == ["dead", "retried"]
+    assert worker.stats().completed == 0
 
 
 @pytest.mark.parametrize("mode", ["async", "thread"])

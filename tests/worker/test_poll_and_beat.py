@@ -20,7 +20,7 @@ from tenure.worker.policies import Policies
 from tenure.worker.report import Reporter, Silence
 from tests.waiting import until
 from tests.worker.bed import Bed
-from tests.worker.test_fleet import Fleet, NoBeats, exchanger, settle_down
+from tests.worker.exchangers import Fleet, NoBeats, exchanger, settle_down
 
 pytestmark = pytest.mark.anyio
 

@@ -313,10 +313,33 @@ class StoreStats:
     retries: int
 
 
+class Armed(Protocol):
+    """A request that a wake-up is to send, or has sent."""
+
+    def disarm(self) -> None:
+        """Send it no more. Harmless if it was sent, or disarmed before."""
+        ...
+
+    async def answer(self) -> Exchanged:
+        """The answer, once it was sent. Raises what `Store.ado` raises for the request."""
+        ...
+
+
 class Subscription(Protocol):
     """A live wake-up. `close` ends it; closing twice is harmless."""
 
     def close(self) -> None: ...
+
+    def arm(self, request: Exchange, leave: Callable[[], None]) -> Armed | None:
+        """Let the next wake-up send `request`, a claim, before it wakes: what a worker will ask for is known before it
+        sleeps, so the store need not wait until it is awake. For one wake-up; arming again replaces it.
+
+        `leave` is called right before the request is sent, on the subscription's loop. From then on jobs may be granted
+        to whoever armed it, who must fetch the `answer`; until then it may be disarmed.
+
+        A hint: it may never be sent. None where there is nothing to gain.
+        """
+        ...
 
     def is_alive(self) -> bool:
         """Whether wake-ups are believed to arrive; a silent listener turns False within 15 s.

@@ -36,8 +36,8 @@ class WorkerConfig:
     prefetch: int = PREFETCH
     """How many jobs may wait inside the worker at most. How many do follows the rate: slow jobs are not hoarded."""
     exchanges: int | None = None
-    """Exchanges in flight at once. None: one on SQLite, which has one writer, and where other workers are busy with the
-    same queues; two elsewhere."""
+    """Exchanges in flight at once. None: two, but one where other workers on one server are busy with the same
+    queues."""
     lease_seconds: float | None = None
     """None: each queue's own."""
     heartbeat_seconds: float | None = None

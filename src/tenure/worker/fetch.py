@@ -3,8 +3,7 @@
 **Batches form by themselves.** While an exchange is in flight handlers run and outcomes gather; the next one takes them
 all. At low load a single job goes out at once; at high load batches grow to hundreds. There is no timer in this.
 
-**Jobs wait inside the worker only as far as they are sure to start soon.** The number follows the rate: what ends in
-three round trips. A worker of four-hour jobs holds none beyond its slots; one of tiny jobs holds hundreds.
+**Jobs wait inside the worker only as far as they are sure to start soon:** see `ahead`.
 
 **A large fleet looks as seldom, all together, as a small one.** Each worker polls; but where many wait to be woken they
 take turns, so that somebody looks four times a second however many there are. Of a wake-up each hears, and only a few
@@ -28,8 +27,10 @@ from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import Grant
 from tenure.model.notice import ERROR, INFO, WARNING
 from tenure.model.outcome import Outcome
-from tenure.store.base import Claim, Exchange, Exchanged, Store
+from tenure.store.base import Armed, Claim, Exchange, Exchanged, Store
+from tenure.worker.ahead import Ahead
 from tenure.worker.config import WorkerConfig
+from tenure.worker.flight import Flight
 from tenure.worker.lanes import Ask, Lanes
 from tenure.worker.lease import Leases
 from tenure.worker.report import Reporter
@@ -38,12 +39,10 @@ from tenure.worker.ticket import Held, steady_now
 
 BATCH = 1000
 """Outcomes in one exchange at most."""
-SECOND_BATCH = 64
-"""What makes a second exchange in flight worth its while."""
+SHARE = 32
+"""The least that a share is; see Exchanger._share."""
 BACKOFF_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 30.0
-SURE_SECONDS = 0.1
-"""A rate measured for this long is believed at once when it falls; a shorter one may be a hiccup."""
 REGISTER_SECONDS = 30.0
 """After so long the store is told again that this worker wants to be woken."""
 LOOKERS = 4
@@ -85,17 +84,21 @@ class Exchanger:
         enough, and no claim has to walk over what the other has locked."""
         self.hears: Callable[[], bool] = lambda: False
         """Whether wake-ups are believed to arrive."""
+        self.arm: Callable[[Exchange, Callable[[], None]], Armed | None] = lambda _request, _leave: None
+        """Lets the next wake-up send a claim."""
         self.owns_loop = False
         """Whether nothing but this worker runs on the loop."""
         self._asleep: asyncio.Future[None] | None = None  # as an event, with fewer calls on the way to a claim
         self._loop = asyncio.get_running_loop()
+        self._left: Flight | None = None
+        """What a wake-up has sent, and nobody waits for yet."""
         self._in_flight = 0
         self._asked = 0
         self._asked_by_queue: dict[str, int] = {}
         self.unfinished = 0
         """Jobs held whose handlers have not ended."""
         self.unfinished_by_queue: dict[str, int] = {}
-        self.prefetch = 0
+        self.ahead = Ahead(config.prefetch, self._loop.time())
         self.exchanges = 0
         self.claimed = 0
         self._accepts = True
@@ -116,10 +119,6 @@ class Exchanger:
         self._later: asyncio.TimerHandle | None = None
         self._registered_at = self._loop.time()
         self._gate: str | None = None
-        # The rate, for the prefetch.
-        self._ended = 0
-        self._measured_at = self._loop.time()
-        self._round_trip = 0.005
 
     # --- what others tell it ------------------------------------------------------------------------------------------
 
@@ -135,7 +134,7 @@ class Exchanger:
         self._was_woken = True
         self._lanes.wake()
         self.poke()
-        if self.unfinished >= self._config.concurrency + self.prefetch:
+        if self.unfinished >= self._config.concurrency + self.ahead.jobs:
             self._leases.kick()  # no claim follows, and it may have been a request to stop a job
 
     def poke(self) -> None:
@@ -146,14 +145,15 @@ class Exchanger:
     def count_end(self, queue: str) -> None:
         """A handler has ended."""
         self.unfinished -= 1
-        self._ended += 1
+        self.ahead.ended += 1
+        if not self.unfinished:
+            self.ahead.run_dry(self._loop.time())
         if self._lanes.is_limited:
             self.unfinished_by_queue[queue] -= 1
 
     def slow_down(self) -> None:
         """Jobs that were fetched ahead had to be given back: fetch none ahead until the rate asks for it again."""
-        self.prefetch = 0
-        self._ended, self._measured_at = 0, self._loop.time()
+        self.ahead.stop(self._loop.time())
 
     def finish(self) -> None:
         """Claim nothing more; end once everything held is settled."""
@@ -181,6 +181,10 @@ class Exchanger:
         """Exchange until told to finish."""
         async with asyncio.TaskGroup() as flights:
             while not self._is_done():
+                if self._left is not None:
+                    left, self._left = self._left, None
+                    await self._fly(left)
+                    continue
                 asked = self._next()
                 if asked is None:
                     await self._wait()
@@ -212,16 +216,24 @@ class Exchanger:
         if self._in_flight and self._unheard:
             return None  # a repeat must know all that is held, so it flies alone
         ask = self._ask()
-        if self._in_flight and len(self._outbox) < SECOND_BATCH and (ask is None or ask.limit < SECOND_BATCH):
+        share, waiting = self._share(), len(self._outbox)
+        if self._in_flight and max(waiting, 0 if ask is None else ask.limit) < share // 2:
+            return None  # too little for a second one
+        if ask is None and not waiting:
             return None
-        if ask is None and not len(self._outbox):
-            return None
-        return self._outbox.take(BATCH), ask
+        # More than two shares wait where the worker has slowed down since: half of it each time.
+        return self._outbox.take(min(BATCH, max(share, waiting // 2))), ask
+
+    def _share(self) -> int:
+        """How many jobs one exchange settles or claims at most. With two in flight it is a third of what the worker may
+        hold, so that while the store carries out one, another lies ready for it and a third is run here."""
+        most, flights = self._config.concurrency + self.ahead.jobs, self._most_in_flight
+        return most if flights == 1 else max(SHARE, -(-most // (flights + 1)))
 
     def _ask(self) -> Ask | None:
         if not self._accepts or self._loop.time() < self._no_claim_until:
             return None
-        self._adapt_prefetch()
+        self.ahead.adapt(self._loop.time())
         free = self._free()
         if self._config.once:
             free = min(free, 1 - self._asked)
@@ -232,11 +244,11 @@ class Exchanger:
         held = self.unfinished_by_queue
         if self._lanes.is_limited and self._asked_by_queue:
             held = {name: held.get(name, 0) + self._asked_by_queue.get(name, 0) for name in self._config.queue_names}
-        return self._lanes.ask(free, held)
+        return self._lanes.ask(min(free, self._share()), held)
 
     def _free(self) -> int:
         """How many more jobs this worker may hold."""
-        return self._config.concurrency + self.prefetch - self.unfinished - self._asked
+        return self._config.concurrency + self.ahead.jobs - self.unfinished - self._asked
 
     async def _wait(self) -> None:
         """Sleep until there is news, the poll is due, or the back-off is over."""
@@ -244,11 +256,32 @@ class Exchanger:
         away = self._away_until - self._loop.time()
         timer = self._loop.call_later(away if away > 0 else delay, self._look)
         self._asleep = self._loop.create_future()
+        armed = self._arm()
         try:
             await self._asleep
         finally:
             self._asleep = None
             timer.cancel()
+            if armed is not None:
+                armed.disarm()
+
+    def _arm(self) -> Armed | None:
+        """Let the wake-up send the claim that will follow it. Not where somebody else may be first to look."""
+        others = self._waiting / self._doubt
+        is_well = self._accepts and not (self._unheard or self._failures or self._gate)
+        if not self.owns_loop or others > FIRST or not is_well or not self._is_idle or self._config.once:
+            return None
+        ask = self._lanes.ask_when_woken(min(self._free(), SHARE))
+        if ask is None:
+            return None
+        flight = Flight([], ask, Exchange([], self._claim(ask, beats=False)))
+        flight.armed = self.arm(flight.request, lambda: self._leave(flight))
+        return flight.armed
+
+    def _leave(self, flight: Flight) -> None:
+        """A wake-up is about to send this one, and to wake us."""
+        self._left = flight
+        self._depart(flight, wakes=self._wakes + 1)
 
     def _poll_seconds(self) -> float:
         """How long to sleep without a wake-up: longer where many take turns, unless wake-ups may not arrive."""
@@ -272,11 +305,17 @@ class Exchanger:
 
     async def _exchange(self, outcomes: list[Outcome], ask: Ask | None, *, may_block: bool = False) -> None:
         claim = None if ask is None else self._claim(ask, beats=not outcomes and self._may_beat(ask))
-        self._depart(ask)
-        sent, sent_steady, wakes = self._loop.time(), steady_now(), self._wakes
+        flight = Flight(outcomes, ask, Exchange(outcomes, claim))
+        self._depart(flight, wakes=self._wakes)
+        await self._fly(flight, may_block=may_block)
+
+    async def _fly(self, flight: Flight, *, may_block: bool = False) -> None:
+        outcomes, ask, claim = flight.outcomes, flight.ask, flight.request.claim
         arrived: Exchanged | None = None
         try:
-            arrived = await self._store.ado(Exchange(outcomes, claim), may_block=may_block)
+            arrived = await (
+                flight.armed.answer() if flight.armed else self._store.ado(flight.request, may_block=may_block)
+            )
         except StoreUnavailable as exc:
             self._outbox.put_back(outcomes)
             if claim is not None:  # a repeat takes up what was lost before it, so its own limit covers both
@@ -294,16 +333,16 @@ class Exchanger:
             self._arrive(ask)
         if arrived is None:
             return
-        self._round_trip += 0.2 * (self._loop.time() - sent - self._round_trip)
+        self.ahead.took(self._loop.time() - flight.sent)
         self._came_back()
         if arrived.beat is not None:
-            self._leases.carried(arrived.beat, sent_steady)
+            self._leases.carried(arrived.beat, flight.sent_steady)
         if outcomes:
             self._outbox.settled(outcomes, arrived.settled)
             if self._config.drain:
                 self._lanes.wake()  # a retry or a follow-up may be due at once
         if ask is not None:
-            self._granted(ask, arrived, sent_steady, is_stale=wakes != self._wakes)
+            self._granted(ask, arrived, flight.sent_steady, is_stale=flight.wakes != self._wakes)
             if self._lets_runners_go_first():
                 await asyncio.sleep(0)
 
@@ -315,7 +354,8 @@ class Exchanger:
         """
         if self._is_idle and self._lanes.is_dry:
             return False
-        return len(self._outbox) < SECOND_BATCH or self._free() < SECOND_BATCH
+        enough = self._share() // 2
+        return len(self._outbox) < enough or self._free() < enough
 
     # --- around an exchange -------------------------------------------------------------------------------------------
 
@@ -345,9 +385,11 @@ class Exchanger:
             beats=beats,
         )
 
-    def _depart(self, ask: Ask | None) -> None:
+    def _depart(self, flight: Flight, *, wakes: int) -> None:
+        flight.sent, flight.sent_steady, flight.wakes = self._loop.time(), steady_now(), wakes
         self._in_flight += 1
         self.exchanges += 1
+        ask = flight.ask
         if ask is not None:
             self._not_later()  # this is the look that was meant
             self._asked += ask.limit
@@ -382,6 +424,7 @@ class Exchanger:
         if arrived.is_shared is not None and not self._config.exchanges:
             self._most_in_flight = 1 if arrived.is_shared else 2
         if grants:
+            self.ahead.go_on(self._loop.time())
             self.claimed += len(grants)
             self.unfinished += len(grants)
             if self._lanes.is_limited:
@@ -401,18 +444,6 @@ class Exchanger:
     def _is_held(self, grant: Grant) -> bool:
         ticket = self._held.get(grant.id)
         return ticket is not None and ticket.grant.token == grant.token
-
-    def _adapt_prefetch(self) -> None:
-        """What ends during three round trips: one batch that is run, one that is settled while the next is claimed, and
-        room to grow. Enough that no runner waits, and little enough to start at once. A short dip is not followed far:
-        an exchange that finds no room to claim would be a commit for nothing."""
-        now = self._loop.time()
-        passed = now - self._measured_at
-        if passed < self._round_trip:
-            return
-        target = min(self._config.prefetch, int(3 * self._ended / passed * self._round_trip))
-        self.prefetch = target if passed > SURE_SECONDS else max(target, self.prefetch * 7 // 8)
-        self._ended, self._measured_at = 0, now
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 

@@ -67,6 +67,14 @@ class Lanes:
         lane = wet[0] if self._strict or len(wet) == 1 else _next_by_weight(wet)
         return Ask(lane.queues, lane.room(free, open_by_queue), None, (lane,))
 
+    def ask_when_woken(self, free: int) -> Ask | None:
+        """What `ask` will say once the worker is woken, for which the store knows it to be waiting. With one lane that
+        is known beforehand."""
+        if len(self.lanes) > 1 or self.is_limited or not (self._is_registered and self._was_short):
+            return None
+        (lane,) = self.lanes
+        return Ask(lane.queues, free, None, (lane,))
+
     def answered(self, ask: Ask, granted: int) -> None:
         """Learn from what a claim gave."""
         is_short = granted < ask.limit

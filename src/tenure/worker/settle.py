@@ -26,6 +26,8 @@ class Outbox:
         self._report = report
         self._wake = wake
         self._waiting: list[Outcome] = []
+        self._aside: dict[tuple[JobId, Token], Ticket] = {}
+        """Tickets that have ended and whose jobs were granted anew before the store's answer came."""
         self.completed = 0
         self.not_completed = 0
         self.lost = 0
@@ -46,6 +48,10 @@ class Outbox:
         else:
             taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
         return taken
+
+    def set_aside(self, ticket: Ticket) -> None:
+        """Its job has come back under a newer token, and what became of this one is still to be told."""
+        self._aside[ticket.grant.id, ticket.grant.token] = ticket
 
     def put_back(self, outcomes: list[Outcome]) -> None:
         """They were not written, or nobody knows; repeating them is safe."""
@@ -81,12 +87,13 @@ class Outbox:
         self.lost += len(outcomes)
 
     def _let_go(self, outcome: Outcome) -> Ticket | None:
-        """The ticket of an outcome, no longer held. A lost job may have come back meanwhile, under a newer token."""
+        """The ticket of an outcome, no longer held. Its job may have come back meanwhile, under a newer token."""
         ticket = self._held.pop(outcome.job_id, None)
-        if ticket is None or ticket.grant.token == outcome.token:
-            return ticket
-        self._held[outcome.job_id] = ticket
-        return None
+        if ticket is not None:
+            if ticket.grant.token == outcome.token:
+                return ticket
+            self._held[outcome.job_id] = ticket
+        return self._aside.pop((outcome.job_id, outcome.token), None)
 
 
 async def settle_singly(store: Store, outbox: Outbox, outcomes: Sequence[Outcome], report: Reporter) -> None:

@@ -120,8 +120,8 @@ class Shift:
         fences = {queue: sent + self._policies.granted_seconds(queue) for queue in self._config.queue_names}
         tickets = []
         for grant in grants:
-            if grant.id in held:  # its lease was lost unnoticed, and the job has come back to us under a newer token
-                self._heed_loss(held[grant.id])
+            if grant.id in held:
+                self._heed_return(held[grant.id])
             ticket = held[grant.id] = Ticket(grant, find(grant.kind), now, fences[grant.queue])
             tickets.append(ticket)
         self._report.claimed(tickets)
@@ -145,9 +145,12 @@ class Shift:
         else:
             self.outbox.add(outcome)
 
-    def _heed_loss(self, ticket: Ticket) -> None:
-        """A held job turned out to be lost: its handler is stopped, and nothing of it is written."""
-        if ticket.stop(Interrupt.LOST):
+    def _heed_return(self, ticket: Ticket) -> None:
+        """A held job has come back to us under a newer token: it has ended, and the store's answer to that is still on
+        its way; or its lease was lost unnoticed. Then its handler is stopped, and nothing of it is written."""
+        if ticket.ended:
+            self.outbox.set_aside(ticket)
+        elif ticket.stop(Interrupt.LOST):
             self._report.job("lease_lost", WARNING, ticket, "the job was granted anew, so the old handler is stopped")
 
     def _release(self, tickets: list[Ticket]) -> None:

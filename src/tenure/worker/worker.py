@@ -94,6 +94,7 @@ class Worker:
             self._store.subscribe, self.config.queue_names, shift.exchanger.wake, asyncio.get_running_loop()
         )
         shift.exchanger.hears = subscription.is_alive
+        shift.exchanger.arm = subscription.arm
         shift.exchanger.owns_loop = self._owns_loop
         try:
             if self.config.handle_signals:
@@ -140,7 +141,7 @@ class Worker:
             lost=shift.outbox.lost,
             held=len(shift.held),
             waiting=shift.runners.ready,
-            prefetch=shift.exchanger.prefetch,
+            prefetch=shift.exchanger.ahead.jobs,
             exchanges=shift.exchanger.exchanges,
             heartbeats=shift.leases.beats,
             is_leader=shift.maintainer.is_leader,

@@ -245,18 +245,17 @@ def encode_claim(claim: Claim, marks: str | None) -> str:
 def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> list[Grant]:
     """Grants in claim order. Lines of several queues are merged by rank, run_at, id, unless strict."""
     grants: list[Grant] = []
-    places: list[tuple[int, int, str]] = []
     lines = granted["lines"]
     for queue, until, started, rows in lines:
         lease_until = from_us(until)
-        for job_id, kind, token, attempt, max_attempts, payload, priority, crashes, rank, run_at, extras in rows:
-            grant = Grant(
+        grants += [
+            Grant(
                 job_id,
                 queue,
                 kind,
                 token,
                 attempt,
-                max_attempts,
+                most,
                 payload,
                 lease_until,
                 worker,
@@ -265,9 +264,10 @@ def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> li
                 started,
                 extras,
             )
-            grants.append(grant)
-            places.append((rank, run_at, job_id))
+            for job_id, kind, token, attempt, most, payload, priority, crashes, _, _, extras in rows
+        ]
     if len(lines) > 1 and not strict:
+        places = [(row[8], row[9], row[0]) for *_, rows in lines for row in rows]
         return [grants[at] for at in sorted(range(len(grants)), key=places.__getitem__)]
     return grants
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
@@ -18,9 +18,11 @@ from tenure.model import fault
 from tenure.model.clock import from_us
 from tenure.model.job import Enqueued
 from tenure.store.base import (
+    Armed,
     Claim,
     Enqueue,
     Exchange,
+    Exchanged,
     Heartbeat,
     Request,
     StoreStats,
@@ -31,10 +33,11 @@ from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.postgres import migrate as migrations
 from tenure.store.postgres import moves, operating, profiles, reading, scheduling, summary
 from tenure.store.postgres.call import Argument, Call
+from tenure.store.postgres.ear import ArmedCall, Ear, QueueSubscription
 from tenure.store.postgres.errors import driver_errors, is_safe, translate
 from tenure.store.postgres.gather import Gather
 from tenure.store.postgres.link import Link
-from tenure.store.postgres.listen import Ear, Listener
+from tenure.store.postgres.listen import Listener
 from tenure.store.postgres.marks import Marks
 from tenure.store.postgres.pool import Pool
 from tenure.store.summary import Inspect
@@ -124,7 +127,7 @@ class PostgresStore:
         with self._lock:
             if self._listener is None:
                 self._listener = Listener(self.url)
-            return self._listener.subscribe(queues, wake, loop)
+            return _Subscription(self, self._listener.subscribe(queues, wake, loop))
 
     def migrate(self) -> list[str]:
         """Bring the schema up to this version."""
@@ -227,14 +230,29 @@ class PostgresStore:
         return None if listener is None else listener.free_ear(asyncio.get_running_loop())
 
     async def _acall_on(self, ear: Ear, function: str, arguments: tuple[Argument, ...], block_seconds: float) -> Any:
+        return await self._heard(ear.call(function, arguments, self._reply_seconds, block_seconds))
+
+    async def _heard(self, answering: Awaitable[bytes | None]) -> Any:
         self._statements += 1
         try:
-            answer = await ear.call(function, arguments, self._reply_seconds, block_seconds)
+            answer = await answering
         except psycopg.Error as exc:
             self._refuse(exc, 1, 1)
             raise
         fault.point("after_commit_before_reply")
         return None if answer is None else from_json(answer)
+
+    def arm(self, line: QueueSubscription, request: Exchange, leave: Callable[[], None]) -> Armed | None:
+        """Let the next wake-up on `line` send a claim; see store.base.Subscription."""
+        _, call, full = self._prepare(request)
+        armed = None if call is None else line.arm(*call, leave)
+        if call is None or armed is None:
+            return None
+        return _Armed(armed, self._hear_armed, lambda answer: self._finish(request, request, call, answer, full=full))
+
+    async def _hear_armed(self, armed: ArmedCall) -> Any:
+        self._requests += 1
+        return await self._heard(armed.answer(self._reply_seconds, _BLOCK_SECONDS))
 
     def _enqueue_now(self, request: Enqueue) -> list[Enqueued]:
         function, arguments = moves.enqueue_call(request)
@@ -287,9 +305,42 @@ class PostgresStore:
         return exchanged if isinstance(request, Exchange) else exchanged.grants
 
     def _empty(self, request: Exchange | Claim) -> Any:
-        from tenure.store.base import Exchanged
-
         return Exchanged({}, []) if isinstance(request, Exchange) else []
+
+
+class _Subscription:
+    """Keeps the contract of `tenure.store.base.Subscription`."""
+
+    def __init__(self, store: PostgresStore, line: QueueSubscription) -> None:
+        self._store = store
+        self._line = line
+
+    def close(self) -> None:
+        self._line.close()
+
+    def is_alive(self) -> bool:
+        return self._line.is_alive()
+
+    def arm(self, request: Exchange, leave: Callable[[], None]) -> Armed | None:
+        """A claim of a few jobs, once its statement is prepared on the connection that listens: by the first poll."""
+        return self._store.arm(self._line, request, leave)
+
+
+class _Armed:
+    """Keeps the contract of `tenure.store.base.Armed`."""
+
+    def __init__(
+        self, call: ArmedCall, hear: Callable[[ArmedCall], Awaitable[Any]], decode: Callable[[Any], Exchanged]
+    ) -> None:
+        self._call = call
+        self._hear = hear
+        self._decode = decode
+
+    def disarm(self) -> None:
+        self._call.disarm()
+
+    async def answer(self) -> Exchanged:
+        return self._decode(await self._hear(self._call))
 
 
 def _call_for(request: Request[Any]) -> Call:

@@ -35,6 +35,7 @@ from tenure.store.sqlite.sockets import Mailbox, Postman
 if TYPE_CHECKING:
     import asyncio
 
+    from tenure.store.base import Exchange
     from tenure.store.sqlite.looped import LoopReader
 
 POLL_SECONDS: Final = 0.05
@@ -72,6 +73,9 @@ class Listening:
     def is_alive(self) -> bool:
         """Whether the listener has looked lately."""
         return self._hub.is_listening(self)
+
+    def arm(self, request: Exchange, leave: Callable[[], None]) -> None:
+        """Nothing to gain: an idle worker's claim is carried out on its own loop, and nobody works meanwhile."""
 
 
 class Hub:

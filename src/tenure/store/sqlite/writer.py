@@ -13,8 +13,8 @@ statements in it. So requests share commits. There is no timer and no fixed thre
   only if nobody else leads, the file is not locked, and the last transaction for a loop was over in a moment. If it
   finds the file locked, its request goes to the thread, ahead of whatever came since.
 - A large request has a commit of its own, and its loop gives way: once when it has asked, so that the thread can begin,
-  and then once a millisecond, so that it can hand out the answer and begin the next. Python's lock would be given up
-  after five milliseconds only, which is as long as a whole exchange takes.
+  and then every half millisecond, so that it can hand out the answer and begin the next. Python's lock would be given
+  up after five milliseconds only, which is as long as a whole exchange takes.
 
 What holds:
 
@@ -51,7 +51,7 @@ MAX_BATCH: Final = 512
 """Requests in one commit."""
 MOMENT_SECONDS: Final = 0.004
 """A loop leads itself only while transactions take less than this."""
-GIVE_WAY_SECONDS: Final = 0.001
+GIVE_WAY_SECONDS: Final = 0.0005
 """How often a busy loop lets the thread have Python's lock while a large request of its own is carried out."""
 
 _BEGIN: Final = load("begin")

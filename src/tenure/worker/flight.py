@@ -1,0 +1,24 @@
+"""A flight: one exchange on its way to the store and back."""
+
+from __future__ import annotations
+
+from tenure.model.outcome import Outcome
+from tenure.store.base import Armed, Exchange
+from tenure.worker.lanes import Ask
+
+
+class Flight:
+    """What is on its way, and when it left."""
+
+    __slots__ = ("armed", "ask", "outcomes", "request", "sent", "sent_steady", "wakes")
+
+    def __init__(self, outcomes: list[Outcome], ask: Ask | None, request: Exchange) -> None:
+        self.outcomes = outcomes
+        self.ask = ask
+        self.request = request
+        self.armed: Armed | None = None
+        """Where its answer is to be had, if a wake-up sent it."""
+        self.sent = self.sent_steady = 0.0
+        """When it left, by the loop's clock and by the one that counts sleep."""
+        self.wakes = 0
+        """The wake-ups until it left. If another has come since, a job may have arrived after it looked."""
