@@ -113,9 +113,11 @@ GOALS: tuple[Goal, ...] = (
 SINGLE_JOBS = "decisions/0009-what-a-single-job-costs-postgresql.md"
 LEAN_WRITER = "decisions/0010-arrays-and-a-lean-writer-on-sqlite.md"
 FLEET = "decisions/0012-a-fleet-that-takes-turns.md"
+WAKE_UP = "decisions/0016-the-claim-that-a-wake-up-sends.md"
 WHOLE_RUN = "decisions/0014-what-the-whole-run-does-not-reach.md"
 PROFILES = {
-    **dict.fromkeys(((name, "postgres") for name in ("W1", "W3b", "W4")), SINGLE_JOBS),
+    **dict.fromkeys(((name, "postgres") for name in ("W1", "W3b")), SINGLE_JOBS),
+    ("W4", "postgres"): WAKE_UP,
     **dict.fromkeys(((name, "sqlite") for name in ("W1", "W3a", "W3b", "W4")), LEAN_WRITER),
     **dict.fromkeys(((name, "postgres") for name in ("W3a", "W5", "W5d", "W6")), WHOLE_RUN),
     **dict.fromkeys(((name, "sqlite") for name in ("W5", "W5d", "W6", "footprint")), WHOLE_RUN),

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     servers.POSTGRES_SETTINGS["shared_preload_libraries"] = "pg_stat_statements"
     try:
         with keeping.only_run(), Engines(scratch) as engines:
-            _measure(tasks, options.rounds, engines)
+            measure_in_turns(tasks, options.rounds, engines)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -55,8 +55,9 @@ def _task(parser: argparse.ArgumentParser, cell: str, engine: str) -> Task:
     return Task(WORKLOADS[name], engine, CONTENDERS[contender or "tenure"], WORKLOADS[name].full)
 
 
-def _measure(tasks: Sequence[Task], rounds: int, engines: Engines) -> None:
-    rates: dict[str, list[float]] = {task.label: [] for task in tasks}
+def measure_in_turns(tasks: Sequence[Task], rounds: int, engines: Engines) -> None:
+    """Measure each cell once a round, forth and back, and print ratios to the first."""
+    found: dict[str, list[float]] = {task.label: [] for task in tasks}
     for number in range(rounds):
         for task in tasks if number % 2 == 0 else tasks[::-1]:
             engines.start(task.engine)
@@ -65,15 +66,16 @@ def _measure(tasks: Sequence[Task], rounds: int, engines: Engines) -> None:
                 _ask(server.url, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
                 _ask(server.url, "SELECT pg_stat_statements_reset()")
             sample = measure(task, number, engines)
-            metrics = sample.metrics
-            rates[task.label].append(metrics.get("started_rate", metrics.get("rate", float("nan"))))
-            print(f"{number + 1} {task.label}: {rates[task.label][-1]:,.0f}/s {sample.problem}", flush=True)
+            metric = task.workload.metrics[0]
+            value = sample.metrics.get("started_rate", sample.metrics.get(metric.key, float("nan")))
+            found[task.label].append(value)
+            print(f"{number + 1} {task.label}: {value:,.5g} {metric.unit or metric.label} {sample.problem}", flush=True)
             for text, calls, us, pages, wal in _ask(server.url, STATEMENTS) if server else ():
                 each = f"{us / sample.jobs:6.1f} µs, {pages / sample.jobs:5.1f} pages, {wal / sample.jobs:6,.0f} B WAL"
                 print(f"    {each} a job, {calls:6,} calls: {text}", flush=True)
-    first = rates[tasks[0].label]
-    for label, found in rates.items():
-        ratios = [one / other for one, other in zip(found, first, strict=True)]
+    first = found[tasks[0].label]
+    for label, values in found.items():
+        ratios = [one / other for one, other in zip(values, first, strict=True)]
         print(f"{label}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 
 

@@ -240,6 +240,7 @@ def measure(
                 size.clients,
                 engines.found.get(task.label),
             )
+            os.sync()  # what the last measurement left to the system is not this one's to pay for
             sync = machine.sync_us(engines.scratch)
             before = machine.calibrate()
             hello, answer = ask(task.contender, request, seconds, engines.scratch / "side.log", is_stopped)
