@@ -12,14 +12,17 @@ from tenure.errors import InternalError, StoreClosed, StoreUnavailable
 from tenure.model import fault
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
-from tenure.store.base import Enqueue, Request, StoreStats, Subscription
+from tenure.store.base import Armed, Enqueue, Exchange, Request, StoreStats, Subscription
 from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.sqlite import database, joined, migrate, place, profiles
 from tenure.store.sqlite.acts import AT_ONCE, LATE, PREPARES, READS, WRITES, is_large
+from tenure.store.sqlite.armed import UNDONE, ArmedClaim
 from tenure.store.sqlite.errors import translate
 
 if TYPE_CHECKING:
     import asyncio
+
+    from tenure.store.sqlite.wake import Listening
 
 T = TypeVar("T")
 
@@ -141,7 +144,24 @@ class SqliteStore:
         self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
     ) -> Subscription:
         """See store.base.Store."""
-        return self._shared().hub.subscribe(queues, wake, loop)
+        return _Subscription(self, self._shared().hub.subscribe(queues, wake, loop))
+
+    def arm(self, listening: Listening, request: Exchange, leave: Callable[[], None]) -> Armed | None:
+        """Let the next datagram for `listening` carry out a claim; see store.base.Subscription."""
+        if listening.loop is None:
+            return None
+        listening.armed = ArmedClaim(listening, leave, lambda: self._do_here(request), lambda: self.ado(request))
+        return listening.armed
+
+    def _do_here(self, request: Exchange) -> Any:
+        """A claim on the loop's own thread; UNDONE if others are at work."""
+        shared = self._shared()
+        admitted = shared.reserve.admit(request)
+        answer = shared.writer.call_here(WRITES[Exchange], _prepared(admitted), self._clock, AT_ONCE[Exchange])
+        if answer is UNDONE:
+            return UNDONE
+        fault.point("after_commit_before_reply")
+        return answer.finish() if isinstance(answer, LATE) else answer
 
     def migrate(self) -> list[str]:
         """See store.base.Store."""
@@ -198,6 +218,20 @@ class SqliteStore:
             writer.statements + readers.statements,
             writer.handle.retries,
         )
+
+
+class _Subscription:
+    """Keeps the contract of `tenure.store.base.Subscription`."""
+
+    def __init__(self, store: SqliteStore, listening: Listening) -> None:
+        self._store = store
+        self._listening = listening
+        self.close = listening.close
+        self.is_alive = listening.is_alive
+
+    def arm(self, request: Exchange, leave: Callable[[], None]) -> Armed | None:
+        """A claim, on the loop that listens."""
+        return self._store.arm(self._listening, request, leave)
 
 
 def _prepared(request: Any) -> Any:

@@ -35,7 +35,7 @@ from tenure.store.sqlite.sockets import Mailbox, Postman
 if TYPE_CHECKING:
     import asyncio
 
-    from tenure.store.base import Exchange
+    from tenure.store.sqlite.armed import ArmedClaim
     from tenure.store.sqlite.looped import LoopReader
 
 POLL_SECONDS: Final = 0.05
@@ -64,18 +64,18 @@ class Listening:
         self.wake_here = wake
         """On the thread of its loop, if it has one."""
         self.wake = wake if loop is None else _on_loop(loop, wake)
+        self.armed: ArmedClaim | None = None
+        """What the next datagram carries out, before it wakes."""
         self._hub = hub
 
     def close(self) -> None:
         """End it. Closing twice is harmless."""
+        self.armed = None
         self._hub.drop(self)
 
     def is_alive(self) -> bool:
         """Whether the listener has looked lately."""
         return self._hub.is_listening(self)
-
-    def arm(self, request: Exchange, leave: Callable[[], None]) -> None:
-        """Nothing to gain: an idle worker's claim is carried out on its own loop, and nobody works meanwhile."""
 
 
 class Hub:
@@ -144,6 +144,8 @@ class Hub:
             if queues is None or not each.queues.isdisjoint(queues):
                 try:
                     if here is not None and each.loop is here:
+                        if queues is not None and each.armed is not None:
+                            each.armed.carry_out()
                         each.wake_here()
                     else:
                         each.wake()

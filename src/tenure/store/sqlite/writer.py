@@ -40,6 +40,7 @@ from typing import Any, Final, NoReturn
 from tenure.errors import StoreUnavailable
 from tenure.model.clock import Clock
 from tenure.store.sqlite import place
+from tenure.store.sqlite.armed import UNDONE
 from tenure.store.sqlite.checkpoint import Checkpointer
 from tenure.store.sqlite.errors import is_broken, is_busy, translate
 from tenure.store.sqlite.handle import Handle
@@ -57,8 +58,6 @@ GIVE_WAY_SECONDS: Final = 0.0005
 _BEGIN: Final = load("begin")
 _COMMIT: Final = load("commit")
 _ROLLBACK: Final = load("rollback")
-_LOCKED: Final = object()
-"""Instead of an answer: another process has the file's lock, and nothing was done."""
 
 
 class Writer:
@@ -121,7 +120,7 @@ class Writer:
         leads = may_block and self._takes_the_lead()
         if leads:
             answer = self._lead_for_a_moment(act, request, clock, at_once)
-            if answer is not _LOCKED:
+            if answer is not UNDONE:
                 return answer
         import asyncio  # late: whoever is on a loop has it, and a command that is over in a moment never needs it
 
@@ -142,6 +141,15 @@ class Writer:
             return await future
         with giving_way(loop, GIVE_WAY_SECONDS, now=starts):
             return await future
+
+    def call_here(self, act: Act, request: Any, clock: Clock, at_once: AtOnce | None = None) -> Any:
+        """Carry out an act here and now, on a loop that has nothing else to do. UNDONE if others are at work."""
+        if not self._takes_the_lead():
+            return UNDONE
+        answer = self._lead_for_a_moment(act, request, clock, at_once)
+        if answer is UNDONE:
+            self._pass_on()
+        return answer
 
     def pause(self, seconds: float) -> bool:
         """Wait until nobody leads and keep it so until `go_on`, for a fork. False if that took too long."""
@@ -250,7 +258,7 @@ class Writer:
 
     def _lead_for_a_moment(self, act: Act, request: Any, clock: Clock, at_once: AtOnce | None) -> Any:
         """The same on an event loop: waits for no lock, and leaves the checkpoint to the thread. Keeps the lead and
-        answers _LOCKED if another process writes."""
+        answers UNDONE if another process writes."""
         begun = time.monotonic()
         keeps_lead = False
         try:
@@ -263,7 +271,7 @@ class Writer:
                 if not is_busy(exc):
                     raise
                 keeps_lead = True
-                return _LOCKED
+                return UNDONE
             if answer is None:
                 answer = self._carry_out_alone(connection, act, request, clock)
             if self._checkpointer.is_time(connection):
