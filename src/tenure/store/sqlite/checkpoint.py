@@ -22,6 +22,7 @@ from typing import Final
 
 from tenure.store.sqlite.place import side_folder
 from tenure.store.sqlite.queries import load
+from tenure.store.sqlite.wal import grow
 
 PAGES: Final = 500
 """Pages in the WAL, as estimated, that make a checkpoint due: some 2 MB. A WAL that was checkpointed is overwritten
@@ -29,6 +30,8 @@ from its start, and overwriting syncs faster than growing: half of SQLite's own 
 faster, and large ones no slower."""
 ALARM_PAGES: Final = 65_536
 """256 MB: somebody keeps a read transaction open."""
+MANY_COMMITS: Final = 8
+"""Whoever makes so many lets the WAL grow at once; see `wal`."""
 _PAGES_PER_COMMIT: Final = 3.5
 _PAGES_PER_ROW: Final = 0.13
 _WEIGHTS: Final = (0.5, 100.0)
@@ -49,20 +52,30 @@ class Checkpointer:
         self._uncorrected = 0.0
         self._weight = 3.0  # before the first true number: rather too early than too late
         self._changes = 0
+        self._commits = 0
+        """On this connection, until the WAL has grown; then it stays above MANY_COMMITS."""
         self._lock: int | None = None
 
     def is_time(self, connection: sqlite3.Connection) -> bool:
         """Count a commit; whether enough was written since the last checkpoint."""
         changes = connection.total_changes
-        if changes != self._changes:  # a fresh connection counts from 0 again
+        if changes != self._changes:
+            self._commits = (
+                1 if changes < self._changes else self._commits + 1
+            )  # a fresh connection counts from 0 again
             pages = _PAGES_PER_COMMIT + _PAGES_PER_ROW * max(changes - self._changes, 0)
             self._uncorrected += pages
             self._score += pages * self._weight
             self._changes = changes
-        return self._score >= PAGES
+        return self._score >= PAGES or self._commits == MANY_COMMITS
 
     def run(self, connection: sqlite3.Connection) -> bool:
-        """Checkpoint what can be, without waiting for readers. False if another process is at it."""
+        """Checkpoint what can be, without waiting for readers. False if another process is at it, or if it was time for
+        something else only."""
+        if self._commits == MANY_COMMITS:
+            self._commits = MANY_COMMITS + 1 if grow(connection, self._path, PAGES) else 0
+            if 0 < self._score < PAGES:
+                return False
         self._score = PAGES * 0.75  # if it cannot be done now, try again soon, not at every commit
         if not self._take_lock():
             return False
@@ -92,7 +105,7 @@ class Checkpointer:
         """In a forked child: the lock belongs to the parent."""
         self._lock = None
         self._score = self._uncorrected = 0.0
-        self._changes = 0
+        self._changes = self._commits = 0
 
     def close(self) -> None:
         """Let go of the lock file."""
