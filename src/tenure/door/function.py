@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from tenure.handler.building import MISSING, JobOptions
+from tenure.handler.building import MISSING, JobOptions, build_job
 from tenure.handler.registry import Handler
 from tenure.model.job import Enqueued, NewJob
+from tenure.model.policy import Limits
 
 if TYPE_CHECKING:
     from tenure.handler.context import Context
@@ -20,6 +21,8 @@ R = TypeVar("R")
 
 class Enqueuer(Protocol):
     """What a handler needs of its app."""
+
+    limits: Limits
 
     def new_job(self, kind: str, payload: Any = ..., **options: Unpack[JobOptions]) -> NewJob: ...
 
@@ -72,7 +75,8 @@ class JobFunction(Generic[PayloadT, P, R]):
 
         With `connection`, the job belongs to the caller's transaction: it exists exactly if that commits.
         """
-        return self._app.enqueue_new(self._app.new_job(self.kind, payload, **options), connection)
+        handler, app = self.handler, self._app
+        return app.enqueue_new(build_job(handler.kind, payload, options, handler, app.limits, "default"), connection)
 
     @overload
     async def aenqueue(

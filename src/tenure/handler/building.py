@@ -68,8 +68,15 @@ def build_job(
     Raises: InvalidPayload, InvalidArgument.
     """
     if not options and handler is not None and handler.key_of is None:  # as most are: nothing to check but the payload
-        body = handler.encode({} if payload is MISSING else payload)
-        return NewJob(new_job_id(), kind, body, **_own_terms(handler))
+        return NewJob(
+            new_job_id(),
+            kind,
+            handler.encode({} if payload is MISSING else payload),
+            handler.queue,
+            handler.priority,
+            max_attempts=handler.max_attempts,
+            backoff=handler.backoff,
+        )
     (job,) = build_jobs(kind, (payload,), options, handler, limits, default_queue)
     return job
 
@@ -109,7 +116,9 @@ def _terms(
         arguments.name("kind", kind)
         fields: dict[str, Any] = {"queue": default_queue}
     else:
-        fields = _own_terms(handler)
+        fields = {"queue": handler.queue, "priority": handler.priority, "max_attempts": handler.max_attempts}
+        if handler.backoff is not None:
+            fields["backoff"] = handler.backoff
     identity: JobId | None = None
     for option, given in options.items():
         if given is None:
@@ -124,18 +133,6 @@ def _terms(
     if "run_at" in fields and "delay_seconds" in fields:
         raise InvalidArgument("`delay` and `run_at` were both given. Give one: when from now, or when by the clock.")
     return identity, fields
-
-
-def _own_terms(handler: Handler) -> dict[str, Any]:
-    """What a handler says of its jobs."""
-    fields: dict[str, Any] = {
-        "queue": handler.queue,
-        "priority": handler.priority,
-        "max_attempts": handler.max_attempts,
-    }
-    if handler.backoff is not None:
-        fields["backoff"] = handler.backoff
-    return fields
 
 
 def _shared_key(key: str, tenant: str | None) -> str:

@@ -9,7 +9,7 @@ from psycopg import pq
 
 from tenure.model.frozen import frozen
 
-_OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+_OK = frozenset({int(pq.ExecStatus.TUPLES_OK), int(pq.ExecStatus.COMMAND_OK)})
 
 Argument = str | bytes | None
 """What a function is called with: text, or a value in PostgreSQL's binary form."""
@@ -34,16 +34,10 @@ def statement(function: str, arguments: int) -> bytes:
 
 def encoded(arguments: Sequence[Argument]) -> tuple[list[bytes | None], list[int]]:
     """The arguments' values and formats."""
-    values: list[bytes | None] = []
-    formats: list[int] = []
-    for argument in arguments:
-        if isinstance(argument, str):
-            values.append(argument.encode())
-            formats.append(0)
-        else:
-            values.append(argument)
-            formats.append(1)
-    return values, formats
+    return (
+        [argument.encode() if isinstance(argument, str) else argument for argument in arguments],
+        [0 if isinstance(argument, str) else 1 for argument in arguments],
+    )
 
 
 def value(result: pq.abc.PGresult) -> bytes | None:

@@ -24,6 +24,10 @@ from psycopg import pq
 from tenure.errors import StoreUnavailable
 from tenure.store.postgres.call import Argument, encoded, statement, value
 
+_IS_OPEN = int(pq.ConnStatus.OK)
+_IS_IDLE = int(pq.TransactionStatus.IDLE)
+"""As numbers: they are looked at twice a call, and to compare with an enumeration takes as long as the question."""
+
 _KEEPALIVE: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives": 1,
@@ -52,7 +56,7 @@ class Link:
     @property
     def usable(self) -> bool:
         """Whether another call can be sent."""
-        return self._pgconn.status == pq.ConnStatus.OK and self._pgconn.transaction_status == pq.TransactionStatus.IDLE
+        return self._pgconn.status == _IS_OPEN and self._pgconn.transaction_status == _IS_IDLE
 
     def call(self, function: str, *arguments: Argument) -> bytes | None:
         """Run `tenure.function(*arguments)` and wait for its answer."""
@@ -100,14 +104,12 @@ class Link:
         self._pgconn.send_query_prepared(name, values or None, formats or None)
 
     def _wait(self) -> pq.abc.PGresult:
-        deadline = time.monotonic() + self._reply_seconds
+        left = self._reply_seconds
+        deadline = time.monotonic() + left
         poller = self._reader
         if is_sending := bool(self._pgconn.flush()):
             poller = _poller(self._pgconn.socket, select.POLLIN | select.POLLOUT)
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise _silent(self._reply_seconds)
             ready = poller.poll(left * 1000)
             if ready and ready[0][1] & ~select.POLLOUT:
                 self._pgconn.consume_input()
@@ -116,6 +118,9 @@ class Link:
             if is_sending and not self._pgconn.flush():
                 is_sending = False
                 poller = self._reader
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _silent(self._reply_seconds)
 
     def _wait_briefly(self, seconds: float) -> pq.abc.PGresult | None:
         if not seconds or self._pgconn.flush():

@@ -75,10 +75,13 @@ def enqueue_call(request: Enqueue) -> tuple[str, tuple[Argument, ...]]:
     if not (queue + kind).isprintable():  # an argument of its own would end at a NUL; inside JSON it is refused
         return "enqueue", (encode_enqueue(request),)
     plain = (queue, kind, *_NOTHING_SET)
-    if all(_beside_payload(job) == plain for job in jobs):
-        arguments = _one_plain(jobs[0]) if len(jobs) == 1 else _many_plain(jobs)
+    if len(jobs) == 1:
+        if _beside_payload(jobs[0]) == plain:
+            return "enqueue_one", (queue, kind, *_one_plain(jobs[0]))
+    elif all(_beside_payload(job) == plain for job in jobs):
+        arguments = _many_plain(jobs)
         if arguments is not None:
-            return "enqueue_one" if len(jobs) == 1 else "enqueue_plain", (queue, kind, *arguments)
+            return "enqueue_plain", (queue, kind, *arguments)
     groups = _grouped(jobs)
     if len(groups) > 1:
         return "enqueue", (_enqueue_json(groups, request, None),)

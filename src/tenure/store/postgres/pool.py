@@ -41,6 +41,9 @@ class Pool:
     def take(self) -> Link:
         """A link of one's own; waits for one if all are taken."""
         self._check_fork()
+        idle = self._take_idle()
+        if idle is not None:
+            return idle
         handed = self._reserve(lambda: None)
         if isinstance(handed, threading.Event):
             handed.wait(self._wait_seconds)

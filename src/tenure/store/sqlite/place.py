@@ -91,7 +91,7 @@ def filesystem_kind(folder: Path) -> str:
 def identity(path: Path | str) -> tuple[int, int] | None:
     """Which file stands under this name now; None if there is none."""
     try:
-        seen = os.stat(path)  # noqa: PTH116 - on the path of every write
+        seen = os.stat(path)  # noqa: PTH116 - a path or its text
     except OSError:
         return None
     return seen.st_dev, seen.st_ino
@@ -157,7 +157,11 @@ class Watched:
         """Which file stands there now."""
         if self._wal is None and self._opened is not None:
             self._wal = identity(self._wal_name)
-        return identity(self._name)
+        try:
+            seen = os.stat(self._name)  # noqa: PTH116 - on the path of every write, and so in place
+        except OSError:
+            return None
+        return seen.st_dev, seen.st_ino
 
     def admit(self) -> tuple[int, int]:
         """Which file a new connection will open. Raises StoreUnavailable if it must not."""

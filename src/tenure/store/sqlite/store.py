@@ -55,7 +55,9 @@ class SqliteStore:
         if act is not None:
             admitted = shared.reserve.admit(request)
             try:
-                answer = shared.writer.call(act, _prepared(admitted), self._clock, AT_ONCE.get(kind))
+                prepare = PREPARES.get(kind)
+                prepared = admitted if prepare is None else prepare(admitted)
+                answer = shared.writer.call(act, prepared, self._clock, AT_ONCE.get(kind))
             except StoreUnavailable as exc:
                 if not shared.reserve.gives_way(request, exc):
                     raise

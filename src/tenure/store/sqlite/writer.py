@@ -222,7 +222,12 @@ class Writer:
             connection = self.handle.ready()
             answer = None
             if at_once is not None:
-                answer = self.handle.when_free(lambda: self._do_at_once(connection, at_once, request, clock))
+                try:
+                    answer = self._do_at_once(connection, at_once, request, clock)
+                except sqlite3.OperationalError as exc:
+                    if not is_busy(exc):
+                        raise
+                    answer = self.handle.when_free(lambda: self._do_at_once(connection, at_once, request, clock))
             if answer is None:
                 self._begin(connection)
                 answer = self._carry_out_alone(connection, act, request, clock)
