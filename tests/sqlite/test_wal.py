@@ -49,7 +49,8 @@ def test_after_a_kill_nothing_is_missing_nor_added(store: SqliteStore, path: Pat
     assert child.stdout is not None
     told = [child.stdout.readline() for _ in range(3 * checkpoint.MANY_COMMITS)]
     child.kill()
-    told += [line for line in child.communicate()[0].splitlines(keepends=True) if line.endswith("\n")]
+    told += [line for line in child.stdout if line.endswith("\n")]
+    child.communicate()
     assert wal_of(path).stat().st_size >= USUAL
 
     plain = sqlite3.connect(path)
