@@ -74,7 +74,7 @@ class Checkpointer:
         something else only."""
         if self._commits == MANY_COMMITS:
             self._commits = MANY_COMMITS + 1 if grow(connection, self._path, PAGES) else 0
-            if 0 < self._score < PAGES:
+            if self._score < PAGES:
                 return False
         self._score = PAGES * 0.75  # if it cannot be done now, try again soon, not at every commit
         if not self._take_lock():
