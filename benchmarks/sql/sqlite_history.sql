@@ -8,5 +8,5 @@ WITH RECURSIVE number (i) AS (
 INSERT INTO bare_job (id, queue, kind, state, token, attempt, run_at, created_at, updated_at, finished_at, payload)
 SELECT
     lower(hex(randomblob(16))), 'bench', 'noop', 'succeeded', 1, 1, ?2, ?2, ?2, ?2,
-    json_object('i', i, 'pad', printf('%.*c', 180, 'x'))
+    json_object('i', i, 'pad', printf('%.*c', 100 + i % 161, 'x'))
 FROM number;
