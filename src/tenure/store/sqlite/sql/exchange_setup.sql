@@ -1,6 +1,7 @@
 -- exchange_setup: an exchange as one statement, made on the writer's own connection: whatever is inserted into this view is carried out.
 -- The rules are those of complete_plain.sql, complete_batch.sql, claim_pick.sql and claim.sql, in this order. In a trigger no UPDATE may name
 -- its index: the plus signs keep SQLite from any but the primary key, and results stand in a table so that a join has no order to choose.
+-- Ended jobs are looked up first and written by their place: an UPDATE that looks them up itself sorts their ids and visits each row twice.
 -- Nothing is done unless all of it can be: an end that is not taken in (a lost lease, a cancel, a repeat) undoes the statement.
 CREATE TEMP TABLE tenure_told (number INTEGER NOT NULL, rowids TEXT NOT NULL, told TEXT NOT NULL, partial TEXT NOT NULL) STRICT;
 
@@ -31,7 +32,7 @@ BEGIN
         lease_owner = NULL,
         lease_until = NULL,
         dedup_slot = CASE WHEN substr(dedup_slot, 1, 1) = 'a' THEN NULL ELSE dedup_slot END
-    WHERE id IN (SELECT value FROM json_each(NEW.plain))
+    WHERE rowid IN (SELECT held.rowid FROM json_each(NEW.plain) AS ended CROSS JOIN tenure_job AS held ON held.id = ended.value)
         AND token = NEW.token
         AND +state IN ('leased', 'running')
         AND +lease_until > NEW.now
@@ -53,7 +54,7 @@ BEGIN
         lease_owner = NULL,
         lease_until = NULL,
         dedup_slot = CASE WHEN substr(dedup_slot, 1, 1) = 'a' THEN NULL ELSE dedup_slot END
-    WHERE id IN (SELECT id FROM tenure_rich)
+    WHERE rowid IN (SELECT held.rowid FROM tenure_rich AS ended CROSS JOIN tenure_job AS held ON held.id = ended.id)
         AND token = (SELECT token FROM tenure_rich AS rich WHERE rich.id = tenure_job.id)
         AND +state IN ('leased', 'running')
         AND +lease_until > NEW.now
