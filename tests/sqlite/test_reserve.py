@@ -93,7 +93,7 @@ def test_what_was_done_is_written_on_a_full_disk_and_nothing_new_is_taken_on(dis
     assert isinstance(exchanged.refused, DiskFull)
     assert count(store) == {"succeeded": 400, "queued": 201}
     for request in (Enqueue([job()]), Claim(WORKER, ["default"], 1), Exchange([], Claim(WORKER, ["default"], 1))):
-        assert "Make 20 MB free" in refusal(store, request)
+        assert "Make 24 MB free" in refusal(store, request)
 
     filler.unlink()
     store._database.reserve._look_at = 0.0

@@ -5,7 +5,7 @@ have outcomes to write. When an outcome, a heartbeat or a prune finds the disk f
 request repeated. From then on the file's emptiness tells every process that what is free belongs to outcomes: whatever
 grows the database, a claim among it, is refused until there is room again for the file and as much besides.
 
-It lasts: the WAL is moved into the database file every 500 pages and then overwritten from its start, so outcomes take
+It lasts: the WAL is moved into the database file every 1,000 pages and then overwritten from its start, so outcomes take
 up little new space.
 """
 
@@ -28,8 +28,8 @@ from tenure.store import scheduling as timed
 
 T = TypeVar("T")
 
-BYTES: Final = 4 * 1024 * 1024
-ROOM_BYTES: Final = 4 * BYTES
+BYTES: Final = 8 * 1024 * 1024
+ROOM_BYTES: Final = 2 * BYTES
 """So much must be free before the file is made: keeping space must not be what fills the disk."""
 LOOK_SECONDS: Final = 0.25
 """How long another process may go on without noticing that the reserve is spent."""
