@@ -25,8 +25,8 @@ from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.wal import grow
 
 PAGES: Final = 1000
-"""Pages in the WAL, as estimated, that make a checkpoint due: some 4 MB, as SQLite has it by itself. Twice as many would
-win nothing more, and the reserve has to hold what a full disk leaves to the WAL."""
+"""Pages in the WAL, as estimated, that make a checkpoint due: some 4 MB, as SQLite has it by itself. Twice as many
+would win nothing more, and the reserve has to hold what a full disk leaves to the WAL."""
 ALARM_PAGES: Final = 65_536
 """256 MB: somebody keeps a read transaction open."""
 MANY_COMMITS: Final = 8

@@ -3,10 +3,10 @@
 A file beside the database takes up some megabytes. A process makes it before its first claim, because who claims will
 have outcomes to write. When an outcome, a heartbeat or a prune finds the disk full, the file is cut to nothing and the
 request repeated. From then on the file's emptiness tells every process that what is free belongs to outcomes: whatever
-grows the database, a claim among it, is refused until there is room again for the file and as much besides.
+grows the database, a claim among it, is refused until there is room again for the file and twice as much besides.
 
-It lasts: the WAL is moved into the database file every 1,000 pages and then overwritten from its start, so outcomes take
-up little new space.
+It lasts: the WAL is moved into the database file every 1,000 pages and then overwritten from its start, so outcomes
+take up little new space.
 """
 
 from __future__ import annotations

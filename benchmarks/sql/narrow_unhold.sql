@@ -1,0 +1,1 @@
+DELETE FROM bare_held WHERE job IN (SELECT value FROM json_each(:jobs));
