@@ -9,6 +9,7 @@ history table; by asyncpg (the fastest driver) or psycopg (which Tenure uses); C
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import socket
@@ -165,7 +166,7 @@ class BareSqlite(Side):
     def enqueue_each(self, url: str, jobs: int) -> float:
         """One insert, one commit."""
         connection, insert = _sqlite(url), statement("sqlite_insert")
-        return timed(lambda: [connection.execute(insert, _sqlite_row(i)) for i in range(jobs)])
+        return timed(lambda: [connection.execute(insert, sqlite_row(i)) for i in range(jobs)])
 
     def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:
         """executemany by 1,000."""
@@ -175,7 +176,7 @@ class BareSqlite(Side):
             for begin in range(0, jobs, 1_000):
                 numbers = range(begin, min(jobs, begin + 1_000))
                 with _transaction(connection):
-                    connection.executemany(insert, (_sqlite_row(i, i % PRIORITIES if spread else 0) for i in numbers))
+                    connection.executemany(insert, (sqlite_row(i, i % PRIORITIES if spread else 0) for i in numbers))
 
         return timed(bulk)
 
@@ -187,7 +188,7 @@ class BareSqlite(Side):
 
         def enqueue(i: int) -> tuple[int, int]:
             called = time.monotonic_ns()
-            connection.execute(insert, _sqlite_row(i))
+            connection.execute(insert, sqlite_row(i))
             with suppress(OSError):
                 wake.sendto(b"!", _socket_path(url))
             return called, time.monotonic_ns()
@@ -240,6 +241,7 @@ SIDES: dict[str, Side] = {
 }
 
 
+@functools.cache
 def statement(name: str) -> str:
     """Read one of the bare statements."""
     return (Path(__file__).parent / "sql" / f"{name}.sql").read_text(encoding="utf-8")
@@ -257,7 +259,8 @@ def _row(i: int, rank: int = 0) -> tuple[uuid.UUID, str, str, int, str]:
     return uuid7(), "bench", "noop", rank, json.dumps(payload(i))
 
 
-def _sqlite_row(i: int, rank: int = 0) -> tuple[str, str, str, int, int, str]:
+def sqlite_row(i: int, rank: int = 0) -> tuple[str, str, str, int, int, str]:
+    """Make what `sqlite_insert` takes."""
     return str(uuid7()), "bench", "noop", rank, time.time_ns() // 1_000, json.dumps(payload(i))
 
 

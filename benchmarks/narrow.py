@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.bare import statement, uuid7
-from benchmarks.protocol import payload
+from benchmarks.bare import sqlite_row, statement
 
 JOBS = 20_400
 BATCH = 340
@@ -69,13 +68,13 @@ def _claim_narrow(connection: sqlite3.Connection, now: int) -> str:
 
 Settle = Callable[[sqlite3.Connection, str, int], int]
 Claim = Callable[[sqlite3.Connection, int], str]
-LAYOUTS: dict[str, tuple[tuple[str, ...], Settle, Claim]] = {
-    "one wide table": ((), _settle_wide, _claim_wide),
-    "narrow tables beside it": (("narrow_schema",), _settle_narrow, _claim_narrow),
+LAYOUTS: dict[str, tuple[str, Settle, Claim]] = {
+    "one wide table": ("narrow_wide_schema", _settle_wide, _claim_wide),
+    "narrow tables beside it": ("narrow_schema", _settle_narrow, _claim_narrow),
 }
 
 
-def drain(path: Path, jobs: int, schema: Sequence[str], settle: Settle, claim: Claim) -> tuple[float, int]:
+def drain(path: Path, jobs: int, schema: str, settle: Settle, claim: Claim) -> tuple[float, int]:
     """Claim and settle all jobs; gives the seconds, and the pages that went through the WAL."""
     connection = sqlite3.connect(path, isolation_level=None)
     for setting in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0", "cache_size = -16384"):
@@ -100,16 +99,12 @@ def drain(path: Path, jobs: int, schema: Sequence[str], settle: Settle, claim: C
     return seconds, pages
 
 
-def _fill(connection: sqlite3.Connection, jobs: int, schema: Sequence[str]) -> None:
+def _fill(connection: sqlite3.Connection, jobs: int, schema: str) -> None:
     connection.executescript(statement("sqlite_schema"))
-    connection.execute(statement("narrow_finished"))
-    now = time.time_ns() // 1_000
-    rows = ((str(uuid7()), "bench", "noop", 0, now, json.dumps(payload(i))) for i in range(jobs))
     connection.execute("BEGIN")
-    connection.executemany(statement("sqlite_insert"), rows)
+    connection.executemany(statement("sqlite_insert"), (sqlite_row(i) for i in range(jobs)))
     connection.execute("COMMIT")
-    for name in schema:
-        connection.executescript(statement(name))
+    connection.executescript(statement(schema))
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 

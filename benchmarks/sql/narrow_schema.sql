@@ -1,4 +1,5 @@
 -- Waiting and held jobs in narrow tables of their own: a claim moves a row of one to the other, and writes the job itself only at its end.
+CREATE INDEX bare_finished_idx ON bare_job (finished_at) WHERE finished_at IS NOT NULL;
 DROP INDEX bare_claim_idx;
 DROP INDEX bare_lease_idx;
 CREATE TABLE bare_ready (

@@ -1,7 +1,8 @@
 -- exchange_setup: an exchange as one statement, made on the writer's own connection: whatever is inserted into this view is carried out.
--- The rules are those of complete_plain.sql, complete_batch.sql, claim_pick.sql and claim.sql, in this order. In a trigger no UPDATE may name
--- its index: the plus signs keep SQLite from any but the primary key, and results stand in a table so that a join has no order to choose.
--- Ended jobs are looked up first and written by their place: an UPDATE that looks them up itself sorts their ids and visits each row twice.
+-- The rules are those of complete_plain.sql, complete_batch.sql, claim_pick.sql and claim.sql, in this order. Ended jobs are
+-- looked up first and written by their place: an UPDATE that looks them up itself sorts their ids and visits each row twice. In a trigger no
+-- UPDATE may name its index: the plus signs keep SQLite from any other way to the rows, and results stand in a table so that a join has no
+-- order to choose.
 -- Nothing is done unless all of it can be: an end that is not taken in (a lost lease, a cancel, a repeat) undoes the statement.
 CREATE TEMP TABLE tenure_told (number INTEGER NOT NULL, rowids TEXT NOT NULL, told TEXT NOT NULL, partial TEXT NOT NULL) STRICT;
 
