@@ -15,6 +15,7 @@ from tenure.model import fault
 from tenure.model.job import Grant
 from tenure.store.base import Claim, Exchange, Exchanged, Request
 from tenure.worker.fetch import FIRST, Exchanger
+from tenure.worker.ticket import steady_now
 from tests.waiting import until
 from tests.worker.bed import Bed
 from tests.worker.exchangers import Fleet, exchanger, grant, settle_down
@@ -31,6 +32,7 @@ class Bell:
         self._made = made
         self._leave: Callable[[], None] | None = None
         self.armed: Claim | None = None
+        self.is_handed_over = False
         self.answers: asyncio.Queue[list[Grant] | StoreUnavailable] = asyncio.Queue()
 
     def arm(self, request: Exchange, leave: Callable[[], None]) -> Bell:
@@ -38,14 +40,15 @@ class Bell:
         self.armed, self._leave = request.claim, leave
         return self
 
-    def disarm(self) -> None:
-        self.armed = None
+    def disarm(self) -> bool:
+        is_sent, self.armed = self.armed is None, None
+        return not is_sent
 
     async def answer(self) -> Exchanged:
         answer = await self.answers.get()
         if isinstance(answer, StoreUnavailable):
             raise answer
-        return Exchanged({}, answer)
+        return Exchanged({}, answer, is_handed_over=self.is_handed_over)
 
     def ring(self) -> None:
         if self.armed is not None and self._leave is not None:
@@ -134,6 +137,47 @@ async def test_jobs_granted_to_a_claim_on_its_way_are_taken_although_the_worker_
         await asyncio.sleep(0)
         bell.answers.put_nowait([job])
         await until(lambda: taken == [job])
+
+
+async def test_what_an_enqueue_has_answered_is_fetched_although_the_word_has_not_come() -> None:
+    fleet = Fleet(1)
+    async with asleep(fleet) as (made, bell, taken):
+        before, job = fleet.claims, grant()
+        bell.armed = None  # taken up, and nobody was told
+        made._look()
+        await settle_down(fleet)
+        assert fleet.claims == before, "no other claim goes ahead of it"
+        bell.answers.put_nowait([job])
+        await until(lambda: taken == [job])
+
+
+async def test_what_an_enqueue_has_answered_is_taken_although_the_worker_is_to_stop() -> None:
+    async with asleep(Fleet(1)) as (made, bell, taken):
+        job = grant()
+        bell.armed = None
+        made.finish()
+        await asyncio.sleep(0)
+        bell.answers.put_nowait([job])
+        await until(lambda: taken == [job])
+
+
+async def test_a_lease_that_an_enqueue_gave_is_reckoned_from_when_the_claim_was_armed() -> None:
+    since: list[float] = []
+    fleet = Fleet(1)
+    made = exchanger(fleet, take=lambda _grants, sent: since.append(sent), concurrency=10)
+    bell = Bell(made)
+    running = asyncio.create_task(made.run())
+    await settle_down(fleet)
+    armed_by = steady_now()
+    bell.is_handed_over = True
+    bell.ring()
+    bell.answers.put_nowait([grant()])
+    await until(lambda: since)
+    made.finish()
+    async with asyncio.timeout(10):
+        await running
+
+    assert since[0] <= armed_by
 
 
 async def test_a_claim_whose_answer_is_lost_is_followed_by_one_that_names_what_is_held() -> None:

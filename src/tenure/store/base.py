@@ -131,6 +131,8 @@ class Exchanged:
     """Whether other workers are busy with these queues too. Told with a claim that gave many; None elsewhere."""
     beat: Beat | None = None
     """What a heartbeat would have found. None: the claim was none, whatever it asked for, and the row wants its own."""
+    is_handed_over: bool = False
+    """An enqueue has granted it, at some moment since the request was armed: leases are to be reckoned from there."""
 
 
 @frozen
@@ -314,14 +316,15 @@ class StoreStats:
 
 
 class Armed(Protocol):
-    """A request that a wake-up is to send, or has sent."""
+    """A request that a wake-up is to send, or has sent; or an enqueue to answer."""
 
-    def disarm(self) -> None:
-        """Send it no more. Harmless if it was sent, or disarmed before."""
+    def disarm(self) -> bool:
+        """Send it no more. Harmless when repeated. False if it was sent, or an enqueue has taken it up: then jobs may
+        have been granted, and the `answer` must be fetched."""
         ...
 
     async def answer(self) -> Exchanged:
-        """The answer, once it was sent. Raises what `Store.ado` raises for the request."""
+        """The answer, once it was sent or taken up. Raises what `Store.ado` raises for the request."""
         ...
 
 
@@ -336,6 +339,11 @@ class Subscription(Protocol):
 
         `leave` is called right before the request is sent, on the subscription's loop. From then on jobs may be granted
         to whoever armed it, who must fetch the `answer`; until then it may be disarmed.
+
+        Whoever enqueues in a process of its own may answer the request: it grants a job to the worker that waits, in
+        the very transaction that makes the job, and hands it over. That is done once for each time it was armed, only
+        where a claim at that moment would give just that, and only to a worker that was seen to be there a moment ago.
+        `leave` is called when the worker learns of it. Should the word get lost, `disarm` says so, and `answer` asks.
 
         A hint: it may never be sent. None where there is nothing to gain.
         """

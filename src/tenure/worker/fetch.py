@@ -256,16 +256,18 @@ class Exchanger:
         away = self._away_until - self._loop.time()
         timer = self._loop.call_later(away if away > 0 else delay, self._look)
         self._asleep = self._loop.create_future()
-        armed = self._arm()
+        flight = self._arm()
         try:
             await self._asleep
         finally:
             self._asleep = None
             timer.cancel()
-            if armed is not None:
-                armed.disarm()
+            if flight is not None and flight.armed is not None:
+                is_taken_up = not flight.armed.disarm()
+                if is_taken_up and self._left is None:
+                    self._leave(flight)  # an enqueue has answered it, and the word is still on its way
 
-    def _arm(self) -> Armed | None:
+    def _arm(self) -> Flight | None:
         """Let the wake-up send the claim that will follow it. Not where somebody else may be first to look."""
         others = self._waiting / self._doubt
         is_well = self._accepts and not (self._unheard or self._failures or self._gate)
@@ -275,8 +277,9 @@ class Exchanger:
         if ask is None:
             return None
         flight = Flight([], ask, Exchange([], self._claim(ask, beats=False)))
+        flight.armed_steady = steady_now()
         flight.armed = self.arm(flight.request, lambda: self._leave(flight))
-        return flight.armed
+        return flight
 
     def _leave(self, flight: Flight) -> None:
         """A wake-up is about to send this one, and to wake us."""
@@ -342,7 +345,8 @@ class Exchanger:
             if self._config.drain:
                 self._lanes.wake()  # a retry or a follow-up may be due at once
         if ask is not None:
-            self._granted(ask, arrived, flight.sent_steady, is_stale=flight.wakes != self._wakes)
+            granted_since = flight.armed_steady if arrived.is_handed_over else flight.sent_steady
+            self._granted(ask, arrived, granted_since, is_stale=flight.wakes != self._wakes)
             if self._lets_runners_go_first():
                 await asyncio.sleep(0)
 

@@ -10,7 +10,7 @@ from tenure.worker.lanes import Ask
 class Flight:
     """What is on its way, and when it left."""
 
-    __slots__ = ("armed", "ask", "outcomes", "request", "sent", "sent_steady", "wakes")
+    __slots__ = ("armed", "armed_steady", "ask", "outcomes", "request", "sent", "sent_steady", "wakes")
 
     def __init__(self, outcomes: list[Outcome], ask: Ask | None, request: Exchange) -> None:
         self.outcomes = outcomes
@@ -18,6 +18,8 @@ class Flight:
         self.request = request
         self.armed: Armed | None = None
         """Where its answer is to be had, if a wake-up sent it."""
+        self.armed_steady = 0.0
+        """Since when a wake-up may send it, by the clock that counts sleep."""
         self.sent = self.sent_steady = 0.0
         """When it left, by the loop's clock and by the one that counts sleep."""
         self.wakes = 0

@@ -334,10 +334,11 @@ class ArmedCall:
         """There once it was sent."""
         self._subscription = subscription
 
-    def disarm(self) -> None:
-        """Send it no more."""
+    def disarm(self) -> bool:
+        """Send it no more. False if it was."""
         if self._subscription.armed is self:
             self._subscription.armed = None
+        return self.answered is None
 
     async def answer(self, reply_seconds: float, block_seconds: float) -> bytes | None:
         """What the server says to it, once it was sent. As for Ear.call."""

@@ -336,8 +336,8 @@ class _Armed:
         self._hear = hear
         self._decode = decode
 
-    def disarm(self) -> None:
-        self._call.disarm()
+    def disarm(self) -> bool:
+        return self._call.disarm()
 
     async def answer(self) -> Exchanged:
         return self._decode(await self._hear(self._call))

@@ -37,15 +37,18 @@ class ArmedClaim:
         self._later = later
         self._answer: Any = UNDONE
         self._failure: Exception | None = None
+        self._was_sent = False
 
-    def disarm(self) -> None:
-        """Carry it out no more."""
+    def disarm(self) -> bool:
+        """Carry it out no more. False if it was."""
         if self._listening.armed is self:
             self._listening.armed = None
+        return not self._was_sent
 
     def carry_out(self) -> None:
         """Before the worker is woken, on its loop's thread."""
         self.disarm()
+        self._was_sent = True
         self._leave()
         try:
             self._answer = self._now()
