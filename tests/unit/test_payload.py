@@ -420,3 +420,25 @@ def test_plain_payloads_never_import_pydantic() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@given(JSON)
+def test_a_payload_is_read_as_json_reads_it(value: Any) -> None:
+    _, decode = payload_codec(Any, "k")
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+        assert decode(text) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'"\ud800"', "[" * 300 + "]" * 300, '{"a": 1, "a": 2}', "123456789012345678901234567890", "-0", "-0.0",
+        "1e400", "5e-324", " [1] ",
+    ],
+    ids=["surrogate", "nest", "twice", "large", "zero", "minus-zero", "infinite", "least", "space"],
+)  # fmt: skip
+def test_what_other_writers_put_into_a_payload_is_read_as_json_reads_it(text: str) -> None:
+    """Not all of it goes through our door: a job may be written in any language."""
+    _, decode = payload_codec(Any, "k")
+
+    assert repr(decode(text)) == repr(json.loads(text))

@@ -12,7 +12,7 @@ import sqlite3
 from typing import Any, Final
 
 from tenure.errors import GateClosed, StoreUnavailable
-from tenure.store.sqlite.claim import claim, claim_at_once, known_terms
+from tenure.store.sqlite.claim import AT_ONCE_LIMIT, claim, claim_at_once, known_terms
 from tenure.store.sqlite.errors import is_busy
 from tenure.store.sqlite.grants import Granted, LateExchanged, Terms
 from tenure.store.sqlite.known import Known
@@ -58,7 +58,11 @@ def exchange_at_once(
     claimed = _NO_CLAIM if claim is None or terms is None else {**terms.values(now), "limit": claim.limit}
     if not _write(connection, {**_ends(request), **claimed, "now": now, "stamp": known.stamp}):
         return None
-    return LateExchanged({}, Granted([]) if terms is None else _told(connection, terms)), None
+    if claim is None or terms is None:
+        return LateExchanged({}, Granted([])), None
+    # Two workers on one file wait for each other anyway: then one large exchange in flight does better than two small.
+    is_shared = known.is_in_company() if claim.limit > AT_ONCE_LIMIT else None
+    return LateExchanged({}, _told(connection, terms), is_shared=is_shared), None
 
 
 def _ends(request: Sorted) -> dict[str, Any]:

@@ -82,6 +82,7 @@ class Handle:
         except sqlite3.OperationalError as exc:
             if not is_busy(exc):
                 raise
+        self.known.has_waited = True
         begun = time.monotonic()
         pause, longest = PAUSE_SECONDS
         while True:

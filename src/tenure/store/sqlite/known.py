@@ -14,12 +14,25 @@ from typing import Any
 class Known:
     """Used by whoever leads only, so never by two threads at once."""
 
-    __slots__ = ("claims", "has_exchange", "has_quiet_gates", "queues", "stamp", "terms", "wants_events")
+    __slots__ = (
+        "_company", "claims", "has_exchange", "has_quiet_gates", "has_waited", "queues", "stamp", "terms",
+        "wants_events",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.has_exchange = False
         """Whether exchange_setup.sql was carried out on this connection."""
+        self.has_waited = False
+        """Whether another process held the file's lock since this was last asked for."""
+        self._company = 0.0
         self.forget()
+
+    def is_in_company(self) -> bool:
+        """Whether most of the last large exchanges, this one included, had to wait for another process. Asked once by
+        each of them."""
+        self._company += (self.has_waited - self._company) / 4
+        self.has_waited = False
+        return self._company > 0.5
 
     def forget(self) -> None:
         """Queues or gates were changed here, or a change was rolled back."""

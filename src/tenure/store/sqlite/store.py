@@ -18,6 +18,7 @@ from tenure.store.sqlite import database, joined, migrate, place, profiles
 from tenure.store.sqlite.acts import AT_ONCE, LATE, PREPARES, READS, WRITES, is_large
 from tenure.store.sqlite.armed import UNDONE, ArmedClaim
 from tenure.store.sqlite.errors import translate
+from tenure.store.sqlite.grants import get_ready
 
 if TYPE_CHECKING:
     import asyncio
@@ -146,6 +147,7 @@ class SqliteStore:
         self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
     ) -> Subscription:
         """See store.base.Store."""
+        get_ready()  # whoever is to be woken for jobs will claim them
         return _Subscription(self, self._shared().hub.subscribe(queues, wake, loop))
 
     def arm(self, listening: Listening, request: Exchange, leave: Callable[[], None]) -> Armed | None:
