@@ -6,25 +6,18 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tenure.errors import StoreUnavailable
-from tenure.store.base import Armed, Claim, Exchange, Subscription
-from tenure.store.reading import GetJobs
 from tenure.store.sqlite import wake
 from tenure.store.sqlite import writer as writing
 from tenure.store.sqlite.armed import ArmedClaim
-from tenure.store.sqlite.sockets import Postman
 from tenure.store.sqlite.store import SqliteStore
-from tests.sqlite.bed import WORKER, in_fork, put
+from tests.sqlite.bed import in_fork, put
+from tests.sqlite.lines import LOOK, is_read_by_its_loop, listening
 from tests.waiting import until, wait_until
-
-LOOK = Exchange((), Claim(WORKER, ["default"], limit=10))
 
 
 @pytest.fixture(autouse=True)
@@ -32,53 +25,6 @@ def _only_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
     """No poll wakes, and no disk is too slow for a loop."""
     monkeypatch.setattr(wake, "POLL_SECONDS", 600.0)
     monkeypatch.setattr(writing, "MOMENT_SECONDS", 3600.0)
-
-
-@dataclass
-class Line:
-    """A subscription on the running loop, and what happened on it."""
-
-    store: SqliteStore
-    path: Path
-    told: list[str] = field(default_factory=list)
-    subscription: Subscription | None = None
-
-    def arm(self) -> Armed:
-        assert self.subscription is not None
-        armed = self.subscription.arm(LOOK, lambda: self.told.append(f"leave {threading.get_ident()}"))
-        assert armed is not None
-        return armed
-
-    def state(self, job_id: str) -> str:
-        (found,) = self.store.do(GetJobs([job_id]))  # type: ignore[list-item]
-        assert found is not None
-        return found.state
-
-    def send(self, message: bytes) -> None:
-        """What another process would do."""
-        postman = Postman(self.path)
-        postman.send(message, own=None)
-        postman.close()
-
-    async def woken(self, times: int = 1) -> None:
-        await until(lambda: self.told.count("wake") >= times)
-
-
-def is_read_by_its_loop(store: SqliteStore) -> bool:
-    """Whether datagrams are read on a loop, and not by the thread, which has to begin with."""
-    listener = store._database.hub._listener
-    return listener is not None and listener._reader is not None and listener._reader.is_reading
-
-
-@asynccontextmanager
-async def listening(store: SqliteStore, path: Path) -> AsyncIterator[Line]:
-    line, here = Line(store, path), asyncio.get_running_loop()
-    line.subscription = store.subscribe(["default"], lambda: line.told.append("wake"), here)
-    await until(lambda: is_read_by_its_loop(store))
-    try:
-        yield line
-    finally:
-        line.subscription.close()
 
 
 def test_a_datagram_carries_out_what_lies_ready_before_it_wakes(store: SqliteStore, path: Path) -> None:

@@ -13,12 +13,17 @@ import os
 import sqlite3
 import threading
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from tenure.store.base import Enqueue
 from tenure.store.sqlite import place
+from tenure.store.sqlite.acts import AT_ONCE
+from tenure.store.sqlite.handover import HandOver
 from tenure.store.sqlite.readers import Readers
 from tenure.store.sqlite.reserve import Reserve
+from tenure.store.sqlite.waiting import AtOnce
 from tenure.store.sqlite.wake import Hub
 from tenure.store.sqlite.writer import Writer
 
@@ -40,6 +45,9 @@ class Database:
         watched = place.Watched(path)
         self.hub = Hub(watched)
         self.writer = Writer(watched, busy_seconds, self.hub.tell)
+        self.handover = HandOver(self.hub, self.writer.handle)
+        self.at_once: Mapping[type, AtOnce] = {**AT_ONCE, Enqueue: self.handover.enqueue_at_once}
+        """How a lone request may do without a transaction around it, by its type."""
         self.readers = Readers(watched)
         self.reserve = Reserve(path)
         self._pid = os.getpid()

@@ -22,7 +22,7 @@ from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction
 
-_AT_ONCE: Final = load("enqueue_at_once")
+AT_ONCE: Final = load("enqueue_at_once")
 _PLAIN: Final = load("enqueue_plain")
 _ALIKE: Final = load("enqueue_alike")
 _FULL: Final = load("enqueue")
@@ -73,6 +73,15 @@ def enqueue_at_once(
     """The most frequent enqueue by one statement that is its own transaction: a single job, due now, on terms that are
     known, where nobody asks for more. The statement looks whether they still hold. Answers with the queue to be woken;
     None if nothing was done, and `enqueue` has to."""
+    values = values_at_once(known, request, now)
+    if values is None or connection.execute(AT_ONCE, values).rowcount < 1:
+        return None
+    job = request.jobs[0]
+    return [Enqueued(job.id)], job.queue
+
+
+def values_at_once(known: Known, request: Enqueue, now: int) -> Row | None:
+    """What enqueue_at_once.sql is given; None if it is no such enqueue."""
     jobs = request.jobs
     if len(jobs) != 1 or request.create_queues or known.wants_events is not False or known.has_quiet_gates is not False:
         return None
@@ -82,13 +91,10 @@ def enqueue_at_once(
         return None
     _check(job)
     rank = term[_RANK] + now if term[_AGES] else term[_RANK]
-    values = (
+    return (
         job.id, job.payload, job.kind, job.queue, term[_PROFILE], term[_PRIORITY], rank, term[_MAX_ATTEMPTS], now,
         known.stamp,
     )  # fmt: skip
-    if connection.execute(_AT_ONCE, values).rowcount < 1:
-        return None
-    return [Enqueued(job.id)], job.queue
 
 
 def insert(

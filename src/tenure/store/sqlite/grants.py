@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from tenure.errors import GateClosed
-from tenure.model.clock import from_us
+from tenure.model.clock import from_us, to_us
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.job import NEW_JOB_EXTRAS, Grant
@@ -27,6 +27,8 @@ from tenure.store.sqlite.transaction import Row
 in_order: Final = itemgetter(0, 1, 2)
 """Claim order: by rank, run_at and id, the first columns of everything that picks jobs."""
 EXTRA_NAMES: Final = ("key", "progress", *NEW_JOB_EXTRAS)
+
+_dump = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 
 @frozen
@@ -113,6 +115,23 @@ def make(rows: Iterable[Row], rest: Iterable[Row], terms: Terms) -> list[Grant]:
             grant.payload_text = payload
             grant.extras = _extras(extras)
     return grants
+
+
+def pack(grant: Grant) -> str:
+    """A grant as text, for the process of the worker that it was given to."""
+    values = (
+        grant.id, grant.kind, grant.token, grant.attempt, grant.max_attempts, grant.payload_text,
+        to_us(grant.lease_until), grant.priority, grant.crashes, grant.started, grant.extras,
+    )  # fmt: skip
+    return _dump(values)
+
+
+def unpack(text: str, worker: WorkerId, queue: str) -> Grant:
+    """The grant in such a text."""
+    job_id, kind, token, attempt, most, payload, until, priority, crashes, started, extras = json.loads(text)
+    return Grant(
+        job_id, queue, kind, token, attempt, most, payload, from_us(until), worker, priority, crashes, started, extras
+    )
 
 
 def _extras(values: Sequence[Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import socket
 import threading
 from collections.abc import Callable
 
+from tenure.store.sqlite.sockets import LONGEST_MESSAGE
+
 
 class LoopReader:
     """Reads a socket on a loop's own thread and hands over what came. Owns its copy of the socket."""
@@ -77,7 +79,7 @@ class LoopReader:
 
     def _read(self) -> None:
         try:
-            message = self._socket.recv(4096)  # one: the loop calls again if there are more
+            message = self._socket.recv(LONGEST_MESSAGE)  # one: the loop calls again if there are more
         except (BlockingIOError, InterruptedError):  # the thread was faster
             return
         self._kept.append(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -12,11 +13,12 @@ from tenure.errors import InternalError, StoreClosed, StoreUnavailable
 from tenure.model import fault
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
-from tenure.store.base import Armed, Enqueue, Exchange, Request, StoreStats, Subscription
+from tenure.store.base import Armed, Claim, Enqueue, Exchange, Request, StoreStats, Subscription
 from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.sqlite import database, joined, migrate, place, profiles
 from tenure.store.sqlite.acts import AT_ONCE, LATE, PREPARES, READS, WRITES, is_large
 from tenure.store.sqlite.armed import UNDONE, ArmedClaim
+from tenure.store.sqlite.claim import known_terms
 from tenure.store.sqlite.errors import translate
 from tenure.store.sqlite.grants import get_ready
 
@@ -58,7 +60,7 @@ class SqliteStore:
             try:
                 prepare = PREPARES.get(kind)
                 prepared = admitted if prepare is None else prepare(admitted)
-                answer = shared.writer.call(act, prepared, self._clock, AT_ONCE.get(kind))
+                answer = shared.writer.call(act, prepared, self._clock, shared.at_once.get(kind))
             except StoreUnavailable as exc:
                 if not shared.reserve.gives_way(request, exc):
                     raise
@@ -84,7 +86,7 @@ class SqliteStore:
                     act,
                     _prepared(admitted),
                     self._clock,
-                    AT_ONCE.get(kind),
+                    shared.at_once.get(kind),
                     may_block=may_block,
                     is_large=is_large(admitted),
                 )
@@ -151,11 +153,33 @@ class SqliteStore:
         return _Subscription(self, self._shared().hub.subscribe(queues, wake, loop))
 
     def arm(self, listening: Listening, request: Exchange, leave: Callable[[], None]) -> Armed | None:
-        """Let the next datagram for `listening` carry out a claim; see store.base.Subscription."""
-        if listening.loop is None:
+        """Let the next datagram for `listening` carry out a claim, or an enqueue answer it; see
+        store.base.Subscription."""
+        claim = request.claim
+        if listening.loop is None or claim is None:
             return None
-        listening.armed = ArmedClaim(listening, leave, lambda: self._do_here(request), lambda: self.ado(request))
-        return listening.armed
+        if listening.armed is not None:
+            listening.armed.disarm()
+        listening.armed = armed = ArmedClaim(
+            listening,
+            leave,
+            now=lambda: self._do_here(request),
+            later=lambda: self.ado(request),
+            again=lambda: self.ado(replace(request, claim=replace(claim, held=()))),
+        )
+        self._offer(listening, armed, claim)
+        return armed
+
+    def _offer(self, listening: Listening, armed: ArmedClaim, claim: Claim) -> None:
+        """Let whoever enqueues in another process answer a claim, if it is one that a single statement can do."""
+        shared = self._database
+        known = shared.writer.handle.known
+        terms = known_terms(known, claim, 0)
+        if terms is None or known.wants_events is not False:
+            return
+        offering = shared.hub.offering(listening, terms.queue)
+        if offering is not None:
+            armed.offer(offering, claim, terms.lease_until / 1_000_000)
 
     def _do_here(self, request: Exchange) -> Any:
         """A claim on the loop's own thread; UNDONE if others are at work."""

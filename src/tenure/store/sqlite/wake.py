@@ -4,7 +4,8 @@ Three ways, each behind the other:
 
 1. *The same process*: after its commit the writer calls the subscribers itself.
 2. *Other processes*: one datagram to each that listens (see `sockets`). The message names the queues. The event
-   loop that waits reads it itself if it can (see `looped`), the listener thread otherwise.
+   loop that waits reads it itself if it can (see `looped`), the listener thread otherwise. A job that was granted to a
+   worker in the enqueue's own transaction (see `handover`) goes to that worker alone, and the message is the grant.
 3. *Anybody else* (a job enqueued in a caller's own transaction, another program, a lost datagram): the listener polls
    `PRAGMA data_version`, which tells of other connections' commits for the price of a look at shared memory, and asks
    whether there is something to claim only if it has changed. Every 50 ms; but an enqueue in a caller's transaction
@@ -29,8 +30,9 @@ from typing import TYPE_CHECKING, Final
 from tenure.errors import StoreUnavailable
 from tenure.store.sqlite import place
 from tenure.store.sqlite.connect import open_reader
+from tenure.store.sqlite.offers import UNKNOWN, Offering, Offers
 from tenure.store.sqlite.queries import load
-from tenure.store.sqlite.sockets import Mailbox, Postman
+from tenure.store.sqlite.sockets import LONGEST_MESSAGE, Mailbox, Postman
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,7 +50,9 @@ DEAF_SECONDS: Final = 10.0
 _SOON: Final = b"s"
 _ALL: Final = b"*"
 _QUEUES: Final = b"q"
+_WORD: Final = b"g"
 _LONGEST: Final = 1000
+_LONGEST_WORD: Final = LONGEST_MESSAGE - 64
 
 _log = logging.getLogger(__name__)
 
@@ -66,12 +70,22 @@ class Listening:
         self.wake = wake if loop is None else _on_loop(loop, wake)
         self.armed: ArmedClaim | None = None
         """What the next datagram carries out, before it wakes."""
+        self.offered: ArmedClaim | None = None
+        """What was last offered to other processes."""
+        self.offering: Offering | None = None
         self._hub = hub
 
     def close(self) -> None:
         """End it. Closing twice is harmless."""
-        self.armed = None
+        self.armed = self.offered = None
         self._hub.drop(self)
+        self.offer_no_more()
+
+    def offer_no_more(self) -> None:
+        """Take away the pipe."""
+        offering, self.offering = self.offering, None
+        if offering is not None:
+            offering.close()
 
     def is_alive(self) -> bool:
         """Whether the listener has looked lately."""
@@ -85,7 +99,8 @@ class Hub:
         self._watched = watched
         self._lock = threading.Lock()
         self._subscribers: tuple[Listening, ...] = ()
-        self._postman = Postman(watched.path)
+        self.postman = Postman(watched.path)
+        self.offers = Offers(self.postman)
         self._listener: _Listener | None = None
 
     def subscribe(
@@ -121,9 +136,45 @@ class Hub:
         """After a commit: wake whoever waits for jobs in these queues; everybody if a held job is asked to stop."""
         if self._subscribers:
             self.wake(None if stops else queues)
-        if self._postman.has_mailboxes():
+        if self.postman.has_mailboxes():
             names = b"\n".join(name.encode("utf-8", "surrogatepass") for name in queues)
             self._send(_ALL if stops or len(names) > _LONGEST else _QUEUES + names)
+
+    def only_others_wait(self, queue: str) -> bool:
+        """Whether other processes listen, and nobody here waits for jobs in this queue."""
+        return not any(queue in each.queues for each in self._subscribers) and self.postman.has_mailboxes()
+
+    def send_word(self, mailbox: str, nonce: int, text: str) -> bool:
+        """Answer an offer; whether the answer will be read. Where it is too long, the worker is told to ask."""
+        head = b"%s%d\n" % (_WORD, nonce)
+        told = text.encode("utf-8", "surrogatepass")
+        return self.postman.deliver(mailbox, head + (told if len(told) < _LONGEST_WORD else UNKNOWN.encode()))
+
+    def hand(self, word: bytes, here: asyncio.AbstractEventLoop | None) -> None:
+        """Give an answer to whoever made the offer and still waits for it."""
+        head, _, text = word[1:].decode("utf-8", "surrogatepass").partition("\n")
+        for each in self._subscribers:
+            armed = each.offered
+            if armed is None or each.loop is None or str(armed.nonce) != head:
+                continue
+            try:
+                if each.loop is here:
+                    armed.hand(int(head), text)
+                else:
+                    each.loop.call_soon_threadsafe(armed.hand, int(head), text)
+            except Exception:  # noqa: BLE001 - the worker asks for it, then
+                _log.exception("A job that was handed over could not be taken in")
+
+    def offering(self, listening: Listening, queue: str) -> Offering | None:
+        """Where the offers of a subscription stand. None where its loop could not read the answer."""
+        with self._lock:
+            listener, found = self._listener, listening.offering
+            if found is None and listener is not None and listening in self._subscribers:
+                mailbox = listener.mailbox.path
+                if mailbox is not None and listener.is_read_by(listening.loop):
+                    with contextlib.suppress(OSError):
+                        found = listening.offering = Offering(mailbox, queue)
+        return found if found is not None and found.queue == queue else None
 
     def tell_soon(self) -> None:
         """A transaction that is not ours has jobs in it, and will be committed or not."""
@@ -158,7 +209,7 @@ class Hub:
 
     def _send(self, message: bytes) -> None:
         listener = self._listener
-        self._postman.send(message, None if listener is None else listener.mailbox.path)
+        self.postman.send(message, None if listener is None else listener.mailbox.path)
 
     def pause(self, seconds: float) -> threading.Lock | None:
         """Wait until the listener does not look at the file, and keep it so until the lock is released, for a fork."""
@@ -169,18 +220,25 @@ class Hub:
         """In a forked child: the thread did not come along, and the sockets are the parent's."""
         listener, self._listener = self._listener, None
         self._lock = threading.Lock()
-        self._subscribers = ()
-        self._postman.forget()
+        subscribers, self._subscribers = self._subscribers, ()
+        for each in subscribers:
+            if each.offering is not None:
+                each.offering.forget()
+        self.offers.forget()
+        self.postman.forget()
         return [] if listener is None else listener.abandon()
 
     def close(self) -> None:
         """End all subscriptions."""
         with self._lock:
-            self._subscribers = ()
+            subscribers, self._subscribers = self._subscribers, ()
             listener, self._listener = self._listener, None
+        for each in subscribers:
+            each.offer_no_more()
         if listener is not None:
             listener.stop()
-        self._postman.close()
+        self.offers.close()
+        self.postman.close()
 
 
 class _Listener:
@@ -209,6 +267,11 @@ class _Listener:
     def is_alive(self) -> bool:
         """Whether it has looked lately."""
         return self._thread.is_alive() and time.monotonic() - self._looked_at < DEAF_SECONDS
+
+    def is_read_by(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        """Whether this loop reads the socket."""
+        reader = self._reader
+        return reader is not None and reader.loop is loop and reader.is_reading
 
     def let_read(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Let this loop read the socket; None: the thread. Under the hub's lock."""
@@ -301,6 +364,7 @@ class _Listener:
         if here is not None and len(messages) == 1 and messages[0].startswith(_QUEUES):  # as it mostly is, in a hurry
             self._hub.wake(messages[0][1:].decode("utf-8", "surrogatepass").split("\n"), here)
             return
+        messages = self._hand(messages, here)
         if any(message == _SOON for message in messages):
             if here is None:
                 self._soon_at = self._looked_at
@@ -309,13 +373,20 @@ class _Listener:
         if any(message != _SOON for message in messages):
             self._deliver(messages, here)
 
+    def _hand(self, messages: list[bytes], here: asyncio.AbstractEventLoop | None) -> list[bytes]:
+        """Give answers to offers to whom they belong; what else there is."""
+        for message in messages:
+            if message.startswith(_WORD):
+                self._hub.hand(message, here)
+        return [message for message in messages if not message.startswith(_WORD)]
+
     def _deliver(self, messages: list[bytes], here: asyncio.AbstractEventLoop | None) -> None:
         """Wake for what the datagrams name. In a flood, what came meanwhile shares one wake-up."""
         if here is None:
             early = LEAST_SECONDS - (time.monotonic() - self._woke_at)
             if early > 0:
                 time.sleep(early)
-                messages += self.mailbox.receive()
+                messages += self._hand(self.mailbox.receive(), here)
             self._woke_at = time.monotonic()
         if any(message.startswith(_ALL) for message in messages):
             self._hub.wake(None, here)
