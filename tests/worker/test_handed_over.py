@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,6 +155,39 @@ def test_two_that_enqueue_all_the_time_have_each_job_run_once(bed: Bed, url: str
         ran = [(job_id, token) for _, job_id, token, _ in words(one.notes, "run")]
         assert len({job_id for job_id, _ in ran}) == len(ran) == 81
         assert {token for _, token in ran} == {"1"}
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_while_they_enqueue_cost_no_job_an_attempt(
+    bed: Bed, url: str, tmp_path: Path
+) -> None:
+    """The worker lives, so whatever was granted to it unheard is found, and nothing is begun twice."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with side(bed, url, tmp_path, poll_seconds=0.5) as one:
+
+        def enqueue() -> None:
+            while True:
+                one.wait_until_offered()
+                one.put()
+
+        for _ in range(40):
+            enqueuer = Enqueuer(enqueue)
+            enqueuer.wait_there()
+            enqueuer.go_on()
+            time.sleep(chance.uniform(0.03, 0.15))  # the moment of the kill is what is random here
+            enqueuer.kill()
+        jobs = wait_until(lambda: _all_succeeded(bed))
+
+        ran = [(job_id, token) for _, job_id, token, _ in words(one.notes, "run")]
+        assert sorted(ran) == sorted((job.id, "1") for job in jobs)
+        assert sum(job.claimed_at == job.created_at for job in jobs) > 0, "or else this shows nothing"
+
+
+def _all_succeeded(bed: Bed) -> Any:
+    jobs = bed.store.do(ListJobs(limit=10_000)).items
+    return jobs if all(job.state == "succeeded" for job in jobs) else None
 
 
 async def idle(bed: Bed, worker: Worker) -> SqliteStore:

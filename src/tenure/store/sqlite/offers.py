@@ -24,7 +24,6 @@ and claims as after any other wake-up.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import fcntl
 import hashlib
@@ -61,6 +60,7 @@ UNKNOWN: Final = "?"
 
 _LONGEST: Final = 4096
 """What is written to a pipe in one piece, and so read in one."""
+_NO_BYTES: Final = bytes(4)
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW | getattr(os, "O_NOATIME", 0)
 _WRITE: Final = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW | getattr(os, "O_NOATIME", 0)
 
@@ -227,9 +227,7 @@ def _open(path: Path) -> int:
 
 
 def _holds_something(pipe: int) -> bool:
-    number = array.array("i", (0,))
-    fcntl.ioctl(pipe, termios.FIONREAD, number)
-    return number[0] > 0
+    return fcntl.ioctl(pipe, termios.FIONREAD, _NO_BYTES) != _NO_BYTES
 
 
 def _read(pipe: int) -> bytes | None:

@@ -361,10 +361,12 @@ class _Listener:
 
     def _take(self, messages: list[bytes], here: asyncio.AbstractEventLoop | None = None) -> None:
         """What datagrams say, on the thread or on that loop's."""
-        if here is not None and len(messages) == 1 and messages[0].startswith(_QUEUES):  # as it mostly is, in a hurry
+        if here is not None and len(messages) == 1 and messages[0].startswith(_QUEUES):  # as it often is, in a hurry
             self._hub.wake(messages[0][1:].decode("utf-8", "surrogatepass").split("\n"), here)
             return
         messages = self._hand(messages, here)
+        if not messages:
+            return
         if any(message == _SOON for message in messages):
             if here is None:
                 self._soon_at = self._looked_at
