@@ -18,6 +18,7 @@ answer. Nothing is sent any more, and nothing committed a second time.
 - *It comes later than that*: the nonce in it is not waited for any more, so it is ignored.
 - *The worker was stopped in between*: a good part of the lease has passed, so the word is not trusted, and the store is
   asked what still holds.
+- *It says that nothing was granted*: then it was a wake-up like any other, and the answer claims.
 - *A wake-up of another job found the offer taken*: the answer may not have that job in it, so the worker is woken once
   more, and looks again.
 
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tenure.errors import GateClosed, StoreUnavailable
 from tenure.store.base import Exchanged
@@ -125,11 +126,11 @@ class ArmedClaim:
         """The answer, once it was carried out or taken up."""
         if self._failure is not None:
             raise self._failure
-        if self._answer is UNDONE and not self._was_taken:
-            return await self._later()
-        if self.nonce is not None:
+        if self._was_taken and self.nonce is not None:
             await self._wait_for_the_word()
-        return await self._ask() if self._answer is UNDONE else self._answer
+        if self._answer is not UNDONE:
+            return cast(Exchanged, self._answer)
+        return await (self._ask() if self._was_taken else self._later())
 
     async def _ask(self) -> Exchanged:
         """Ask for what was granted unheard. A closed gate says nothing about that, so it must be asked for again."""

@@ -81,7 +81,7 @@ class HandOver:
         queue = request.jobs[0].queue
         name = self._offers.standing(queue) if self._hub.only_others_wait(queue) else None
         if name is None:
-            return enqueue.enqueue_at_once(connection, known, request, now)
+            return ([Enqueued(values[0])], queue) if _insert(connection, values) else None
         return self._hand_over(connection, known, values, name)
 
     def _hand_over(self, connection: sqlite3.Connection, known: Known, values: Row, name: str) -> Done | None:
@@ -136,7 +136,7 @@ def _make(connection: sqlite3.Connection, known: Known, values: Row, taken: Take
     claim, now = (taken.claim, values[8]) if taken is not None and taken.is_good else (None, 0)
     if claim is not None and (grant := _make_granted(connection, known, values, claim)) is not None:
         return True, grant
-    if connection.execute(enqueue.AT_ONCE, values).rowcount < 1:
+    if not _insert(connection, values):
         return False, None
     claimed = None if claim is None else claim_at_once(connection, known, claim, now)
     return True, next(iter(claimed[0].finish()), None) if claimed is not None else None
@@ -159,6 +159,11 @@ def _make_granted(connection: sqlite3.Connection, known: Known, values: Row, cla
     return Grant(
         job_id, queue, kind, Token(1), 1, max_attempts, payload, until, claim.worker, priority, started=terms.started
     )
+
+
+def _insert(connection: sqlite3.Connection, values: Row) -> bool:
+    """Make the job as `enqueue.enqueue_at_once` does; whether it was made."""
+    return connection.execute(enqueue.AT_ONCE, values).rowcount > 0
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
