@@ -335,13 +335,57 @@ def test_a_batch_a_keyed_job_a_later_one_and_a_callers_transaction_leave_the_off
 
 def test_who_enqueues_where_a_worker_waits_does_so_as_before(store: SqliteStore, path: Path) -> None:
     async def work(line: Line) -> None:
+        line.arm()
         put(store)
-        store.do(LOOK)
+        assert store._database.hub.postman.offers, "the pipe was seen"
         armed = line.arm()
 
         job_id = put(store)
 
         assert line.state(job_id) == "queued"
         assert armed.disarm()
+
+    run(store, path, work)
+
+
+@pytest.mark.parametrize("what", ["a lease that ran out", "a job that came due"])
+def test_what_a_claim_has_to_see_to_first_is_left_to_the_worker(
+    store: SqliteStore, path: Path, clock: ManualClock, what: str
+) -> None:
+    async def work(line: Line) -> None:
+        if what == "a lease that ran out":
+            older = put(store)
+            store.do(Claim(type(WORKER)("gone"), ["default"]))
+        else:
+            older = store.do(Enqueue([replace(job(), delay_seconds=60)]))[0].id
+        clock.advance(600)
+        armed = line.arm()
+
+        newer = in_fork(lambda: put_as_before(store))
+
+        assert line.state(newer) == "queued"
+        await line.woken(2)
+        assert [grant.id for grant in (await armed.answer()).grants] == [older, newer]
+
+    run(store, path, work)
+
+
+def test_terms_that_were_changed_since_they_were_read_give_nothing(store: SqliteStore, path: Path) -> None:
+    def enqueue() -> tuple[str, str]:
+        first = put_as_before(store)
+        with sqlite3.connect(path) as other:
+            other.execute("UPDATE tenure_queue SET paused_at = 1 WHERE name = 'default'")
+        other.close()
+        return first, put(store)
+
+    async def work(line: Line) -> None:
+        other = store.subscribe(["default"], lambda: None, asyncio.get_running_loop())
+        line.arm()
+        assert other.arm(Exchange((), Claim(type(WORKER)("w2"), ["default"])), lambda: None) is not None
+
+        first, second = in_fork(enqueue)
+
+        assert (line.state(first), line.state(second)) == ("running", "queued")
+        other.close()
 
     run(store, path, work)

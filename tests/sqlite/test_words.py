@@ -16,6 +16,7 @@ from tenure.store.operating import SetGate, SetQueues
 from tenure.store.sqlite import armed as arming
 from tenure.store.sqlite import wake
 from tenure.store.sqlite import writer as writing
+from tenure.store.sqlite.armed import ArmedClaim
 from tenure.store.sqlite.store import SqliteStore
 from tenure.testing import crash_at
 from tests.sqlite.bed import WORKER, in_fork, job, put
@@ -137,6 +138,23 @@ def test_a_word_that_comes_after_the_answer_is_ignored(store: SqliteStore, path:
         assert grant.token == 1
         assert left(line) == 0
         assert again.disarm(), "and the next offer still stood"
+
+    run(store, path, work)
+
+
+def test_a_word_for_another_offer_is_ignored(store: SqliteStore, path: Path) -> None:
+    async def work(line: Line) -> None:
+        armed = line.arm()
+        assert isinstance(armed, ArmedClaim)
+        assert armed.nonce is not None
+
+        armed.hand(armed.nonce + 1, "")
+        line.send(b"g%d\n" % (armed.nonce + 1))
+        line.send(b"*")
+        await line.woken()
+
+        assert left(line) == 0
+        assert armed.disarm()
 
     run(store, path, work)
 
