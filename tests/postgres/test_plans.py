@@ -225,6 +225,29 @@ def test_a_claim_of_a_few_jobs_keeps_its_plans_with_few_settings(
         assert max(float(cost) for cost in re.findall(r"cost=[\d.]+\.\.([\d.]+)", plan)) < JIT_ABOVE_COST, plan
 
 
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "full"])
+def test_what_hands_a_job_over_and_what_reads_it_use_the_indexes(
+    postgres15_server: PostgresServer, filled: bool
+) -> None:
+    offer = "SELECT tenure.claim_few('w', 'default', 0, NULL, NULL, NULL, true, false, false, true, false)"
+    enqueue = "SELECT tenure.enqueue_one('default', 'work', gen_random_uuid(), '{}', NULL, NULL, true)"
+    read = "SELECT tenure.take_over('w', id) FROM tenure.job WHERE state = 'running'"
+    with explained(postgres15_server, filled=filled) as (session, notes):
+        session.execute("SET client_min_messages = log")
+        for words in (offer, enqueue, read):
+            session.execute(words.encode())
+        session.execute("SET client_min_messages = warning")
+
+    plans = [note for note in notes if "Query Text" in note and "Query Text: SELECT tenure." not in note]
+    assert any("UPDATE tenure.job" in plan for plan in plans)
+    assert any("j.id = p_job" in plan for plan in plans)
+    for plan in plans:
+        if "q.priority_order" in plan or "FROM tenure.waiter" in plan:
+            continue  # the enqueue's own look, and that at the few who wait
+        assert not re.search(r"Seq Scan|Bitmap|(Hash|Merge) (Semi |Anti )?Join|JIT", plan), plan
+        assert max(float(cost) for cost in re.findall(r"cost=[\d.]+\.\.([\d.]+)", plan)) < JIT_ABOVE_COST, plan
+
+
 def test_counting_a_minute_touches_what_happened_in_it(connection: psycopg.Connection[Any]) -> None:
     count = "SELECT tenure.count_minutes(now() - interval '1 minute', now() + interval '1 minute', now())"
     connection.execute(count.encode())  # the plan is remembered from an empty table

@@ -82,6 +82,12 @@ class Claim(Request[list[Grant]]):
     as one to wake when jobs arrive in these queues, False takes that back, None leaves it. `beats`: the worker holds
     nothing and its row stands as it last wrote it, so a claim that finds nothing may count as its heartbeat.
 
+    `offers`: if nothing is granted, an enqueue may hand one job over to this worker within the next moment: it grants
+    the job in its own transaction, where a claim would give just that. A hint, for a worker that then sleeps and is
+    registered to be woken; the answer says whether it counted. `offered`: the answer before said so. The offer is then
+    withdrawn, or made anew; if it was taken up, what was handed over is granted again with the same token, at least one
+    job whatever the limit, as for a lost reply.
+
     Raises: UnknownQueue, GateClosed (master, worker, the profile's, or all queues' own gates), InvalidArgument.
     """
 
@@ -96,6 +102,8 @@ class Claim(Request[list[Grant]]):
     held: Sequence[JobId] | None = None
     wants_wake: bool | None = None
     beats: bool = False
+    offers: bool = False
+    offered: bool = False
 
 
 @frozen
@@ -133,6 +141,11 @@ class Exchanged:
     """What a heartbeat would have found. None: the claim was none, whatever it asked for, and the row wants its own."""
     is_handed_over: bool = False
     """An enqueue has granted it, at some moment since the request was armed: leases are to be reckoned from there."""
+    is_offered: bool = False
+    """An enqueue may hand a job over to this worker from now on, and its next claim must say that it `offered`."""
+    age_seconds: float = 0.0
+    """So long before the request was carried out the oldest of its jobs had been granted: by a claim whose reply was
+    lost, or by an enqueue. Leases are to be reckoned from there."""
 
 
 @frozen
@@ -343,7 +356,8 @@ class Subscription(Protocol):
         Whoever enqueues in a process of its own may answer the request: it grants a job to the worker that waits, in
         the very transaction that makes the job, and hands it over. That is done once for each time it was armed, only
         where a claim at that moment would give just that, and only to a worker that was seen to be there a moment ago.
-        `leave` is called when the worker learns of it. Should the word get lost, `disarm` says so, and `answer` asks.
+        `leave` is called when the worker learns of it. Should the word get lost, `disarm` says so, and `answer` asks;
+        or, where the worker had to offer it first, its next claim does.
 
         A hint: it may never be sent. None where there is nothing to gain.
         """

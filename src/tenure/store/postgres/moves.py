@@ -77,7 +77,7 @@ def enqueue_call(request: Enqueue) -> tuple[str, tuple[Argument, ...]]:
     plain = (queue, kind, *_NOTHING_SET)
     if len(jobs) == 1:
         if _beside_payload(jobs[0]) == plain:
-            return "enqueue_one", (queue, kind, *_one_plain(jobs[0]))
+            return "enqueue_one", (queue, kind, *_one_plain(jobs[0]), "true")
     elif all(_beside_payload(job) == plain for job in jobs):
         arguments = _many_plain(jobs)
         if arguments is not None:
@@ -217,6 +217,9 @@ def encode_few(claim: Claim, times: tuple[int | None, int | None] | None) -> tup
         None if due is None else str(due),
         None if claim.wants_wake is None else str(claim.wants_wake),
         "true" if claim.beats else "false",
+        "false",
+        "true" if claim.offers else "false",
+        "true" if claim.offered else "false",
     )
 
 
@@ -240,6 +243,10 @@ def encode_claim(claim: Claim, marks: str | None) -> str:
         text += f',"wake":{"true" if claim.wants_wake else "false"}'
     if claim.beats:
         text += ',"beat":true'
+    if claim.offers:
+        text += ',"offers":true'
+    if claim.offered:
+        text += ',"offered":true'
     if marks is not None:
         text += f',"marks":{marks}'
     return text + "}"
@@ -367,7 +374,24 @@ def decode_exchange(answer: Any, request: Exchange) -> Exchanged:
     grants = decode_grants(granted, claim.worker, strict=claim.strict)
     news = granted.get("news")
     beat = None if news is None else Beat(queues=news["queues"], led_seconds=news["led"])
-    return Exchanged(settled, grants, waiting=granted.get("waiting") or 0, is_shared=granted.get("shared"), beat=beat)
+    return Exchanged(
+        settled,
+        grants,
+        waiting=granted.get("waiting") or 0,
+        is_shared=granted.get("shared"),
+        beat=beat,
+        is_offered=granted.get("offered") or False,
+        age_seconds=max(0.0, granted.get("age") or 0.0),
+    )
+
+
+def decode_taken(answer: Any, claim: Claim) -> Exchanged:
+    """A job that was handed over. If it is not there any more the offer may stand yet, and the next claim tells."""
+    grants = decode_grants(answer, claim.worker)
+    is_there = bool(grants)
+    return Exchanged(
+        {}, grants, is_handed_over=is_there, is_offered=not is_there, age_seconds=max(0.0, answer["age"] or 0.0)
+    )
 
 
 def _encode_holds(holds: Sequence[Hold]) -> str:

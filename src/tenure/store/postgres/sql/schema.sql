@@ -4,8 +4,8 @@
 --
 -- Locks are taken in this order, so that no two functions can wait for each other in a circle:
 --   1. queue rows (share), 2. job rows by rising id, 3. everything that belongs to a job (attempt, dead_letter, effect, event),
---   4. worker and waiter rows, 5. named leases, 6. the tally's mark, 7. the metrics' mark.
--- A claim never waits for a job row: it skips what is locked.
+--   4. waiter rows, then worker rows, 5. named leases, 6. the tally's mark, 7. the metrics' mark.
+-- A claim never waits for a job row: it skips what is locked. Neither does an enqueue that hands a job over, nor for a waiter's row.
 
 CREATE SCHEMA IF NOT EXISTS tenure;
 
@@ -301,11 +301,15 @@ CREATE TABLE tenure.worker (
 CREATE INDEX worker_seen_idx ON tenure.worker (last_seen_at);
 
 -- waiter: who wants to be woken for which queue. An enqueue notifies only if somebody does.
+-- An offer is a moment in offered_until: before it an enqueue may hand a job over to this worker, under a lease of lease_seconds (null: the
+-- queue's). Every poll of an idle worker writes it anew, so no index knows it and there is room beside each row.
 CREATE UNLOGGED TABLE tenure.waiter (
     queue text NOT NULL,
     worker text NOT NULL,
+    offered_until timestamptz,
+    lease_seconds double precision,
     PRIMARY KEY (queue, worker)
-);
+) WITH (fillfactor = 50);
 
 -- lease: named leases, one row each; the term rises with every change of owner.
 CREATE TABLE tenure.lease (

@@ -132,12 +132,16 @@ BEGIN
 END
 $$;
 
--- regrant: jobs leased to this worker that it does not know of, because the reply to its claim was lost. Same token, lease as it is.
-CREATE OR REPLACE FUNCTION tenure.regrant(p_worker text, p_held json, p_limit integer, p_now timestamptz) RETURNS json[]
+-- regrant: jobs leased to this worker that it does not know of, because the reply to its claim was lost, or the word of an enqueue that had
+-- handed one over. Same token, lease as it is; and how many seconds ago the oldest was granted.
+CREATE OR REPLACE FUNCTION tenure.regrant(
+    p_worker text, p_held json, p_limit integer, p_now timestamptz, OUT lines json[], OUT age double precision
+)
 LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(array_agg(json_build_array(h.queue, tenure.to_us(h.lease_until), h.state = 'running', json_build_array(
-        json_build_array(h.id, h.kind, h.token, h.attempt, h.max_attempts, h.payload::text, h.priority, h.crashes, h.rank, tenure.to_us(h.run_at), NULL)))), '{}')
+        json_build_array(h.id, h.kind, h.token, h.attempt, h.max_attempts, h.payload::text, h.priority, h.crashes, h.rank, tenure.to_us(h.run_at), NULL)))), '{}'),
+        date_part('epoch', p_now - min(h.claimed_at))
     FROM (
         SELECT j.*
         FROM tenure.job AS j

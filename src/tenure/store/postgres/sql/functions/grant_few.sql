@@ -2,12 +2,15 @@
 -- Where that queue is open and has no limits of its own, no lease has run out and no job has come due, nothing is to be done but to grant,
 -- and it is done in few words: what such a claim costs is getting ready, statement by statement and expression by expression, on a
 -- processor that has slept. So its arguments are plain, not JSON. In every other case grant_jobs does it, or with p_or_null nobody.
+-- p_offers: if nothing is granted, an enqueue may hand a job over to this worker for a moment. p_offered: the answer before said that one
+-- might; whatever was handed over since comes first. See hand_over.
 -- p_expired and p_due are the marks of the last answer. The look begins a millisecond before them: a double is not exact, and need not be.
 -- Its plans are pinned by no more settings than they need, for each takes PostgreSQL 15 some 20 of a claim's 500 microseconds: there is no
 -- join here, and nothing that costs enough to be compiled. What needs the others is behind grant_rest.
 CREATE OR REPLACE FUNCTION tenure.claim_few(
     p_worker text, p_queue text, p_limit integer, p_lease double precision, p_expired bigint, p_due bigint,
-    p_wake boolean DEFAULT NULL, p_beat boolean DEFAULT false, p_or_null boolean DEFAULT false
+    p_wake boolean DEFAULT NULL, p_beat boolean DEFAULT false, p_or_null boolean DEFAULT false,
+    p_offers boolean DEFAULT false, p_offered boolean DEFAULT false
 ) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -26,6 +29,9 @@ DECLARE
     v_started boolean;
     v_at tid[];
     v_grants json;
+    v_offered boolean := false;
+    -- Locked until this claim has ended: meanwhile an enqueue passes the offer by.
+    v_was_taken boolean := CASE WHEN p_offered THEN NOT tenure.lock_offer(p_worker, p_queue) ELSE false END;
 BEGIN
     IF p_wake IS NOT NULL THEN  -- before the look: a job that arrives after it is notified
         PERFORM tenure.set_waiter(p_worker, json_build_array(p_queue), p_wake);
@@ -34,6 +40,7 @@ BEGIN
     -- stands beside its row and not in WHERE, as in enqueue_one.
     SELECT v_now + coalesce(p_lease, q.lease_seconds) * interval '1 second', q.start_on_claim,
         CASE WHEN p_limit BETWEEN 0 AND 49
+            AND NOT v_was_taken
             AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
             AND NOT EXISTS (
                 SELECT 1
@@ -64,11 +71,17 @@ BEGIN
     IF NOT FOUND OR cardinality(v_at) = 0 THEN
         RETURN CASE WHEN NOT p_or_null THEN tenure.grant_rest(json_build_object(
             'worker', p_worker, 'queues', json_build_array(p_queue), 'limit', p_limit, 'lease', p_lease, 'beat', p_beat,
-            'marks', json_build_object('expired', p_expired, 'due', p_due)), v_now) END;
+            'offered', p_offered, 'marks', json_build_object('expired', p_expired, 'due', p_due)), v_now) END;
+    END IF;
+    IF v_at IS NULL AND p_offers THEN
+        v_offered := tenure.offer(p_worker, p_queue, p_lease, v_now, v_until);
+    END IF;
+    IF p_offered AND NOT v_offered THEN
+        PERFORM tenure.withdraw_offer(p_worker, p_queue);
     END IF;
     IF v_at IS NULL THEN
         RETURN json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us,
-            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue), 'shared', NULL,
+            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue), 'shared', NULL, 'offered', v_offered, 'age', NULL,
             'news', CASE WHEN p_beat THEN tenure.beat_idle(p_worker, v_now) END);
     END IF;
     -- The same UPDATE twice: a single job, the common case here, is not gathered and sorted, which takes 40 to 70 of some 300 microseconds.
@@ -120,7 +133,8 @@ BEGIN
     END IF;
     RETURN json_build_object(
         'lines', json_build_array(json_build_array(p_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)),
-        'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL, 'shared', NULL, 'news', NULL);
+        'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL, 'shared', NULL,
+        'offered', false, 'age', NULL, 'news', NULL);
 END
 $$;
 
@@ -139,10 +153,11 @@ AS $$
 BEGIN
     RETURN (
         SELECT tenure.claim_few(
-            c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, c.wake, c.beat, true)
+            c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, c.wake, c.beat, true,
+            coalesce(c.offers, false), coalesce(c.offered, false))
         FROM json_to_record(p_claim) AS c(
             worker text, queues json, "limit" integer, kinds json, affinity json, lease double precision, held json, wake boolean,
-            beat boolean, marks json)
+            beat boolean, offers boolean, offered boolean, marks json)
         WHERE c."limit" < 50 AND c.kinds IS NULL AND c.affinity IS NULL AND c.held IS NULL
             AND c.queues ->> 1 IS NULL AND c.marks -> 'queues' ->> (c.queues ->> 0) IS NULL
     );

@@ -1,10 +1,12 @@
 -- grant_jobs: the claiming half of an exchange. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due",
--- "waiting", "shared", "news"}: how many workers want to be woken for these queues, told if nothing was granted; whether others are busy
--- with them too, told if many were; and what beat_idle answers, if nothing was granted and the claim is to be a heartbeat.
+-- "waiting", "shared", "offered", "age", "news"}: how many workers want to be woken for these queues, told if nothing was granted; whether
+-- others are busy with them too, told if many were; whether an enqueue may now hand a job over, which only claim_few lets it; how many
+-- seconds ago the oldest of jobs that are handed out again was granted; and what beat_idle answers, if nothing was granted and the claim
+-- is to be a heartbeat.
 --
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable, then new work.
--- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "beat", "marks"}. `marks` is what the
--- last answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
+-- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "beat", "offers", "offered", "marks"}.
+-- `marks` is what the last answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
 -- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
 CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
 LANGUAGE plpgsql
@@ -27,16 +29,21 @@ DECLARE
     v_want integer;
     v_expired json[];
     v_due timestamptz;
+    v_held json := coalesce(p_claim -> 'held', CASE WHEN (p_claim ->> 'offered')::boolean THEN '[]'::json END);
+    v_age double precision;
 BEGIN
     v_queues := tenure.open_queues(ARRAY(SELECT json_array_elements_text(p_claim -> 'queues')), v_lease, p_is_loop);
     v_expired := tenure.expire_leases(p_now, tenure.from_us((v_marks ->> 'expired')::bigint), 1000, NULL);
     v_due := tenure.promote_due(p_now, tenure.from_us((v_marks ->> 'due')::bigint), 1000);
+    IF v_held IS NOT NULL THEN  -- first of all: nothing more is handed over, and whoever did so has committed
+        PERFORM tenure.withdraw_offer(v_worker, q.name) FROM json_array_elements_text(p_claim -> 'queues') AS q(name);
+    END IF;
     IF p_claim -> 'wake' IS NOT NULL THEN
         PERFORM tenure.set_waiter(v_worker, p_claim -> 'queues', (p_claim ->> 'wake')::boolean);
     END IF;
-    IF p_claim -> 'held' IS NOT NULL THEN
-        v_lines := tenure.regrant(v_worker, p_claim -> 'held', v_left, p_now);
-        v_left := v_left - cardinality(v_lines);
+    IF v_held IS NOT NULL THEN
+        SELECT r.lines, r.age INTO v_lines, v_age FROM tenure.regrant(v_worker, v_held, greatest(v_left, 1), p_now) AS r;
+        v_left := greatest(v_left - cardinality(v_lines), 0);
     END IF;
 
     -- A queue at its limit gives less than its share, and what it could not give is shared out among the others.
@@ -76,6 +83,8 @@ BEGIN
             WHERE w.queue IN (SELECT json_array_elements_text(p_claim -> 'queues'))
         ) END,
         'shared', CASE WHEN cardinality(v_new_marks) > 0 THEN tenure.has_company(v_worker, p_claim -> 'queues', p_now) END,
+        'offered', false,
+        'age', v_age,
         'news', CASE WHEN cardinality(v_lines) = 0 AND (p_claim ->> 'beat')::boolean THEN tenure.beat_idle(v_worker, p_now) END);
 END
 $$;

@@ -34,7 +34,7 @@ BEGIN
 END
 $$;
 
--- remove_these_workers: the rows go; jobs first, in the order of their ids, then workers, as the locks ask for.
+-- remove_these_workers: the rows go; jobs first, in the order of their ids, then waiters, then workers, as the locks ask for.
 -- A worker that was seen after p_before, because it has spoken meanwhile, stays and keeps its jobs.
 CREATE OR REPLACE FUNCTION tenure.remove_these_workers(p_ids text[], p_before timestamptz, p_now timestamptz) RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER
@@ -57,6 +57,7 @@ BEGIN
             v_job, 'expire', 'crash', format('Worker %s was removed while it held the job.', v_job.lease_owner), NULL, NULL, p_now
         );
     END LOOP;
+    PERFORM 1 FROM tenure.waiter AS t WHERE t.worker = ANY (p_ids) ORDER BY t.queue, t.worker FOR UPDATE;
     WITH gone AS (
         DELETE FROM tenure.worker AS w WHERE w.id = ANY (p_ids) AND w.last_seen_at <= p_before RETURNING w.id
     )

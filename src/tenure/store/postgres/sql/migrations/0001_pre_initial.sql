@@ -8,8 +8,8 @@
 --
 -- Locks are taken in this order, so that no two functions can wait for each other in a circle:
 --   1. queue rows (share), 2. job rows by rising id, 3. everything that belongs to a job (attempt, dead_letter, effect, event),
---   4. worker and waiter rows, 5. named leases, 6. the tally's mark, 7. the metrics' mark.
--- A claim never waits for a job row: it skips what is locked.
+--   4. waiter rows, then worker rows, 5. named leases, 6. the tally's mark, 7. the metrics' mark.
+-- A claim never waits for a job row: it skips what is locked. Neither does an enqueue that hands a job over, nor for a waiter's row.
 
 CREATE SCHEMA IF NOT EXISTS tenure;
 
@@ -305,11 +305,15 @@ CREATE TABLE tenure.worker (
 CREATE INDEX worker_seen_idx ON tenure.worker (last_seen_at);
 
 -- waiter: who wants to be woken for which queue. An enqueue notifies only if somebody does.
+-- An offer is a moment in offered_until: before it an enqueue may hand a job over to this worker, under a lease of lease_seconds (null: the
+-- queue's). Every poll of an idle worker writes it anew, so no index knows it and there is room beside each row.
 CREATE UNLOGGED TABLE tenure.waiter (
     queue text NOT NULL,
     worker text NOT NULL,
+    offered_until timestamptz,
+    lease_seconds double precision,
     PRIMARY KEY (queue, worker)
-);
+) WITH (fillfactor = 50);
 
 -- lease: named leases, one row each; the term rises with every change of owner.
 CREATE TABLE tenure.lease (
@@ -1235,12 +1239,16 @@ BEGIN
 END
 $$;
 
--- regrant: jobs leased to this worker that it does not know of, because the reply to its claim was lost. Same token, lease as it is.
-CREATE OR REPLACE FUNCTION tenure.regrant(p_worker text, p_held json, p_limit integer, p_now timestamptz) RETURNS json[]
+-- regrant: jobs leased to this worker that it does not know of, because the reply to its claim was lost, or the word of an enqueue that had
+-- handed one over. Same token, lease as it is; and how many seconds ago the oldest was granted.
+CREATE OR REPLACE FUNCTION tenure.regrant(
+    p_worker text, p_held json, p_limit integer, p_now timestamptz, OUT lines json[], OUT age double precision
+)
 LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(array_agg(json_build_array(h.queue, tenure.to_us(h.lease_until), h.state = 'running', json_build_array(
-        json_build_array(h.id, h.kind, h.token, h.attempt, h.max_attempts, h.payload::text, h.priority, h.crashes, h.rank, tenure.to_us(h.run_at), NULL)))), '{}')
+        json_build_array(h.id, h.kind, h.token, h.attempt, h.max_attempts, h.payload::text, h.priority, h.crashes, h.rank, tenure.to_us(h.run_at), NULL)))), '{}'),
+        date_part('epoch', p_now - min(h.claimed_at))
     FROM (
         SELECT j.*
         FROM tenure.job AS j
@@ -1600,9 +1608,11 @@ $$;
 -- Both answer null: without keys only an id can be taken, and whoever has it is an earlier try of this very request.
 -- What is out of the ordinary (a closed gate, an unknown queue, a policy that looks into the jobs) is left to enqueue_group.
 -- Gates are looked at beside the queue and not in its WHERE, where a condition without a column of the row is a step of its own in the plan.
+-- p_hands_over: if a worker has offered to take a job, it is granted one here; see hand_over. Only for a call that commits by itself.
 
 CREATE OR REPLACE FUNCTION tenure.enqueue_one(
-    p_queue text, p_kind text, p_id uuid, p_payload json, p_priority integer DEFAULT NULL, p_max_attempts integer DEFAULT NULL
+    p_queue text, p_kind text, p_id uuid, p_payload json, p_priority integer DEFAULT NULL, p_max_attempts integer DEFAULT NULL,
+    p_hands_over boolean DEFAULT false
 ) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -1631,7 +1641,9 @@ BEGIN
     VALUES (p_id, v_step * v_priority, v_now, v_now, v_now, v_priority, v_max_attempts, true, p_queue, p_kind, v_profile, p_payload)
     ON CONFLICT DO NOTHING;
     IF v_wakes AND FOUND THEN
-        PERFORM pg_notify('tenure', p_queue);
+        IF NOT p_hands_over OR tenure.hand_over(p_queue, v_now) IS DISTINCT FROM p_id THEN
+            PERFORM pg_notify('tenure', p_queue);
+        END IF;
     END IF;
     RETURN NULL;
 END
@@ -2005,12 +2017,15 @@ $$;
 -- Where that queue is open and has no limits of its own, no lease has run out and no job has come due, nothing is to be done but to grant,
 -- and it is done in few words: what such a claim costs is getting ready, statement by statement and expression by expression, on a
 -- processor that has slept. So its arguments are plain, not JSON. In every other case grant_jobs does it, or with p_or_null nobody.
+-- p_offers: if nothing is granted, an enqueue may hand a job over to this worker for a moment. p_offered: the answer before said that one
+-- might; whatever was handed over since comes first. See hand_over.
 -- p_expired and p_due are the marks of the last answer. The look begins a millisecond before them: a double is not exact, and need not be.
 -- Its plans are pinned by no more settings than they need, for each takes PostgreSQL 15 some 20 of a claim's 500 microseconds: there is no
 -- join here, and nothing that costs enough to be compiled. What needs the others is behind grant_rest.
 CREATE OR REPLACE FUNCTION tenure.claim_few(
     p_worker text, p_queue text, p_limit integer, p_lease double precision, p_expired bigint, p_due bigint,
-    p_wake boolean DEFAULT NULL, p_beat boolean DEFAULT false, p_or_null boolean DEFAULT false
+    p_wake boolean DEFAULT NULL, p_beat boolean DEFAULT false, p_or_null boolean DEFAULT false,
+    p_offers boolean DEFAULT false, p_offered boolean DEFAULT false
 ) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -2029,6 +2044,9 @@ DECLARE
     v_started boolean;
     v_at tid[];
     v_grants json;
+    v_offered boolean := false;
+    -- Locked until this claim has ended: meanwhile an enqueue passes the offer by.
+    v_was_taken boolean := CASE WHEN p_offered THEN NOT tenure.lock_offer(p_worker, p_queue) ELSE false END;
 BEGIN
     IF p_wake IS NOT NULL THEN  -- before the look: a job that arrives after it is notified
         PERFORM tenure.set_waiter(p_worker, json_build_array(p_queue), p_wake);
@@ -2037,6 +2055,7 @@ BEGIN
     -- stands beside its row and not in WHERE, as in enqueue_one.
     SELECT v_now + coalesce(p_lease, q.lease_seconds) * interval '1 second', q.start_on_claim,
         CASE WHEN p_limit BETWEEN 0 AND 49
+            AND NOT v_was_taken
             AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
             AND NOT EXISTS (
                 SELECT 1
@@ -2067,11 +2086,17 @@ BEGIN
     IF NOT FOUND OR cardinality(v_at) = 0 THEN
         RETURN CASE WHEN NOT p_or_null THEN tenure.grant_rest(json_build_object(
             'worker', p_worker, 'queues', json_build_array(p_queue), 'limit', p_limit, 'lease', p_lease, 'beat', p_beat,
-            'marks', json_build_object('expired', p_expired, 'due', p_due)), v_now) END;
+            'offered', p_offered, 'marks', json_build_object('expired', p_expired, 'due', p_due)), v_now) END;
+    END IF;
+    IF v_at IS NULL AND p_offers THEN
+        v_offered := tenure.offer(p_worker, p_queue, p_lease, v_now, v_until);
+    END IF;
+    IF p_offered AND NOT v_offered THEN
+        PERFORM tenure.withdraw_offer(p_worker, p_queue);
     END IF;
     IF v_at IS NULL THEN
         RETURN json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us,
-            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue), 'shared', NULL,
+            'waiting', (SELECT count(*) FROM tenure.waiter AS w WHERE w.queue = p_queue), 'shared', NULL, 'offered', v_offered, 'age', NULL,
             'news', CASE WHEN p_beat THEN tenure.beat_idle(p_worker, v_now) END);
     END IF;
     -- The same UPDATE twice: a single job, the common case here, is not gathered and sorted, which takes 40 to 70 of some 300 microseconds.
@@ -2123,7 +2148,8 @@ BEGIN
     END IF;
     RETURN json_build_object(
         'lines', json_build_array(json_build_array(p_queue, (date_part('epoch', v_until) * 1000000)::bigint, v_started, v_grants)),
-        'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL, 'shared', NULL, 'news', NULL);
+        'marks', '[]'::json, 'expired', v_now_us, 'due', v_now_us, 'waiting', NULL, 'shared', NULL,
+        'offered', false, 'age', NULL, 'news', NULL);
 END
 $$;
 
@@ -2142,10 +2168,11 @@ AS $$
 BEGIN
     RETURN (
         SELECT tenure.claim_few(
-            c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, c.wake, c.beat, true)
+            c.worker, c.queues ->> 0, c."limit", c.lease, (c.marks ->> 'expired')::bigint, (c.marks ->> 'due')::bigint, c.wake, c.beat, true,
+            coalesce(c.offers, false), coalesce(c.offered, false))
         FROM json_to_record(p_claim) AS c(
             worker text, queues json, "limit" integer, kinds json, affinity json, lease double precision, held json, wake boolean,
-            beat boolean, marks json)
+            beat boolean, offers boolean, offered boolean, marks json)
         WHERE c."limit" < 50 AND c.kinds IS NULL AND c.affinity IS NULL AND c.held IS NULL
             AND c.queues ->> 1 IS NULL AND c.marks -> 'queues' ->> (c.queues ->> 0) IS NULL
     );
@@ -2169,12 +2196,14 @@ $$;
 -- functions/grant_jobs.sql
 
 -- grant_jobs: the claiming half of an exchange. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due",
--- "waiting", "shared", "news"}: how many workers want to be woken for these queues, told if nothing was granted; whether others are busy
--- with them too, told if many were; and what beat_idle answers, if nothing was granted and the claim is to be a heartbeat.
+-- "waiting", "shared", "offered", "age", "news"}: how many workers want to be woken for these queues, told if nothing was granted; whether
+-- others are busy with them too, told if many were; whether an enqueue may now hand a job over, which only claim_few lets it; how many
+-- seconds ago the oldest of jobs that are handed out again was granted; and what beat_idle answers, if nothing was granted and the claim
+-- is to be a heartbeat.
 --
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable, then new work.
--- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "beat", "marks"}. `marks` is what the
--- last answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
+-- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "wake", "beat", "offers", "offered", "marks"}.
+-- `marks` is what the last answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; null asks for a full look.
 -- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
 CREATE OR REPLACE FUNCTION tenure.grant_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
 LANGUAGE plpgsql
@@ -2197,16 +2226,21 @@ DECLARE
     v_want integer;
     v_expired json[];
     v_due timestamptz;
+    v_held json := coalesce(p_claim -> 'held', CASE WHEN (p_claim ->> 'offered')::boolean THEN '[]'::json END);
+    v_age double precision;
 BEGIN
     v_queues := tenure.open_queues(ARRAY(SELECT json_array_elements_text(p_claim -> 'queues')), v_lease, p_is_loop);
     v_expired := tenure.expire_leases(p_now, tenure.from_us((v_marks ->> 'expired')::bigint), 1000, NULL);
     v_due := tenure.promote_due(p_now, tenure.from_us((v_marks ->> 'due')::bigint), 1000);
+    IF v_held IS NOT NULL THEN  -- first of all: nothing more is handed over, and whoever did so has committed
+        PERFORM tenure.withdraw_offer(v_worker, q.name) FROM json_array_elements_text(p_claim -> 'queues') AS q(name);
+    END IF;
     IF p_claim -> 'wake' IS NOT NULL THEN
         PERFORM tenure.set_waiter(v_worker, p_claim -> 'queues', (p_claim ->> 'wake')::boolean);
     END IF;
-    IF p_claim -> 'held' IS NOT NULL THEN
-        v_lines := tenure.regrant(v_worker, p_claim -> 'held', v_left, p_now);
-        v_left := v_left - cardinality(v_lines);
+    IF v_held IS NOT NULL THEN
+        SELECT r.lines, r.age INTO v_lines, v_age FROM tenure.regrant(v_worker, v_held, greatest(v_left, 1), p_now) AS r;
+        v_left := greatest(v_left - cardinality(v_lines), 0);
     END IF;
 
     -- A queue at its limit gives less than its share, and what it could not give is shared out among the others.
@@ -2246,6 +2280,8 @@ BEGIN
             WHERE w.queue IN (SELECT json_array_elements_text(p_claim -> 'queues'))
         ) END,
         'shared', CASE WHEN cardinality(v_new_marks) > 0 THEN tenure.has_company(v_worker, p_claim -> 'queues', p_now) END,
+        'offered', false,
+        'age', v_age,
         'news', CASE WHEN cardinality(v_lines) = 0 AND (p_claim ->> 'beat')::boolean THEN tenure.beat_idle(v_worker, p_now) END);
 END
 $$;
@@ -2342,6 +2378,179 @@ BEGIN
             LIMIT v_limit
         ) AS g
     );
+END
+$$;
+
+-- functions/hand_over.sql
+
+-- The job that an enqueue hands over. An idle worker offers, with a claim that found nothing, to take a job for the next moment. An enqueue
+-- that finds the offer grants it one in its own transaction and says so in its notification: `granted:`, the worker, the job. The worker
+-- reads the job by its id, which commits nothing, and starts.
+--
+-- An offer is withdrawn by whatever takes it up, and by the next claim of its worker. If it is gone then, a job was handed over, and that
+-- claim gives it out, whether the word of it has arrived or not. So a worker that dies is handed one job at most, within 2.5 seconds of its
+-- last poll, and a word that is lost costs a poll.
+--
+-- No payload goes into the notification: whoever may connect can listen.
+
+-- hand_over: grant the first job of the queue to a worker that has offered to take one, and tell it. Answers the job, which may be an older
+-- one than the caller's; null if there is no offer, or more to do than to grant. It waits for nobody, see the locks in schema.sql.
+CREATE OR REPLACE FUNCTION tenure.hand_over(p_queue text, p_now timestamptz) RETURNS uuid
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_worker text;
+    v_lease double precision;
+    v_until timestamptz;
+    v_job uuid;
+BEGIN
+    SELECT w.worker, w.lease_seconds, w.offered_until INTO v_worker, v_lease, v_until
+    FROM tenure.waiter AS w
+    WHERE w.queue = p_queue AND w.offered_until > p_now
+        AND (SELECT count(*) FROM (SELECT 1 FROM tenure.waiter AS o WHERE o.queue = p_queue LIMIT 9) AS few) <= 8  -- as in offer
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    v_job := tenure.grant_one(p_queue, v_worker, v_lease, v_until - interval '3 seconds', p_now);
+    IF v_job IS NOT NULL THEN
+        PERFORM tenure.withdraw_offer(v_worker, p_queue);
+        PERFORM pg_notify('tenure', 'granted:' || v_worker || ':' || v_job);
+    END IF;
+    RETURN v_job;
+END
+$$;
+
+-- grant_one: the first job of the queue to this worker, as claim_few would grant it; null wherever claim_few would leave it to grant_jobs.
+-- Leases and moments are looked at since p_since: the claim that offered looked itself. The gates were looked at by the enqueue.
+CREATE OR REPLACE FUNCTION tenure.grant_one(
+    p_queue text, p_worker text, p_lease double precision, p_since timestamptz, p_now timestamptz
+) RETURNS uuid
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
+    v_until timestamptz;
+    v_started boolean;
+    v_at tid;
+    v_job uuid;
+BEGIN
+    SELECT p_now + coalesce(p_lease, q.lease_seconds) * interval '1 second', q.start_on_claim,
+        CASE WHEN NOT EXISTS (
+                SELECT 1
+                FROM tenure.job AS j
+                WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_cutoff AND j.lease_until >= p_since
+            )
+            AND NOT EXISTS (
+                SELECT 1
+                FROM tenure.job AS j
+                WHERE NOT j.is_due AND j.state IN ('queued', 'waiting') AND j.run_at <= p_now AND j.run_at >= p_since
+            )
+        THEN (
+            SELECT j.ctid
+            FROM tenure.job AS j
+            WHERE j.queue = p_queue AND j.state = 'queued' AND j.is_due
+            ORDER BY j.rank, j.run_at, j.id
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED
+        ) END
+    INTO v_until, v_started, v_at
+    FROM tenure.queue AS q
+    WHERE q.name = p_queue
+        AND q.paused_at IS NULL AND q.concurrency IS NULL AND q.concurrency_per_key IS NULL AND NOT q.events
+        AND coalesce(p_lease, q.lease_seconds) <= q.lease_max_seconds;
+    IF v_at IS NULL THEN
+        RETURN NULL;
+    END IF;
+    UPDATE tenure.job AS j
+    SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
+        token = j.token + 1,
+        attempt = j.attempt + 1,
+        lease_owner = p_worker,
+        lease_until = v_until,
+        claimed_at = p_now,
+        started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
+        updated_at = p_now
+    WHERE j.ctid = v_at
+    RETURNING j.id INTO v_job;
+    RETURN v_job;
+END
+$$;
+
+-- take_over: a job that was handed over to this worker, as claim_few would grant it. Nothing is written. No line if the worker holds it no
+-- more: it was removed meanwhile, or its lease has run out.
+CREATE OR REPLACE FUNCTION tenure.take_over(p_worker text, p_job uuid) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
+    v_line json;
+    v_age double precision;
+BEGIN
+    SELECT json_build_array(j.queue, (date_part('epoch', j.lease_until) * 1000000)::bigint, j.state = 'running', json_build_array(json_build_array(
+            j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
+            (date_part('epoch', j.run_at) * 1000000)::bigint,
+            CASE WHEN num_nonnulls(
+                j.idempotency_key, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor,
+                j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
+                j.artifacts_path, j.progress) > 0
+            THEN tenure.grant_extras(j) END
+        ))), date_part('epoch', v_now - j.claimed_at)
+    INTO v_line, v_age
+    FROM tenure.job AS j
+    WHERE j.id = p_job AND j.lease_owner = p_worker AND j.state IN ('leased', 'running') AND j.lease_until > v_cutoff;
+    RETURN json_build_object('lines', CASE WHEN v_line IS NULL THEN '[]' ELSE json_build_array(v_line) END, 'age', v_age);
+END
+$$;
+
+-- offer: let an enqueue hand a job over to this worker for 2.5 seconds, which are two polls and some. Only where few wait: a large fleet polls
+-- seldom, and is not to write whenever it does. Not under a short lease, which would run out before a word that got lost is made good.
+CREATE OR REPLACE FUNCTION tenure.offer(
+    p_worker text, p_queue text, p_lease double precision, p_now timestamptz, p_until timestamptz
+) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE tenure.waiter AS w
+    SET offered_until = p_now + interval '2.5 seconds',
+        lease_seconds = p_lease
+    WHERE w.queue = p_queue AND w.worker = p_worker AND length(p_worker) <= 200  -- a notification has little room
+        AND p_until >= p_now + interval '10 seconds'
+        AND (SELECT count(*) FROM (SELECT 1 FROM tenure.waiter AS o WHERE o.queue = p_queue LIMIT 9) AS few) <= 8;
+    RETURN FOUND;
+END
+$$;
+
+-- lock_offer: whether the worker's offer still stands. If so nobody takes it up before the caller's transaction ends.
+CREATE OR REPLACE FUNCTION tenure.lock_offer(p_worker text, p_queue text) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM 1
+    FROM tenure.waiter AS w
+    WHERE w.queue = p_queue AND w.worker = p_worker AND w.offered_until IS NOT NULL
+    FOR UPDATE;
+    RETURN FOUND;
+END
+$$;
+
+-- withdraw_offer: no job is handed over to this worker any more.
+CREATE OR REPLACE FUNCTION tenure.withdraw_offer(p_worker text, p_queue text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE tenure.waiter AS w
+    SET offered_until = NULL
+    WHERE w.queue = p_queue AND w.worker = p_worker AND w.offered_until IS NOT NULL;
 END
 $$;
 
@@ -3597,7 +3806,7 @@ BEGIN
 END
 $$;
 
--- remove_these_workers: the rows go; jobs first, in the order of their ids, then workers, as the locks ask for.
+-- remove_these_workers: the rows go; jobs first, in the order of their ids, then waiters, then workers, as the locks ask for.
 -- A worker that was seen after p_before, because it has spoken meanwhile, stays and keeps its jobs.
 CREATE OR REPLACE FUNCTION tenure.remove_these_workers(p_ids text[], p_before timestamptz, p_now timestamptz) RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER
@@ -3620,6 +3829,7 @@ BEGIN
             v_job, 'expire', 'crash', format('Worker %s was removed while it held the job.', v_job.lease_owner), NULL, NULL, p_now
         );
     END LOOP;
+    PERFORM 1 FROM tenure.waiter AS t WHERE t.worker = ANY (p_ids) ORDER BY t.queue, t.worker FOR UPDATE;
     WITH gone AS (
         DELETE FROM tenure.worker AS w WHERE w.id = ANY (p_ids) AND w.last_seen_at <= p_before RETURNING w.id
     )
@@ -4743,6 +4953,7 @@ BEGIN
                     ('exchange',            'worker admin'),
                     ('claim',               'worker admin'),
                     ('claim_few',           'worker admin'),
+                    ('take_over',           'worker admin'),
                     ('settle',              'worker admin'),
                     ('start',               'worker admin'),
                     ('heartbeat',           'worker admin'),

@@ -1,0 +1,170 @@
+-- The job that an enqueue hands over. An idle worker offers, with a claim that found nothing, to take a job for the next moment. An enqueue
+-- that finds the offer grants it one in its own transaction and says so in its notification: `granted:`, the worker, the job. The worker
+-- reads the job by its id, which commits nothing, and starts.
+--
+-- An offer is withdrawn by whatever takes it up, and by the next claim of its worker. If it is gone then, a job was handed over, and that
+-- claim gives it out, whether the word of it has arrived or not. So a worker that dies is handed one job at most, within 2.5 seconds of its
+-- last poll, and a word that is lost costs a poll.
+--
+-- No payload goes into the notification: whoever may connect can listen.
+
+-- hand_over: grant the first job of the queue to a worker that has offered to take one, and tell it. Answers the job, which may be an older
+-- one than the caller's; null if there is no offer, or more to do than to grant. It waits for nobody, see the locks in schema.sql.
+CREATE OR REPLACE FUNCTION tenure.hand_over(p_queue text, p_now timestamptz) RETURNS uuid
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_worker text;
+    v_lease double precision;
+    v_until timestamptz;
+    v_job uuid;
+BEGIN
+    SELECT w.worker, w.lease_seconds, w.offered_until INTO v_worker, v_lease, v_until
+    FROM tenure.waiter AS w
+    WHERE w.queue = p_queue AND w.offered_until > p_now
+        AND (SELECT count(*) FROM (SELECT 1 FROM tenure.waiter AS o WHERE o.queue = p_queue LIMIT 9) AS few) <= 8  -- as in offer
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    v_job := tenure.grant_one(p_queue, v_worker, v_lease, v_until - interval '3 seconds', p_now);
+    IF v_job IS NOT NULL THEN
+        PERFORM tenure.withdraw_offer(v_worker, p_queue);
+        PERFORM pg_notify('tenure', 'granted:' || v_worker || ':' || v_job);
+    END IF;
+    RETURN v_job;
+END
+$$;
+
+-- grant_one: the first job of the queue to this worker, as claim_few would grant it; null wherever claim_few would leave it to grant_jobs.
+-- Leases and moments are looked at since p_since: the claim that offered looked itself. The gates were looked at by the enqueue.
+CREATE OR REPLACE FUNCTION tenure.grant_one(
+    p_queue text, p_worker text, p_lease double precision, p_since timestamptz, p_now timestamptz
+) RETURNS uuid
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
+    v_until timestamptz;
+    v_started boolean;
+    v_at tid;
+    v_job uuid;
+BEGIN
+    SELECT p_now + coalesce(p_lease, q.lease_seconds) * interval '1 second', q.start_on_claim,
+        CASE WHEN NOT EXISTS (
+                SELECT 1
+                FROM tenure.job AS j
+                WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_cutoff AND j.lease_until >= p_since
+            )
+            AND NOT EXISTS (
+                SELECT 1
+                FROM tenure.job AS j
+                WHERE NOT j.is_due AND j.state IN ('queued', 'waiting') AND j.run_at <= p_now AND j.run_at >= p_since
+            )
+        THEN (
+            SELECT j.ctid
+            FROM tenure.job AS j
+            WHERE j.queue = p_queue AND j.state = 'queued' AND j.is_due
+            ORDER BY j.rank, j.run_at, j.id
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED
+        ) END
+    INTO v_until, v_started, v_at
+    FROM tenure.queue AS q
+    WHERE q.name = p_queue
+        AND q.paused_at IS NULL AND q.concurrency IS NULL AND q.concurrency_per_key IS NULL AND NOT q.events
+        AND coalesce(p_lease, q.lease_seconds) <= q.lease_max_seconds;
+    IF v_at IS NULL THEN
+        RETURN NULL;
+    END IF;
+    UPDATE tenure.job AS j
+    SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
+        token = j.token + 1,
+        attempt = j.attempt + 1,
+        lease_owner = p_worker,
+        lease_until = v_until,
+        claimed_at = p_now,
+        started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
+        updated_at = p_now
+    WHERE j.ctid = v_at
+    RETURNING j.id INTO v_job;
+    RETURN v_job;
+END
+$$;
+
+-- take_over: a job that was handed over to this worker, as claim_few would grant it. Nothing is written. No line if the worker holds it no
+-- more: it was removed meanwhile, or its lease has run out.
+CREATE OR REPLACE FUNCTION tenure.take_over(p_worker text, p_job uuid) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
+    v_line json;
+    v_age double precision;
+BEGIN
+    SELECT json_build_array(j.queue, (date_part('epoch', j.lease_until) * 1000000)::bigint, j.state = 'running', json_build_array(json_build_array(
+            j.id, j.kind, j.token, j.attempt, j.max_attempts, j.payload::text, j.priority, j.crashes, j.rank,
+            (date_part('epoch', j.run_at) * 1000000)::bigint,
+            CASE WHEN num_nonnulls(
+                j.idempotency_key, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor,
+                j.created_by_user_id, j.requested_by_user_id, j.tenant, j.workflow_id, j.parent_id, j.run_id, j.trace,
+                j.artifacts_path, j.progress) > 0
+            THEN tenure.grant_extras(j) END
+        ))), date_part('epoch', v_now - j.claimed_at)
+    INTO v_line, v_age
+    FROM tenure.job AS j
+    WHERE j.id = p_job AND j.lease_owner = p_worker AND j.state IN ('leased', 'running') AND j.lease_until > v_cutoff;
+    RETURN json_build_object('lines', CASE WHEN v_line IS NULL THEN '[]' ELSE json_build_array(v_line) END, 'age', v_age);
+END
+$$;
+
+-- offer: let an enqueue hand a job over to this worker for 2.5 seconds, which are two polls and some. Only where few wait: a large fleet polls
+-- seldom, and is not to write whenever it does. Not under a short lease, which would run out before a word that got lost is made good.
+CREATE OR REPLACE FUNCTION tenure.offer(
+    p_worker text, p_queue text, p_lease double precision, p_now timestamptz, p_until timestamptz
+) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE tenure.waiter AS w
+    SET offered_until = p_now + interval '2.5 seconds',
+        lease_seconds = p_lease
+    WHERE w.queue = p_queue AND w.worker = p_worker AND length(p_worker) <= 200  -- a notification has little room
+        AND p_until >= p_now + interval '10 seconds'
+        AND (SELECT count(*) FROM (SELECT 1 FROM tenure.waiter AS o WHERE o.queue = p_queue LIMIT 9) AS few) <= 8;
+    RETURN FOUND;
+END
+$$;
+
+-- lock_offer: whether the worker's offer still stands. If so nobody takes it up before the caller's transaction ends.
+CREATE OR REPLACE FUNCTION tenure.lock_offer(p_worker text, p_queue text) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM 1
+    FROM tenure.waiter AS w
+    WHERE w.queue = p_queue AND w.worker = p_worker AND w.offered_until IS NOT NULL
+    FOR UPDATE;
+    RETURN FOUND;
+END
+$$;
+
+-- withdraw_offer: no job is handed over to this worker any more.
+CREATE OR REPLACE FUNCTION tenure.withdraw_offer(p_worker text, p_queue text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE tenure.waiter AS w
+    SET offered_until = NULL
+    WHERE w.queue = p_queue AND w.worker = p_worker AND w.offered_until IS NOT NULL;
+END
+$$;
