@@ -23,7 +23,7 @@ import random
 from collections.abc import Callable
 
 from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
-from tenure.model.ids import JobId, WorkerId
+from tenure.model.ids import WorkerId
 from tenure.model.job import Grant
 from tenure.model.notice import ERROR, INFO, WARNING
 from tenure.model.outcome import Outcome
@@ -31,11 +31,12 @@ from tenure.store.base import Armed, Claim, Exchange, Exchanged, Store
 from tenure.worker.ahead import Ahead
 from tenure.worker.config import WorkerConfig
 from tenure.worker.flight import Flight
-from tenure.worker.lanes import Ask, Lanes
+from tenure.worker.lanes import Ask, Lanes, claim_for
 from tenure.worker.lease import Leases
+from tenure.worker.offer import Offer
 from tenure.worker.report import Reporter
 from tenure.worker.settle import Outbox, settle_singly
-from tenure.worker.ticket import Held, steady_now
+from tenure.worker.ticket import Held, is_held, steady_now
 
 BATCH = 1000
 """Outcomes in one exchange at most."""
@@ -79,6 +80,7 @@ class Exchanger:
         self._take = take
         self._leases = leases
         self._lanes = Lanes(config)
+        self._offer = Offer(config)
         self._most_in_flight = config.exchanges or 2
         """Two keep the store at work while this process runs handlers. Where other workers do so on one server one is
         enough, and no claim has to walk over what the other has locked."""
@@ -107,8 +109,7 @@ class Exchanger:
         self._unheard = 0
         """How many jobs may have been granted in replies that were lost."""
         self._failures = 0
-        self._away_until = 0.0
-        self._no_claim_until = 0.0
+        self._away_until = self._no_claim_until = 0.0
         self._was_woken = False
         self._wakes = 0
         self._waiting = 0
@@ -207,14 +208,14 @@ class Exchanger:
             return True
         if self._config.drain and self._accepts and self._lanes.is_dry and not self._held:
             self.finish()
-        return self._finishing and not self._held and not len(self._outbox)
+        return self._finishing and not (self._held or len(self._outbox) or self._offer.stands)
 
     def _next(self) -> tuple[list[Outcome], Ask | None] | None:
         """What the next exchange carries; None while there is nothing to send."""
         if self._in_flight >= self._most_in_flight or self._loop.time() < self._away_until or self._gave_up:
             return None
-        if self._in_flight and self._unheard:
-            return None  # a repeat must know all that is held, so it flies alone
+        if self._in_flight and (self._unheard or self._offer.stands):
+            return None  # a repeat must know all that is held, and a claim whether an offer stands: so they fly alone
         ask = self._ask()
         share, waiting = self._share(), len(self._outbox)
         if self._in_flight and max(waiting, 0 if ask is None else ask.limit) < share // 2:
@@ -222,7 +223,10 @@ class Exchanger:
         if ask is None and not waiting:
             return None
         # More than two shares wait where the worker has slowed down since: half of it each time.
-        return self._outbox.take(min(BATCH, max(share, waiting // 2))), ask
+        outcomes = self._outbox.take(min(BATCH, max(share, waiting // 2)))
+        if ask is None and self._offer.counts and self._may_offer():
+            ask = self._lanes.ask_for_none()  # it only offers
+        return outcomes, ask
 
     def _share(self) -> int:
         """How many jobs one exchange settles or claims at most. With two in flight it is a third of what the worker may
@@ -231,7 +235,9 @@ class Exchanger:
         return most if flights == 1 else max(SHARE, -(-most // (flights + 1)))
 
     def _ask(self) -> Ask | None:
-        if not self._accepts or self._loop.time() < self._no_claim_until:
+        if not self._accepts:  # what was handed over meanwhile is given back
+            return self._lanes.ask_for_none() if self._offer.stands else None
+        if self._loop.time() < self._no_claim_until:
             return None
         self.ahead.adapt(self._loop.time())
         free = self._free()
@@ -269,17 +275,22 @@ class Exchanger:
 
     def _arm(self) -> Flight | None:
         """Let the wake-up send the claim that will follow it. Not where somebody else may be first to look."""
-        others = self._waiting / self._doubt
-        is_well = self._accepts and not (self._unheard or self._failures or self._gate)
-        if not self.owns_loop or others > FIRST or not is_well or not self._is_idle or self._config.once:
-            return None
-        ask = self._lanes.ask_when_woken(min(self._free(), SHARE))
+        ask = self._lanes.ask_when_woken(min(self._free(), SHARE)) if self._may_arm() else None
         if ask is None:
             return None
         flight = Flight([], ask, Exchange([], self._claim(ask, beats=False)))
         flight.armed_steady = steady_now()
         flight.armed = self.arm(flight.request, lambda: self._leave(flight))
         return flight
+
+    def _may_arm(self) -> bool:
+        """Whether this worker would now sleep, and be among the first to look."""
+        is_well = self._accepts and not (self._unheard or self._failures or self._gate or self._config.once)
+        return is_well and self._is_idle and self.owns_loop and self._waiting / self._doubt <= FIRST
+
+    def _may_offer(self) -> bool:
+        """Whether an enqueue may hand a job over, if there is none to claim now."""
+        return self._may_arm() and self._lanes.is_known and self.hears() and self._offer.is_wise(self._poll_seconds())
 
     def _leave(self, flight: Flight) -> None:
         """A wake-up is about to send this one, and to wake us."""
@@ -322,7 +333,8 @@ class Exchanger:
         except StoreUnavailable as exc:
             self._outbox.put_back(outcomes)
             if claim is not None:  # a repeat takes up what was lost before it, so its own limit covers both
-                self._unheard = claim.limit if claim.held is not None else self._unheard + claim.limit
+                asked = max(1, claim.limit)
+                self._unheard = asked if claim.held is not None else self._unheard + asked
             self._back_off(exc)
         except GateClosed as exc:
             self._outbox.put_back(outcomes)
@@ -333,7 +345,7 @@ class Exchanger:
         except TenureError as exc:
             await self._refused(exc, outcomes)
         finally:
-            self._arrive(ask)
+            self._arrive(flight, arrived)
         if arrived is None:
             return
         self.ahead.took(self._loop.time() - flight.sent)
@@ -345,8 +357,7 @@ class Exchanger:
             if self._config.drain:
                 self._lanes.wake()  # a retry or a follow-up may be due at once
         if ask is not None:
-            granted_since = flight.armed_steady if arrived.is_handed_over else flight.sent_steady
-            self._granted(ask, arrived, granted_since, is_stale=flight.wakes != self._wakes)
+            self._granted(ask, arrived, flight.granted_since(arrived), is_stale=flight.wakes != self._wakes)
             if self._lets_runners_go_first():
                 await asyncio.sleep(0)
 
@@ -374,19 +385,14 @@ class Exchanger:
         return self._leases.is_due_within(self._poll_seconds())
 
     def _claim(self, ask: Ask, *, beats: bool) -> Claim:
-        config = self._config
-        held: list[JobId] | None = list(self._held) if self._unheard else None
-        return Claim(
-            worker=self._worker,
-            queues=ask.queues,
-            limit=ask.limit,
-            kinds=config.kinds,
-            affinity=config.affinity,
-            lease_seconds=config.lease_seconds,
-            strict=config.strict,
-            held=held,
-            wants_wake=ask.wants_wake,
+        return claim_for(
+            self._worker,
+            ask,
+            self._config,
+            held=list(self._held) if self._unheard else None,
             beats=beats,
+            offers=ask.wants_wake is not False and self._may_offer(),
+            offered=self._offer.stands,
         )
 
     def _depart(self, flight: Flight, *, wakes: int) -> None:
@@ -394,16 +400,22 @@ class Exchanger:
         self._in_flight += 1
         self.exchanges += 1
         ask = flight.ask
-        if ask is not None:
+        if ask is not None and flight.request.claim is not None:
+            self._offer.sent(flight.request.claim)
             self._not_later()  # this is the look that was meant
             self._asked += ask.limit
             if self._lanes.is_limited:
                 for name in ask.queues:
                     self._asked_by_queue[name] = self._asked_by_queue.get(name, 0) + ask.limit
 
-    def _arrive(self, ask: Ask | None) -> None:
+    def _arrive(self, flight: Flight, arrived: Exchanged | None) -> None:
         self._in_flight -= 1
-        if ask is not None:
+        ask, claim = flight.ask, flight.request.claim
+        if ask is not None and claim is not None:
+            if arrived is not None:
+                self._offer.answered(claim, arrived)
+            else:  # what was lost is asked for by what is held, and who stops has asked for the last time
+                self._offer.refused(claim, is_asked_again=self._accepts and not self._unheard)
             self._asked -= ask.limit
             if self._lanes.is_limited:
                 for name in ask.queues:
@@ -412,19 +424,17 @@ class Exchanger:
 
     def _granted(self, ask: Ask, arrived: Exchanged, sent: float, *, is_stale: bool) -> None:
         grants = arrived.grants
-        if self._unheard:
+        if self._unheard or arrived.age_seconds:
             self._unheard = 0
-            grants = [grant for grant in grants if not self._is_held(grant)]
-        self._lanes.answered(ask, len(grants))
+            grants = [grant for grant in grants if not is_held(grant, self._held)]
+        if ask.limit:
+            self._learn(ask, arrived, len(grants))
         if isinstance(arrived.refused, GateClosed):
             self._gate_closed(arrived.refused)
         elif arrived.refused is not None:
             self._back_off(arrived.refused)
         else:
             self._gate = None
-        if self._is_late:
-            self._is_late = False
-            self._doubt = min(MOST_DOUBT, self._doubt * 4) if grants else max(1, self._doubt // 2)
         if arrived.is_shared is not None and not self._config.exchanges:
             self._most_in_flight = 1 if arrived.is_shared else 2
         if grants:
@@ -445,9 +455,12 @@ class Exchanger:
         if self._config.once and self._accepts:
             self.finish()
 
-    def _is_held(self, grant: Grant) -> bool:
-        ticket = self._held.get(grant.id)
-        return ticket is not None and ticket.grant.token == grant.token
+    def _learn(self, ask: Ask, arrived: Exchanged, granted: int) -> None:
+        """Learn from a look. A job that was handed over does not tell whether there are more."""
+        self._lanes.answered(ask, 0 if arrived.is_handed_over else granted)
+        if self._is_late:
+            self._is_late = False
+            self._doubt = min(MOST_DOUBT, self._doubt * 4) if granted else max(1, self._doubt // 2)
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure.model.outcome import Outcome
-from tenure.store.base import Armed, Exchange
+from tenure.store.base import Armed, Exchange, Exchanged
 from tenure.worker.lanes import Ask
 
 
@@ -24,3 +24,8 @@ class Flight:
         """When it left, by the loop's clock and by the one that counts sleep."""
         self.wakes = 0
         """The wake-ups until it left. If another has come since, a job may have arrived after it looked."""
+
+    def granted_since(self, arrived: Exchanged) -> float:
+        """From when leases are to be reckoned, by the clock that counts sleep."""
+        since = self.sent_steady - arrived.age_seconds
+        return min(since, self.armed_steady) if arrived.is_handed_over else since

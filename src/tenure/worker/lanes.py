@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tenure.model.frozen import frozen
+from tenure.model.ids import JobId, WorkerId
+from tenure.store.base import Claim
 from tenure.worker.config import WorkerConfig
 
 
@@ -70,10 +72,20 @@ class Lanes:
     def ask_when_woken(self, free: int) -> Ask | None:
         """What `ask` will say once the worker is woken, for which the store knows it to be waiting. With one lane that
         is known beforehand."""
-        if len(self.lanes) > 1 or self.is_limited or not (self._is_registered and self._was_short):
+        if not (self.is_known and self._is_registered):
             return None
         (lane,) = self.lanes
         return Ask(lane.queues, free, None, (lane,))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is one lane, without a limit, and it gave less than was asked for: then a worker that sleeps is
+        to be woken for it."""
+        return len(self.lanes) == 1 and not self.is_limited and self._was_short
+
+    def ask_for_none(self) -> Ask:
+        """A claim that takes nothing, for what else it says."""
+        return Ask(tuple(name for lane in self.lanes for name in lane.queues), 0, None, ())
 
     def answered(self, ask: Ask, granted: int) -> None:
         """Learn from what a claim gave."""
@@ -108,6 +120,33 @@ class Lanes:
     def _wake_wish(self) -> bool | None:
         wish = self._was_short
         return None if self._is_registered is wish else wish
+
+
+def claim_for(
+    worker: WorkerId,
+    ask: Ask,
+    config: WorkerConfig,
+    *,
+    held: list[JobId] | None,
+    beats: bool,
+    offers: bool,
+    offered: bool,
+) -> Claim:
+    """The claim that asks for this."""
+    return Claim(
+        worker=worker,
+        queues=ask.queues,
+        limit=ask.limit,
+        kinds=config.kinds,
+        affinity=config.affinity,
+        lease_seconds=config.lease_seconds,
+        strict=config.strict,
+        held=held,
+        wants_wake=ask.wants_wake,
+        beats=beats,
+        offers=offers,
+        offered=offered,
+    )
 
 
 def _lanes(config: WorkerConfig) -> list[Lane]:

@@ -76,6 +76,12 @@ def snapshot(held: Held) -> list[Ticket]:
             continue
 
 
+def is_held(grant: Grant, held: Held) -> bool:
+    """Whether this very grant is."""
+    ticket = held.get(grant.id)
+    return ticket is not None and ticket.grant.token == grant.token
+
+
 def _steady_clock() -> Callable[[], float]:
     """A clock that never jumps and also counts the time a machine is suspended, where there is one."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)

@@ -10,6 +10,10 @@ and no notification waits behind them.
 **The claim that follows a wake-up is sent by the wake-up** (`ArmedCall`). What a sleeping worker will ask for is known
 before it sleeps, and lies ready here. So the server is at work while the worker wakes up, which takes Python half as
 long as the claim takes the server, because code that has slept must come back into the processor's caches.
+
+**A job that an enqueue has handed over needs no claim.** The notification names the worker and the job. If the worker
+has a call lying ready, the job is read in its stead; otherwise the worker is woken, and its next claim gives the job
+out.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import asyncio
 import contextlib
 import functools
 import random
+import re
 import select
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +37,12 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 BACKOFF_SECONDS: Final = (0.1, 15.0)
+TAKE_OVER: Final = "take_over"
+
+_HANDED_OVER: Final = re.compile(r"granted:(.+):([0-9a-f-]{36})")
+"""Worker and job."""
+_ALONG: Final = {"claim_few": (TAKE_OVER, 2)}
+"""What else is prepared with a function, and with how many arguments: whoever claims may be handed a job."""
 
 _SETTINGS: Final[dict[str, Any]] = {
     "connect_timeout": 5,
@@ -100,14 +111,19 @@ class Ear:
         self._is_called = True
         try:
             if function not in self._prepared:
-                name, words = function.encode(), statement(function, len(arguments))
-                prepared = self._send(functools.partial(pgconn.send_prepare, name, words))
-                await self.answer(prepared, reply_seconds, 0.0)
-                self._prepared[function] = name
+                if function in _ALONG:
+                    await self._prepare(pgconn, *_ALONG[function], reply_seconds)
+                await self._prepare(pgconn, function, len(arguments), reply_seconds)
             send = functools.partial(pgconn.send_query_prepared, self._prepared[function], *encoded(arguments))
             return await self.answer(self._send(send), reply_seconds, block_seconds)
         finally:
             self._is_called = False
+
+    async def _prepare(self, pgconn: PGconn, function: str, arguments: int, reply_seconds: float) -> None:
+        name = function.encode()
+        prepared = self._send(functools.partial(pgconn.send_prepare, name, statement(function, arguments)))
+        await self.answer(prepared, reply_seconds, 0.0)
+        self._prepared[function] = name
 
     def prepared_call(self, function: str, arguments: Sequence[Argument]) -> Callable[[], None] | None:
         """Such a call, ready to be sent; None if it was not called on this connection before."""
@@ -304,14 +320,21 @@ class Ear:
         """Wake whoever asked for what has been notified, each at most once."""
         named: set[str] = set()
         for_all = False
+        handed: dict[str | None, str] = {}
         while (note := pgconn.notifies()) is not None:
             self.notifications += 1
             name = note.extra.decode("utf-8", "replace")
             for_all = for_all or name.startswith("cancel:")
             named.add(name)
+            if match := _HANDED_OVER.fullmatch(name):
+                handed[match[1]] = match[2]
         if not named:
             return
         for subscription in self.subscriptions:
+            if job := handed.get(subscription.worker):
+                if subscription.armed is not None and self.is_free:
+                    self._take_over(subscription.armed, job)
+                subscription.wake()  # by itself: if the queue is named too, there is more to look for
             is_named = not named.isdisjoint(subscription.queues)
             if is_named and subscription.armed is not None and self.is_free:
                 self._send_armed(subscription.armed)
@@ -323,13 +346,25 @@ class Ear:
         armed.leave()
         armed.answered = self._send(armed.send)
 
+    def _take_over(self, armed: ArmedCall, job: str) -> None:
+        """Read what was handed over, instead of the call that lies ready."""
+        send = self.prepared_call(TAKE_OVER, (armed.worker, job))
+        if send is not None:
+            armed.send, armed.is_handed_over = send, True
+            self._send_armed(armed)
+
 
 class ArmedCall:
     """A call that the next notification for its subscriber sends, in the very turn of the loop that hears it."""
 
-    def __init__(self, subscription: QueueSubscription, send: Callable[[], None], leave: Callable[[], None]) -> None:
+    def __init__(
+        self, subscription: QueueSubscription, worker: str, send: Callable[[], None], leave: Callable[[], None]
+    ) -> None:
+        self.worker = worker
         self.send = send
         self.leave = leave
+        self.is_handed_over = False
+        """A job was read in its stead, which an enqueue had handed over."""
         self.answered: asyncio.Future[PGresult] | None = None
         """There once it was sent."""
         self._subscription = subscription
@@ -355,13 +390,19 @@ class QueueSubscription:
         self.queues = queues
         self.ear = ear
         self.armed: ArmedCall | None = None
+        self.worker: str | None = None
+        """Whose calls lie ready here, once one did."""
         self._call = wake
         self._remove = remove
 
-    def arm(self, function: str, arguments: Sequence[Argument], leave: Callable[[], None]) -> ArmedCall | None:
-        """Let the next wake-up send a call, if it has been called on this connection before; `leave` is told first."""
+    def arm(
+        self, function: str, arguments: Sequence[Argument], worker: str, leave: Callable[[], None]
+    ) -> ArmedCall | None:
+        """Let the next wake-up send a worker's call, if the function was called on this connection before.
+        `leave` is told first."""
+        self.worker = worker
         send = self.ear.prepared_call(function, arguments)
-        self.armed = None if send is None else ArmedCall(self, send, leave)
+        self.armed = None if send is None else ArmedCall(self, worker, send, leave)
         return self.armed
 
     def wake(self) -> None:

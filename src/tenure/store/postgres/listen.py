@@ -10,7 +10,8 @@ missed.
 Each event loop on which somebody listens has a connection of its own (see `ear`); a subscriber without a loop is
 served by one in a thread.
 
-Channel `tenure`; the payload is a queue's name, or `cancel:` and a worker's id when a held job was asked to stop.
+Channel `tenure`; the payload is a queue's name, `cancel:` and a worker's id when a held job was asked to stop, or
+`granted:`, a worker's id, `:` and a job's when an enqueue has handed a job over to that worker.
 """
 
 from __future__ import annotations

@@ -245,10 +245,19 @@ class PostgresStore:
     def arm(self, line: QueueSubscription, request: Exchange, leave: Callable[[], None]) -> Armed | None:
         """Let the next wake-up on `line` send a claim; see store.base.Subscription."""
         _, call, full = self._prepare(request)
-        armed = None if call is None else line.arm(*call, leave)
-        if call is None or armed is None:
+        claim = request.claim
+        if call is None or claim is None:
             return None
-        return _Armed(armed, self._hear_armed, lambda answer: self._finish(request, request, call, answer, full=full))
+        armed = line.arm(*call, claim.worker, leave)
+        if armed is None:
+            return None
+
+        def decode(answer: Any) -> Exchanged:
+            if armed.is_handed_over:
+                return moves.decode_taken(answer, claim)
+            return cast(Exchanged, self._finish(request, request, call, answer, full=full))
+
+        return _Armed(armed, self._hear_armed, decode)
 
     async def _hear_armed(self, armed: ArmedCall) -> Any:
         self._requests += 1
