@@ -400,8 +400,8 @@ class Exchanger:
         self._in_flight += 1
         self.exchanges += 1
         ask = flight.ask
-        if ask is not None and flight.request.claim is not None:
-            self._offer.sent(flight.request.claim)
+        self._offer.sent(flight.request.claim)
+        if ask is not None:
             self._not_later()  # this is the look that was meant
             self._asked += ask.limit
             if self._lanes.is_limited:

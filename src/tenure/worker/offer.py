@@ -29,9 +29,9 @@ class Offer:
         """Whether to make one, for a worker that would sleep and be woken."""
         return self._is_possible and poll_seconds <= POLL_SECONDS
 
-    def sent(self, claim: Claim) -> None:
+    def sent(self, claim: Claim | None) -> None:
         """A claim is about to be sent."""
-        self.stands = self.stands or claim.offers
+        self.stands = self.stands or (claim is not None and claim.offers)
 
     def answered(self, claim: Claim, arrived: Exchanged) -> None:
         """A claim was carried out."""
