@@ -129,6 +129,23 @@ async def test_the_exchange_that_settles_the_last_job_offers_where_that_counts(t
         assert (claim.limit, claim.offers, claim.offered) == (0, True, False) if claim else not takes_in
 
 
+async def test_a_worker_that_never_rests_for_a_poll_learns_whether_its_offer_counts() -> None:
+    fleet, jobs = Taking(), [grant(), grant()]
+    fleet.next = Exchanged({}, jobs[:1])
+    made = exchanger(fleet, take=lambda _grants, _sent: None, concurrency=10, poll_seconds=1.0)
+    made.owns_loop = True
+    running = asyncio.create_task(made.run())
+    await settle_down(fleet)
+    made.count_end("default")
+    made._outbox.add(Completed(jobs[0].id, jobs[0].token))
+    made.poke()
+    await settle_down(fleet)
+    made.finish()
+    await running
+
+    assert any(claim.offers for claim in fleet.claimed)
+
+
 async def test_nothing_flies_beside_a_claim_that_offers() -> None:
     fleet = Taking()
     async with asleep(fleet, concurrency=100) as (made, _):

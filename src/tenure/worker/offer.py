@@ -20,8 +20,8 @@ class Offer:
     def __init__(self, config: WorkerConfig) -> None:
         self.stands = False
         """A job may be handed over, or may have been."""
-        self.counts = False
-        """The store has taken the last one in, so it is worth a claim that does nothing else."""
+        self.counts = True
+        """The store has taken the last one in, or was not asked yet, so it is worth a claim that does nothing else."""
         filters = config.kinds is not None or config.affinity is not None
         self._is_possible = not (config.once or config.drain or filters or len(config.queue_names) > 1)
 
