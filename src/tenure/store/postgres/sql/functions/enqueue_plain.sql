@@ -3,7 +3,7 @@
 -- Both answer null: without keys only an id can be taken, and whoever has it is an earlier try of this very request.
 -- What is out of the ordinary (a closed gate, an unknown queue, a policy that looks into the jobs) is left to enqueue_group.
 -- Gates are looked at beside the queue and not in its WHERE, where a condition without a column of the row is a step of its own in the plan.
--- p_hands_over: if a worker has offered to take a job, it is granted one here; see hand_over. Only for a call that commits by itself.
+-- p_hands_over: if a worker has offered to take a job, it is granted one here; see hand_to_waiter. Only for a call that commits by itself.
 
 CREATE OR REPLACE FUNCTION tenure.enqueue_one(
     p_queue text, p_kind text, p_id uuid, p_payload json, p_priority integer DEFAULT NULL, p_max_attempts integer DEFAULT NULL,
@@ -36,7 +36,7 @@ BEGIN
     VALUES (p_id, v_step * v_priority, v_now, v_now, v_now, v_priority, v_max_attempts, true, p_queue, p_kind, v_profile, p_payload)
     ON CONFLICT DO NOTHING;
     IF v_wakes AND FOUND THEN
-        IF NOT p_hands_over OR tenure.hand_over(p_queue, v_now) IS DISTINCT FROM p_id THEN
+        IF NOT p_hands_over OR tenure.hand_to_waiter(p_queue, v_now) IS DISTINCT FROM p_id THEN
             PERFORM pg_notify('tenure', p_queue);
         END IF;
     END IF;

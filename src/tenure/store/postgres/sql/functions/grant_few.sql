@@ -3,7 +3,7 @@
 -- and it is done in few words: what such a claim costs is getting ready, statement by statement and expression by expression, on a
 -- processor that has slept. So its arguments are plain, not JSON. In every other case grant_jobs does it, or with p_or_null nobody.
 -- p_offers: if nothing is granted, an enqueue may hand a job over to this worker for a moment. p_offered: the answer before said that one
--- might; whatever was handed over since comes first. See hand_over.
+-- might; whatever was handed over since comes first. See hand_to_waiter.
 -- p_expired and p_due are the marks of the last answer. The look begins a millisecond before them: a double is not exact, and need not be.
 -- Its plans are pinned by no more settings than they need, for each takes PostgreSQL 15 some 20 of a claim's 500 microseconds: there is no
 -- join here, and nothing that costs enough to be compiled. What needs the others is behind grant_rest.

@@ -1608,7 +1608,7 @@ $$;
 -- Both answer null: without keys only an id can be taken, and whoever has it is an earlier try of this very request.
 -- What is out of the ordinary (a closed gate, an unknown queue, a policy that looks into the jobs) is left to enqueue_group.
 -- Gates are looked at beside the queue and not in its WHERE, where a condition without a column of the row is a step of its own in the plan.
--- p_hands_over: if a worker has offered to take a job, it is granted one here; see hand_over. Only for a call that commits by itself.
+-- p_hands_over: if a worker has offered to take a job, it is granted one here; see hand_to_waiter. Only for a call that commits by itself.
 
 CREATE OR REPLACE FUNCTION tenure.enqueue_one(
     p_queue text, p_kind text, p_id uuid, p_payload json, p_priority integer DEFAULT NULL, p_max_attempts integer DEFAULT NULL,
@@ -1641,7 +1641,7 @@ BEGIN
     VALUES (p_id, v_step * v_priority, v_now, v_now, v_now, v_priority, v_max_attempts, true, p_queue, p_kind, v_profile, p_payload)
     ON CONFLICT DO NOTHING;
     IF v_wakes AND FOUND THEN
-        IF NOT p_hands_over OR tenure.hand_over(p_queue, v_now) IS DISTINCT FROM p_id THEN
+        IF NOT p_hands_over OR tenure.hand_to_waiter(p_queue, v_now) IS DISTINCT FROM p_id THEN
             PERFORM pg_notify('tenure', p_queue);
         END IF;
     END IF;
@@ -2018,7 +2018,7 @@ $$;
 -- and it is done in few words: what such a claim costs is getting ready, statement by statement and expression by expression, on a
 -- processor that has slept. So its arguments are plain, not JSON. In every other case grant_jobs does it, or with p_or_null nobody.
 -- p_offers: if nothing is granted, an enqueue may hand a job over to this worker for a moment. p_offered: the answer before said that one
--- might; whatever was handed over since comes first. See hand_over.
+-- might; whatever was handed over since comes first. See hand_to_waiter.
 -- p_expired and p_due are the marks of the last answer. The look begins a millisecond before them: a double is not exact, and need not be.
 -- Its plans are pinned by no more settings than they need, for each takes PostgreSQL 15 some 20 of a claim's 500 microseconds: there is no
 -- join here, and nothing that costs enough to be compiled. What needs the others is behind grant_rest.
@@ -2381,7 +2381,7 @@ BEGIN
 END
 $$;
 
--- functions/hand_over.sql
+-- functions/hand_to_waiter.sql
 
 -- The job that an enqueue hands over. An idle worker offers, with a claim that found nothing, to take a job for the next moment. An enqueue
 -- that finds the offer grants it one in its own transaction and says so in its notification: `granted:`, the worker, the job. The worker
@@ -2393,9 +2393,9 @@ $$;
 --
 -- No payload goes into the notification: whoever may connect can listen.
 
--- hand_over: grant the first job of the queue to a worker that has offered to take one, and tell it. Answers the job, which may be an older
+-- hand_to_waiter: grant the first job of the queue to a worker that has offered to take one, and tell it. Answers the job, which may be an older
 -- one than the caller's; null if there is no offer, or more to do than to grant. It waits for nobody, see the locks in schema.sql.
-CREATE OR REPLACE FUNCTION tenure.hand_over(p_queue text, p_now timestamptz) RETURNS uuid
+CREATE OR REPLACE FUNCTION tenure.hand_to_waiter(p_queue text, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql
 AS $$
 DECLARE

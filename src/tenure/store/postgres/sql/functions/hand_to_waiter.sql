@@ -8,9 +8,9 @@
 --
 -- No payload goes into the notification: whoever may connect can listen.
 
--- hand_over: grant the first job of the queue to a worker that has offered to take one, and tell it. Answers the job, which may be an older
+-- hand_to_waiter: grant the first job of the queue to a worker that has offered to take one, and tell it. Answers the job, which may be an older
 -- one than the caller's; null if there is no offer, or more to do than to grant. It waits for nobody, see the locks in schema.sql.
-CREATE OR REPLACE FUNCTION tenure.hand_over(p_queue text, p_now timestamptz) RETURNS uuid
+CREATE OR REPLACE FUNCTION tenure.hand_to_waiter(p_queue text, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql
 AS $$
 DECLARE
