@@ -133,10 +133,11 @@ def test_a_queue_whose_workers_start_by_themselves_gives_a_lease_only(
     assert not grant.started
 
 
-def test_an_older_job_goes_first_and_both_are_announced(
-    store: PostgresStore, admin: psycopg.Connection, url: str
+@pytest.mark.parametrize(("priority", "is_handed"), [(-1, True), (0, False), (1, False)])
+def test_a_job_that_a_claim_would_take_first_is_left_to_a_claim_together_with_this_one(
+    store: PostgresStore, admin: psycopg.Connection, url: str, priority: int, is_handed: bool
 ) -> None:
-    old = new_job()
+    old = new_job(priority=priority)
     with psycopg.connect(url) as caller:
         store.enqueue_on(caller, Enqueue([old]))
         offer(store)  # which cannot see it yet
@@ -144,9 +145,10 @@ def test_an_older_job_goes_first_and_both_are_announced(
 
     job = enqueue(store)
 
-    assert row(admin, old.id) == HANDED
-    assert row(admin, job) == QUEUED
-    assert sorted(heard(admin)) == ["default", f"granted:w1:{old.id}"]
+    assert row(admin, job) == (HANDED if is_handed else QUEUED)
+    assert heard(admin) == [f"granted:w1:{job}" if is_handed else "default"]
+    order = [job, old.id] if is_handed else [old.id, job]
+    assert [grant.id for grant in claim(store, limit=10, offered=True).grants] == order
 
 
 def test_a_repeated_enqueue_hands_nothing_over(store: PostgresStore, admin: psycopg.Connection) -> None:

@@ -105,27 +105,20 @@ async def test_a_word_that_finds_nothing_lying_ready_wakes_and_the_next_claim_gi
         assert grant.id == job
 
 
-async def test_an_older_job_is_read_and_the_queue_means_another_look(url: str, admin: psycopg.Connection) -> None:
+async def test_a_word_that_comes_with_the_name_of_the_queue_means_another_look(
+    url: str, admin: psycopg.Connection
+) -> None:
     async with offering(url) as (line, armed):
-        old = await asyncio.to_thread(_enqueue_unseen, admin, line.store)
-        await enqueue(line)
+        job = new_job_id()
+        with admin.transaction():
+            admin.execute(ENQUEUE, [job])
+            admin.execute("SELECT pg_notify('tenure', 'default')")
         await until(lambda: "wake" in line.told)
 
         [grant] = (await armed.answer()).grants
 
-        assert grant.id == old
+        assert grant.id == job
         assert line.told == ["leave", "wake", "wake"]
-
-
-def _enqueue_unseen(admin: psycopg.Connection, store: PostgresStore) -> JobId:
-    """A job of which nobody was told."""
-    job = new_job_id()
-    with admin.transaction():
-        admin.execute("CREATE TEMP TABLE kept AS TABLE tenure.waiter")
-        admin.execute("DELETE FROM tenure.waiter")
-        admin.execute("SELECT tenure.enqueue_one('default', 'work', %s, '{}')", [job])
-        admin.execute("INSERT INTO tenure.waiter TABLE kept")
-    return job
 
 
 # --- a whole worker ---------------------------------------------------------------------------------------------------

@@ -230,7 +230,7 @@ def test_what_hands_a_job_over_and_what_reads_it_use_the_indexes(
     postgres15_server: PostgresServer, filled: bool
 ) -> None:
     offer = "SELECT tenure.claim_few('w', 'default', 0, NULL, NULL, NULL, true, false, false, true, false)"
-    enqueue = "SELECT tenure.enqueue_one('default', 'work', gen_random_uuid(), '{}', NULL, NULL, true)"
+    enqueue = "SELECT tenure.enqueue_one('default', 'work', gen_random_uuid(), '{}', 1000, NULL, true)"
     read = "SELECT tenure.take_over('w', id) FROM tenure.job WHERE state = 'running'"
     with explained(postgres15_server, filled=filled) as (session, notes):
         session.execute("SET client_min_messages = log")
@@ -239,7 +239,7 @@ def test_what_hands_a_job_over_and_what_reads_it_use_the_indexes(
         session.execute("SET client_min_messages = warning")
 
     plans = [note for note in notes if "Query Text" in note and "Query Text: SELECT tenure." not in note]
-    assert any("UPDATE tenure.job" in plan for plan in plans)
+    assert any("INSERT INTO tenure.job" in plan and "lease_owner" in plan for plan in plans)
     assert any("j.id = p_job" in plan for plan in plans)
     for plan in plans:
         if "q.priority_order" in plan or "FROM tenure.waiter" in plan:

@@ -3,7 +3,8 @@
 -- Both answer null: without keys only an id can be taken, and whoever has it is an earlier try of this very request.
 -- What is out of the ordinary (a closed gate, an unknown queue, a policy that looks into the jobs) is left to enqueue_group.
 -- Gates are looked at beside the queue and not in its WHERE, where a condition without a column of the row is a step of its own in the plan.
--- p_hands_over: if a worker has offered to take a job, it is granted one here; see hand_to_waiter. Only for a call that commits by itself.
+-- p_hands_over: if a worker has offered to take a job, this one may be granted to it; see hand_to_waiter. Only for a call that commits by
+-- itself.
 
 CREATE OR REPLACE FUNCTION tenure.enqueue_one(
     p_queue text, p_kind text, p_id uuid, p_payload json, p_priority integer DEFAULT NULL, p_max_attempts integer DEFAULT NULL,
@@ -32,13 +33,16 @@ BEGIN
         RETURN tenure.enqueue_group(p_queue, p_kind, 1, json_build_array(
             json_build_object('i', p_id, 'p', p_payload, 'r', p_priority, 'm', p_max_attempts)), NULL, true);
     END IF;
+    IF v_wakes AND p_hands_over THEN
+        IF tenure.hand_to_waiter(p_queue, p_kind, p_id, p_payload, v_step * v_priority, v_priority, v_max_attempts, v_profile, v_now) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
     INSERT INTO tenure.job (id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile, payload)
     VALUES (p_id, v_step * v_priority, v_now, v_now, v_now, v_priority, v_max_attempts, true, p_queue, p_kind, v_profile, p_payload)
     ON CONFLICT DO NOTHING;
     IF v_wakes AND FOUND THEN
-        IF NOT p_hands_over OR tenure.hand_to_waiter(p_queue, v_now) IS DISTINCT FROM p_id THEN
-            PERFORM pg_notify('tenure', p_queue);
-        END IF;
+        PERFORM pg_notify('tenure', p_queue);
     END IF;
     RETURN NULL;
 END

@@ -1608,7 +1608,8 @@ $$;
 -- Both answer null: without keys only an id can be taken, and whoever has it is an earlier try of this very request.
 -- What is out of the ordinary (a closed gate, an unknown queue, a policy that looks into the jobs) is left to enqueue_group.
 -- Gates are looked at beside the queue and not in its WHERE, where a condition without a column of the row is a step of its own in the plan.
--- p_hands_over: if a worker has offered to take a job, it is granted one here; see hand_to_waiter. Only for a call that commits by itself.
+-- p_hands_over: if a worker has offered to take a job, this one may be granted to it; see hand_to_waiter. Only for a call that commits by
+-- itself.
 
 CREATE OR REPLACE FUNCTION tenure.enqueue_one(
     p_queue text, p_kind text, p_id uuid, p_payload json, p_priority integer DEFAULT NULL, p_max_attempts integer DEFAULT NULL,
@@ -1637,13 +1638,16 @@ BEGIN
         RETURN tenure.enqueue_group(p_queue, p_kind, 1, json_build_array(
             json_build_object('i', p_id, 'p', p_payload, 'r', p_priority, 'm', p_max_attempts)), NULL, true);
     END IF;
+    IF v_wakes AND p_hands_over THEN
+        IF tenure.hand_to_waiter(p_queue, p_kind, p_id, p_payload, v_step * v_priority, v_priority, v_max_attempts, v_profile, v_now) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
     INSERT INTO tenure.job (id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile, payload)
     VALUES (p_id, v_step * v_priority, v_now, v_now, v_now, v_priority, v_max_attempts, true, p_queue, p_kind, v_profile, p_payload)
     ON CONFLICT DO NOTHING;
     IF v_wakes AND FOUND THEN
-        IF NOT p_hands_over OR tenure.hand_to_waiter(p_queue, v_now) IS DISTINCT FROM p_id THEN
-            PERFORM pg_notify('tenure', p_queue);
-        END IF;
+        PERFORM pg_notify('tenure', p_queue);
     END IF;
     RETURN NULL;
 END
@@ -2384,7 +2388,7 @@ $$;
 -- functions/hand_to_waiter.sql
 
 -- The job that an enqueue hands over. An idle worker offers, with a claim that found nothing, to take a job for the next moment. An enqueue
--- that finds the offer grants it one in its own transaction and says so in its notification: `granted:`, the worker, the job. The worker
+-- that finds the offer grants it the job in its own transaction and says so in its notification: `granted:`, the worker, the job. The worker
 -- reads the job by its id, which commits nothing, and starts.
 --
 -- An offer is withdrawn by whatever takes it up, and by the next claim of its worker. If it is gone then, a job was handed over, and that
@@ -2393,16 +2397,20 @@ $$;
 --
 -- No payload goes into the notification: whoever may connect can listen.
 
--- hand_to_waiter: grant the first job of the queue to a worker that has offered to take one, and tell it. Answers the job, which may be an older
--- one than the caller's; null if there is no offer, or more to do than to grant. It waits for nobody, see the locks in schema.sql.
-CREATE OR REPLACE FUNCTION tenure.hand_to_waiter(p_queue text, p_now timestamptz) RETURNS uuid
+-- hand_to_waiter: put the job down as granted to a worker that has offered to take one, and tell it. The row is as a claim would leave it.
+-- Only where claim_few would do nothing but grant just this job: none waits before it, no lease has run out and none has come due since the
+-- claim that offered, which looked itself. Gates were looked at by the enqueue. Answers whether it was done.
+-- It waits for nobody but an earlier try of this very request, which waits for nobody; see the locks in schema.sql.
+CREATE OR REPLACE FUNCTION tenure.hand_to_waiter(
+    p_queue text, p_kind text, p_id uuid, p_payload json, p_rank bigint, p_priority integer, p_max_attempts integer, p_profile text,
+    p_now timestamptz
+) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 DECLARE
     v_worker text;
     v_lease double precision;
     v_until timestamptz;
-    v_job uuid;
 BEGIN
     SELECT w.worker, w.lease_seconds, w.offered_until INTO v_worker, v_lease, v_until
     FROM tenure.waiter AS w
@@ -2410,23 +2418,23 @@ BEGIN
         AND (SELECT count(*) FROM (SELECT 1 FROM tenure.waiter AS o WHERE o.queue = p_queue LIMIT 9) AS few) <= 8  -- as in offer
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN NULL;
+    IF NOT FOUND OR NOT tenure.put_granted(p_queue, p_kind, p_id, p_payload, p_rank, p_priority, p_max_attempts, p_profile,
+        v_worker, v_lease, v_until - interval '3 seconds', p_now)
+    THEN
+        RETURN false;
     END IF;
-    v_job := tenure.grant_one(p_queue, v_worker, v_lease, v_until - interval '3 seconds', p_now);
-    IF v_job IS NOT NULL THEN
-        PERFORM tenure.withdraw_offer(v_worker, p_queue);
-        PERFORM pg_notify('tenure', 'granted:' || v_worker || ':' || v_job);
-    END IF;
-    RETURN v_job;
+    PERFORM tenure.withdraw_offer(v_worker, p_queue);
+    PERFORM pg_notify('tenure', 'granted:' || v_worker || ':' || p_id);
+    RETURN true;
 END
 $$;
 
--- grant_one: the first job of the queue to this worker, as claim_few would grant it; null wherever claim_few would leave it to grant_jobs.
--- Leases and moments are looked at since p_since: the claim that offered looked itself. The gates were looked at by the enqueue.
-CREATE OR REPLACE FUNCTION tenure.grant_one(
-    p_queue text, p_worker text, p_lease double precision, p_since timestamptz, p_now timestamptz
-) RETURNS uuid
+-- put_granted: the row of a job that is granted from the start, if a claim would grant it now. A function of its own, because its plan must
+-- be as sure as a claim's.
+CREATE OR REPLACE FUNCTION tenure.put_granted(
+    p_queue text, p_kind text, p_id uuid, p_payload json, p_rank bigint, p_priority integer, p_max_attempts integer, p_profile text,
+    p_worker text, p_lease double precision, p_since timestamptz, p_now timestamptz
+) RETURNS boolean
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -2434,50 +2442,37 @@ SET enable_bitmapscan = off
 AS $$
 DECLARE
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
-    v_until timestamptz;
-    v_started boolean;
-    v_at tid;
-    v_job uuid;
 BEGIN
-    SELECT p_now + coalesce(p_lease, q.lease_seconds) * interval '1 second', q.start_on_claim,
-        CASE WHEN NOT EXISTS (
-                SELECT 1
-                FROM tenure.job AS j
-                WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_cutoff AND j.lease_until >= p_since
-            )
-            AND NOT EXISTS (
-                SELECT 1
-                FROM tenure.job AS j
-                WHERE NOT j.is_due AND j.state IN ('queued', 'waiting') AND j.run_at <= p_now AND j.run_at >= p_since
-            )
-        THEN (
-            SELECT j.ctid
-            FROM tenure.job AS j
-            WHERE j.queue = p_queue AND j.state = 'queued' AND j.is_due
-            ORDER BY j.rank, j.run_at, j.id
-            LIMIT 1
-            FOR UPDATE SKIP LOCKED
-        ) END
-    INTO v_until, v_started, v_at
+    INSERT INTO tenure.job (
+        id, token, rank, run_at, created_at, updated_at, lease_until, claimed_at, started_at, priority, attempt, max_attempts, is_due,
+        state, queue, kind, profile, payload, lease_owner
+    )
+    SELECT
+        p_id, 1, p_rank, p_now, p_now, p_now, p_now + coalesce(p_lease, q.lease_seconds) * interval '1 second', p_now,
+        CASE WHEN q.start_on_claim THEN p_now END, p_priority, 1, p_max_attempts, true,
+        CASE WHEN q.start_on_claim THEN 'running' ELSE 'leased' END, p_queue, p_kind, p_profile, p_payload, p_worker
     FROM tenure.queue AS q
     WHERE q.name = p_queue
         AND q.paused_at IS NULL AND q.concurrency IS NULL AND q.concurrency_per_key IS NULL AND NOT q.events
-        AND coalesce(p_lease, q.lease_seconds) <= q.lease_max_seconds;
-    IF v_at IS NULL THEN
-        RETURN NULL;
-    END IF;
-    UPDATE tenure.job AS j
-    SET state = CASE WHEN v_started THEN 'running' ELSE 'leased' END,
-        token = j.token + 1,
-        attempt = j.attempt + 1,
-        lease_owner = p_worker,
-        lease_until = v_until,
-        claimed_at = p_now,
-        started_at = CASE WHEN v_started THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
-        updated_at = p_now
-    WHERE j.ctid = v_at
-    RETURNING j.id INTO v_job;
-    RETURN v_job;
+        AND coalesce(p_lease, q.lease_seconds) <= q.lease_max_seconds
+        AND NOT EXISTS (
+            SELECT 1
+            FROM tenure.job AS j
+            WHERE j.queue = p_queue AND j.state = 'queued' AND j.is_due
+                AND j.rank <= p_rank
+        )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM tenure.job AS j
+            WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_cutoff AND j.lease_until >= p_since
+        )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM tenure.job AS j
+            WHERE NOT j.is_due AND j.state IN ('queued', 'waiting') AND j.run_at <= p_now AND j.run_at >= p_since
+        )
+    ON CONFLICT DO NOTHING;
+    RETURN FOUND;
 END
 $$;
 
