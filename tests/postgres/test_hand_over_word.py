@@ -18,7 +18,7 @@ from tenure.worker.fetch import Exchanger
 from tenure.worker.worker import Worker
 from tests.conformance.acts import new_job
 from tests.postgres.test_armed import Line, listening
-from tests.postgres.test_hand_over import ENQUEUE, heard, row, waiters
+from tests.postgres.test_hand_over import ENQUEUE, heard, row, set_clock, waiters
 from tests.postgres.test_races import holding, wait_until_blocked
 from tests.waiting import until
 from tests.worker.bed import Bed
@@ -27,6 +27,11 @@ pytestmark = [pytest.mark.postgres, pytest.mark.anyio]
 
 OFFER = Exchange((), Claim(WorkerId("w1"), ["default"], limit=10, offers=True))
 LOOK = Exchange((), Claim(WorkerId("w1"), ["default"], limit=10, offers=True, offered=True))
+
+
+@pytest.fixture(autouse=True)
+def _clock(admin: psycopg.Connection) -> None:
+    set_clock(admin, "2030-01-01 00:00:00Z")
 
 
 @asynccontextmanager
@@ -153,7 +158,7 @@ async def crew(url: str, **settings: Any) -> AsyncIterator[Crew]:
         ran.append((ctx.id, ctx.token))
 
     bed.handle(work)
-    worker = bed.worker(poll_seconds=1.0, **settings)
+    worker = bed.worker(poll_seconds=2.0, **settings)  # so seldom that no poll comes between
     worker._owns_loop = True
     running = asyncio.create_task(worker.run())
     await worker.ready.wait()
