@@ -14,7 +14,7 @@ from tenure.errors import GateClosed, StoreUnavailable
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed
 from tenure.store.base import Claim, Exchange, Exchanged, Request
-from tenure.worker.fetch import FIRST, Exchanger
+from tenure.worker.fetch import FIRST, SHARE, Exchanger
 from tests.waiting import until
 from tests.worker.exchangers import Fleet, exchanger, grant, settle_down
 
@@ -144,6 +144,16 @@ async def test_a_worker_that_never_rests_for_a_poll_learns_whether_its_offer_cou
     await running
 
     assert any(claim.offers for claim in fleet.claimed)
+
+
+async def test_a_worker_that_fetches_much_ahead_asks_for_little_when_it_offers() -> None:
+    fleet = Taking()
+    async with asleep(fleet, concurrency=1000) as (made, _):
+        assert fleet.claimed[-1].offers
+        assert fleet.claimed[-1].limit <= SHARE
+        made._look()
+        await settle_down(fleet)
+        assert fleet.claimed[-1].offered
 
 
 async def test_nothing_flies_beside_a_claim_that_offers() -> None:

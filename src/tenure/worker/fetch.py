@@ -101,8 +101,7 @@ class Exchanger:
         """Jobs held whose handlers have not ended."""
         self.unfinished_by_queue: dict[str, int] = {}
         self.ahead = Ahead(config.prefetch, self._loop.time())
-        self.exchanges = 0
-        self.claimed = 0
+        self.exchanges = self.claimed = 0
         self._accepts = True
         self._finishing = False
         self._gave_up = False
@@ -250,7 +249,8 @@ class Exchanger:
         held = self.unfinished_by_queue
         if self._lanes.is_limited and self._asked_by_queue:
             held = {name: held.get(name, 0) + self._asked_by_queue.get(name, 0) for name in self._config.queue_names}
-        return self._lanes.ask(min(free, self._share()), held)
+        most = SHARE if self._may_offer() else self._share()  # a large claim does not offer
+        return self._lanes.ask(min(free, most), held)
 
     def _free(self) -> int:
         """How many more jobs this worker may hold."""
@@ -391,7 +391,7 @@ class Exchanger:
             self._config,
             held=list(self._held) if self._unheard else None,
             beats=beats,
-            offers=ask.wants_wake is not False and self._may_offer(),
+            offers=ask.limit <= SHARE and ask.wants_wake is not False and self._may_offer(),
             offered=self._offer.stands,
         )
 
