@@ -18,6 +18,7 @@ from tenure.store.operating import RemoveWorkers, SetGate, SetQueues
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
 from tests.postgres.test_races import holding, wait_until_blocked
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -43,6 +44,14 @@ def store(url: str) -> Iterator[PostgresStore]:
     made = PostgresStore(url)
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def listener(url: str) -> Iterator[psycopg.Connection]:
+    """The session that listens for all workers of a test."""
+    with psycopg.connect(url, autocommit=True) as session:
+        session.execute("SELECT tenure.stand_by(name) FROM unnest(ARRAY['w1', 'w2', 'w3']) AS name")
+        yield session
 
 
 @pytest.fixture
@@ -80,6 +89,12 @@ def offers(admin: psycopg.Connection) -> list[str]:
     return [worker for (worker,) in found]
 
 
+def hang_up(listener: psycopg.Connection, admin: psycopg.Connection) -> None:
+    """End the session that listens, and wait until the server knows."""
+    listener.close()
+    wait_until(lambda: not admin.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'").fetchall())
+
+
 def waiters(admin: psycopg.Connection) -> list[str]:
     return [worker for (worker,) in admin.execute("SELECT worker FROM tenure.waiter ORDER BY worker")]
 
@@ -95,6 +110,34 @@ QUEUED = ("queued", 0, 0, None)
 
 
 # --- what is handed over ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_handed_to_a_worker_that_is_gone(
+    store: PostgresStore, admin: psycopg.Connection, listener: psycopg.Connection
+) -> None:
+    """Killed, or cut off so that the server noticed it: the offer is fresh, and nobody is there any more."""
+    assert offer(store)
+    hang_up(listener, admin)
+    admin.execute("LISTEN tenure")
+
+    job = enqueue(store)
+
+    assert row(admin, job) == QUEUED
+    assert heard(admin) == ["default"]
+    assert offers(admin) == [], "and nobody asks for it again"
+
+
+def test_two_that_find_nobody_there_hand_nothing_over(
+    store: PostgresStore, url: str, admin: psycopg.Connection, listener: psycopg.Connection
+) -> None:
+    """Who finds nobody holds the lock itself: another must not take that for the worker."""
+    assert offer(store)
+    hang_up(listener, admin)
+
+    with holding(url, ENQUEUE, new_job_id()):
+        job = enqueue(store)
+
+    assert row(admin, job) == QUEUED
 
 
 def test_the_job_is_granted_once_the_enqueue_returns_and_the_word_names_it(

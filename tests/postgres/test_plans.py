@@ -232,7 +232,11 @@ def test_what_hands_a_job_over_and_what_reads_it_use_the_indexes(
     offer = "SELECT tenure.claim_few('w', 'default', 0, NULL, NULL, NULL, true, false, false, true, false)"
     enqueue = "SELECT tenure.enqueue_one('default', 'work', gen_random_uuid(), '{}', 1000, NULL, true)"
     read = "SELECT tenure.take_over('w', id) FROM tenure.job WHERE state = 'running'"
-    with explained(postgres15_server, filled=filled) as (session, notes):
+    with (
+        explained(postgres15_server, filled=filled) as (session, notes),
+        psycopg.connect(session.info.dsn, password=session.info.password, autocommit=True) as listener,
+    ):
+        listener.execute("SELECT tenure.stand_by('w')")
         session.execute("SET client_min_messages = log")
         for words in (offer, enqueue, read):
             session.execute(words.encode())

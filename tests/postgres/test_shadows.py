@@ -102,6 +102,7 @@ _ARGUMENTS = {
     "enqueue_group": "'default', 'k', 0, '[]'::pg_catalog.json",
     "enqueue_one": "'default', 'k', '0192f0c1-2b3c-7def-8123-456789abcdec', '1'",
     "enqueue_plain": "'default', 'k', '{0192f0c1-2b3c-7def-8123-456789abcded}', '{1}'",
+    "stand_by": "'w'",
     "take_over": "'w', '0192f0c1-2b3c-7def-8123-456789abcdec'",
 }
 

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 BACKOFF_SECONDS: Final = (0.1, 15.0)
+CLAIM: Final = "claim_few"
+STAND_BY: Final = "stand_by"
 TAKE_OVER: Final = "take_over"
 
 _HANDED_OVER: Final = re.compile(r"granted:(.+):([0-9a-f-]{36})")
 """Worker and job."""
-_ALONG: Final = {"claim_few": (TAKE_OVER, 2)}
-"""What else is prepared with a function, and with how many arguments: whoever claims may be handed a job."""
 
 _SETTINGS: Final[dict[str, Any]] = {
     "connect_timeout": 5,
@@ -72,6 +72,7 @@ class Ear:
         self._task: asyncio.Task[None] | None = None
         self._pgconn: PGconn | None = None
         self._prepared: dict[str, bytes] = {}
+        self._stands_by_for: set[Argument] = set()
         self._poller = select.poll()
         self._result: PGresult | None = None
         self._answered: asyncio.Future[PGresult] | None = None
@@ -110,20 +111,36 @@ class Ear:
         assert pgconn is not None
         self._is_called = True
         try:
-            if function not in self._prepared:
-                if function in _ALONG:
-                    await self._prepare(pgconn, *_ALONG[function], reply_seconds)
-                await self._prepare(pgconn, function, len(arguments), reply_seconds)
-            send = functools.partial(pgconn.send_query_prepared, self._prepared[function], *encoded(arguments))
-            return await self.answer(self._send(send), reply_seconds, block_seconds)
+            if function == CLAIM and arguments[0] not in self._stands_by_for:
+                await self._stand_by(pgconn, arguments[0], reply_seconds)
+            return await self._call_on(pgconn, function, arguments, reply_seconds, block_seconds)
         finally:
             self._is_called = False
 
+    async def _stand_by(self, pgconn: PGconn, worker: Argument, reply_seconds: float) -> None:
+        """Whoever claims here may be handed a job from now on, and what it then takes is prepared."""
+        await self._call_on(pgconn, STAND_BY, (worker,), reply_seconds, 0.0)
+        await self._prepare(pgconn, TAKE_OVER, 2, reply_seconds)
+        self._stands_by_for.add(worker)
+
+    async def _call_on(
+        self,
+        pgconn: PGconn,
+        function: str,
+        arguments: Sequence[Argument],
+        reply_seconds: float,
+        block_seconds: float,
+    ) -> bytes | None:
+        await self._prepare(pgconn, function, len(arguments), reply_seconds)
+        send = functools.partial(pgconn.send_query_prepared, self._prepared[function], *encoded(arguments))
+        return await self.answer(self._send(send), reply_seconds, block_seconds)
+
     async def _prepare(self, pgconn: PGconn, function: str, arguments: int, reply_seconds: float) -> None:
-        name = function.encode()
-        prepared = self._send(functools.partial(pgconn.send_prepare, name, statement(function, arguments)))
-        await self.answer(prepared, reply_seconds, 0.0)
-        self._prepared[function] = name
+        if function not in self._prepared:
+            name = function.encode()
+            prepared = self._send(functools.partial(pgconn.send_prepare, name, statement(function, arguments)))
+            await self.answer(prepared, reply_seconds, 0.0)
+            self._prepared[function] = name
 
     def prepared_call(self, function: str, arguments: Sequence[Argument]) -> Callable[[], None] | None:
         """Such a call, ready to be sent; None if it was not called on this connection before."""
@@ -189,6 +206,7 @@ class Ear:
     async def _serve(self, pgconn: PGconn) -> None:
         """Listen until the connection fails or a question stays unanswered."""
         self._pgconn, self._prepared, self._result, self._failure = pgconn, {}, None, None
+        self._stands_by_for = set()
         for subscription in self.subscriptions:
             subscription.armed = None  # it was for the connection before
         descriptor = pgconn.socket

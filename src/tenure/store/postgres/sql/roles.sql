@@ -108,6 +108,7 @@ BEGIN
                     ('exchange',            'worker admin'),
                     ('claim',               'worker admin'),
                     ('claim_few',           'worker admin'),
+                    ('stand_by',            'worker admin'),
                     ('take_over',           'worker admin'),
                     ('settle',              'worker admin'),
                     ('start',               'worker admin'),

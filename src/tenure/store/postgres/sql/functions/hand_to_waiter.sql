@@ -3,8 +3,9 @@
 -- reads the job by its id, which commits nothing, and starts.
 --
 -- An offer is withdrawn by whatever takes it up, and by the next claim of its worker. If it is gone then, a job was handed over, and that
--- claim gives it out, whether the word of it has arrived or not. So a worker that dies is handed one job at most, within 2.5 seconds of its
--- last poll, and a word that is lost costs a poll.
+-- claim gives it out, whether the word of it has arrived or not: a word that is lost costs a poll. The session that listens for a worker holds
+-- a lock in its name until it ends (stand_by), so nothing is handed to a worker that is gone. One that is stopped, or cut off without a trace,
+-- is handed one job at most, within 2.5 seconds of its last poll.
 --
 -- No payload goes into the notification: whoever may connect can listen.
 
@@ -29,7 +30,15 @@ BEGIN
         AND (SELECT count(*) FROM (SELECT 1 FROM tenure.waiter AS o WHERE o.queue = p_queue LIMIT 9) AS few) <= 8  -- as in offer
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND OR NOT tenure.put_granted(p_queue, p_kind, p_id, p_payload, p_rank, p_priority, p_max_attempts, p_profile,
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- Asked under the lock on its row, so that no two ask at once: whoever finds nobody holds the lock for the rest of its transaction.
+    IF pg_try_advisory_xact_lock(tenure.presence(), hashtext(v_worker)) THEN
+        PERFORM tenure.withdraw_offer(v_worker, p_queue);
+        RETURN false;
+    END IF;
+    IF NOT tenure.put_granted(p_queue, p_kind, p_id, p_payload, p_rank, p_priority, p_max_attempts, p_profile,
         v_worker, v_lease, v_until - interval '3 seconds', p_now)
     THEN
         RETURN false;
@@ -135,6 +144,23 @@ BEGIN
     RETURN FOUND;
 END
 $$;
+
+-- stand_by: while this session lives, jobs may be handed over to this worker. For the session that listens, and no other: one that enqueues
+-- must not stand by for the worker it is to ask for, because nobody is kept out by a lock of his own.
+CREATE OR REPLACE FUNCTION tenure.stand_by(p_worker text) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    PERFORM pg_advisory_lock_shared(tenure.presence(), hashtext(p_worker));
+    RETURN NULL;
+END
+$$;
+
+-- presence: the first part of the names of the locks by which sessions stand by.
+CREATE OR REPLACE FUNCTION tenure.presence() RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT 1952804469 $$;
 
 -- lock_offer: whether the worker's offer still stands. If so nobody takes it up before the caller's transaction ends.
 CREATE OR REPLACE FUNCTION tenure.lock_offer(p_worker text, p_queue text) RETURNS boolean
