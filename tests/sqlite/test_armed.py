@@ -11,20 +11,13 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import StoreUnavailable
-from tenure.store.sqlite import wake
-from tenure.store.sqlite import writer as writing
 from tenure.store.sqlite.armed import ArmedClaim
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import in_fork, put
 from tests.sqlite.lines import LOOK, is_read_by_its_loop, listening
 from tests.waiting import until, wait_until
 
-
-@pytest.fixture(autouse=True)
-def _only_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No poll wakes, and no disk is too slow for a loop."""
-    monkeypatch.setattr(wake, "POLL_SECONDS", 600.0)
-    monkeypatch.setattr(writing, "MOMENT_SECONDS", 3600.0)
+pytestmark = pytest.mark.usefixtures("only_datagrams")
 
 
 def test_a_datagram_carries_out_what_lies_ready_before_it_wakes(store: SqliteStore, path: Path) -> None:

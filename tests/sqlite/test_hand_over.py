@@ -18,28 +18,13 @@ from tenure.model.clock import ManualClock
 from tenure.model.policy import QueuePolicy
 from tenure.store.base import Claim, Enqueue, Exchange
 from tenure.store.operating import PauseQueues, SetGate, SetQueues
-from tenure.store.sqlite import wake
-from tenure.store.sqlite import writer as writing
 from tenure.store.sqlite.sockets import LONGEST_MESSAGE
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, in_fork, job, put
 from tests.sqlite.forked import Enqueuer, prime, put_as_before
 from tests.sqlite.lines import LOOK, Line, left, run, stands
 
-
-@pytest.fixture(autouse=True)
-def _only_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No poll wakes, and no disk is too slow for a loop."""
-    monkeypatch.setattr(wake, "POLL_SECONDS", 600.0)
-    monkeypatch.setattr(writing, "MOMENT_SECONDS", 3600.0)
-
-
-@pytest.fixture
-def store(store: SqliteStore) -> SqliteStore:
-    """One on which a worker has looked for jobs already, in vain."""
-    store.do(SetQueues({"elsewhere": QueuePolicy()}, "test"))
-    store.do(LOOK)
-    return store
+pytestmark = pytest.mark.usefixtures("only_datagrams", "looked")
 
 
 # --- handed over

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from tenure.model.clock import ManualClock
-from tenure.model.policy import QueuePolicy
 from tenure.store.base import Claim
-from tenure.store.operating import SetQueues
 from tenure.store.reading import ListAttempts
 from tenure.store.sqlite import armed as arming
-from tenure.store.sqlite import offers, wake
-from tenure.store.sqlite import writer as writing
+from tenure.store.sqlite import offers
 from tenure.store.sqlite.armed import ArmedClaim
 from tenure.store.sqlite.sockets import Mailbox, Postman
 from tenure.store.sqlite.store import SqliteStore
@@ -25,20 +22,7 @@ from tests.sqlite.forked import put_as_before
 from tests.sqlite.lines import LOOK, Line, pipes, run, sockets, stands
 from tests.waiting import until
 
-
-@pytest.fixture(autouse=True)
-def _only_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No poll wakes, and no disk is too slow for a loop."""
-    monkeypatch.setattr(wake, "POLL_SECONDS", 600.0)
-    monkeypatch.setattr(writing, "MOMENT_SECONDS", 3600.0)
-
-
-@pytest.fixture
-def store(store: SqliteStore) -> SqliteStore:
-    """One on which a worker has looked for jobs already, in vain."""
-    store.do(SetQueues({"elsewhere": QueuePolicy()}, "test"))
-    store.do(LOOK)
-    return store
+pytestmark = pytest.mark.usefixtures("only_datagrams", "looked")
 
 
 # --- a worker that is not there

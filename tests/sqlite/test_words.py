@@ -10,34 +10,18 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import StoreUnavailable, TenureError
-from tenure.model.policy import QueuePolicy
 from tenure.store.base import Enqueue
-from tenure.store.operating import SetGate, SetQueues
+from tenure.store.operating import SetGate
 from tenure.store.sqlite import armed as arming
-from tenure.store.sqlite import wake
-from tenure.store.sqlite import writer as writing
 from tenure.store.sqlite.armed import ArmedClaim
 from tenure.store.sqlite.store import SqliteStore
 from tenure.testing import crash_at
 from tests.sqlite.bed import WORKER, in_fork, job, put
 from tests.sqlite.forked import BEFORE_COMMIT, BEFORE_WORD, Enqueuer, prime, put_as_before
-from tests.sqlite.lines import LOOK, Line, is_read_by_its_loop, left, run
+from tests.sqlite.lines import Line, is_read_by_its_loop, left, run
 from tests.waiting import until, wait_until
 
-
-@pytest.fixture(autouse=True)
-def _only_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No poll wakes, and no disk is too slow for a loop."""
-    monkeypatch.setattr(wake, "POLL_SECONDS", 600.0)
-    monkeypatch.setattr(writing, "MOMENT_SECONDS", 3600.0)
-
-
-@pytest.fixture
-def store(store: SqliteStore) -> SqliteStore:
-    """One on which a worker has looked for jobs already, in vain."""
-    store.do(SetQueues({"elsewhere": QueuePolicy()}, "test"))
-    store.do(LOOK)
-    return store
+pytestmark = pytest.mark.usefixtures("only_datagrams", "looked")
 
 
 @pytest.mark.parametrize("way", ["disarm", "datagram", "renewal"])
