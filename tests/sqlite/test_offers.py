@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.model.clock import ManualClock
+from tenure.model.clock import ManualClock, steady_now
 from tenure.store.base import Claim
 from tenure.store.reading import ListAttempts
 from tenure.store.sqlite import armed as arming
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.usefixtures("only_datagrams", "looked")
 
 def test_an_offer_that_is_too_old_is_not_good(store: SqliteStore, path: Path) -> None:
     def two_seconds_later() -> None:
-        now = offers.steady_now() + offers.FRESH_SECONDS
-        offers.steady_now = lambda: now
+        now = steady_now() + offers.FRESH_SECONDS
+        pytest.MonkeyPatch().setattr(offers, "steady_now", lambda: now)  # in a child, which ends with it
 
     async def work(line: Line) -> None:
         armed = line.arm()
@@ -49,8 +49,8 @@ def test_an_offer_that_is_too_old_is_not_good(store: SqliteStore, path: Path) ->
 
 def test_an_offer_from_the_future_is_not_good(store: SqliteStore, path: Path) -> None:
     def a_second_before() -> None:
-        now = offers.steady_now() - 1
-        offers.steady_now = lambda: now
+        now = steady_now() - 1
+        pytest.MonkeyPatch().setattr(offers, "steady_now", lambda: now)  # in a child, which ends with it
 
     async def work(line: Line) -> None:
         line.arm()
@@ -66,7 +66,7 @@ def test_a_worker_that_comes_late_to_the_word_asks_what_still_holds(
     async def work(line: Line) -> None:
         armed = line.arm()
         job_id = in_fork(lambda: put_as_before(store))
-        late = offers.steady_now() + 3600  # it was stopped for so long
+        late = steady_now() + 3600  # it was stopped for so long
         monkeypatch.setattr(arming, "steady_now", lambda: late)
         clock.advance(3600)
         await line.woken()
@@ -149,7 +149,7 @@ def test_no_offer_is_made_once_too_much_of_the_lease_would_have_passed(
 
     async def work(line: Line) -> None:
         armed = line.arm()
-        later = offers.steady_now() + 60.0 / offers.LEASE_SHARE
+        later = steady_now() + 60.0 / offers.LEASE_SHARE
         monkeypatch.setattr(arming, "steady_now", lambda: later)
         await until(lambda: not stands(armed))
 

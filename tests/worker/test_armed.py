@@ -12,10 +12,10 @@ import pytest
 
 from tenure.errors import StoreUnavailable
 from tenure.model import fault
+from tenure.model.clock import steady_now
 from tenure.model.job import Grant
 from tenure.store.base import Claim, Exchange, Exchanged, Request
 from tenure.worker.fetch import FIRST, Exchanger
-from tenure.worker.ticket import steady_now
 from tests.waiting import until
 from tests.worker.bed import Bed
 from tests.worker.exchangers import Fleet, exchanger, grant, settle_down

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from tenure.model.clock import steady_now
 from tenure.model.ids import WorkerId
 from tenure.model.job import Grant
 from tenure.store.base import Request, Store
@@ -20,7 +21,6 @@ from tenure.worker.config import WorkerConfig
 from tenure.worker.fetch import FIRST, LOOKERS, SELDOM
 from tenure.worker.maintain import Maintainer
 from tenure.worker.report import Reporter, Silence
-from tenure.worker.ticket import steady_now
 from tests.waiting import until
 from tests.worker.bed import Bed
 from tests.worker.exchangers import Fleet, exchanger, settle_down

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tenure.model.clock import steady_now
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
@@ -126,7 +127,7 @@ def test_a_worker_that_is_stopped_for_long_is_handed_nothing_and_one_just_stoppe
         one.crew.send(signal.SIGSTOP)
         os.waitpid(one.crew.process.pid, os.WUNTRACED)
         with monkeypatch.context() as patch:
-            later = offers.steady_now() + offers.FRESH_SECONDS
+            later = steady_now() + offers.FRESH_SECONDS
             patch.setattr(offers, "steady_now", lambda: later)
             third = one.put()
         assert bed.job(third).state == "queued"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -52,3 +53,15 @@ def to_us(at: datetime) -> int:
 def from_us(us: int) -> datetime:
     """The aware UTC moment, exact."""
     return _EPOCH + timedelta(microseconds=us)
+
+
+def _steady_clock() -> Callable[[], float]:
+    """A clock that never jumps and also counts the time a machine is suspended, where there is one. All processes of a
+    machine read the same."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    if clock is None:
+        return time.monotonic
+    return lambda: time.clock_gettime(clock)
+
+
+steady_now = _steady_clock()

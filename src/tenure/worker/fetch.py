@@ -23,6 +23,7 @@ import random
 from collections.abc import Callable
 
 from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
+from tenure.model.clock import steady_now
 from tenure.model.ids import WorkerId
 from tenure.model.job import Grant
 from tenure.model.notice import ERROR, INFO, WARNING
@@ -36,7 +37,7 @@ from tenure.worker.lease import Leases
 from tenure.worker.offer import Offer
 from tenure.worker.report import Reporter
 from tenure.worker.settle import Outbox, settle_singly
-from tenure.worker.ticket import Held, is_held, steady_now
+from tenure.worker.ticket import Held, is_held
 
 BATCH = 1000
 """Outcomes in one exchange at most."""
@@ -268,10 +269,8 @@ class Exchanger:
         finally:
             self._asleep = None
             timer.cancel()
-            if flight is not None and flight.armed is not None:
-                is_taken_up = not flight.armed.disarm()
-                if is_taken_up and self._left is None:
-                    self._leave(flight)  # an enqueue has answered it, and the word is still on its way
+            if flight is not None and flight.armed is not None and not flight.armed.disarm() and self._left is None:
+                self._leave(flight)  # an enqueue has answered it, and the word is still on its way
 
     def _arm(self) -> Flight | None:
         """Let the wake-up send the claim that will follow it. Not where somebody else may be first to look."""

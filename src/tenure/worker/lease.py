@@ -29,6 +29,7 @@ from time import monotonic
 
 from tenure.errors import GateClosed, StoreUnavailable, TenureError
 from tenure.handler.ends import Interrupt
+from tenure.model.clock import steady_now
 from tenure.model.notice import ERROR, INFO, WARNING
 from tenure.model.outcome import Beat
 from tenure.store.base import Heartbeat, Hold, Store, WorkerRow
@@ -36,7 +37,7 @@ from tenure.store.operating import AppendEvents
 from tenure.worker import systemd
 from tenure.worker.policies import Policies
 from tenure.worker.report import Reporter
-from tenure.worker.ticket import Held, Ticket, snapshot, steady_now
+from tenure.worker.ticket import Held, Ticket, snapshot
 
 GAP_SECONDS = 0.5
 """Heartbeats that were asked for come no closer than this."""

@@ -19,6 +19,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from tenure.errors import AccessDenied, StoreUnavailable, TenureError
+from tenure.model.clock import steady_now
 from tenure.model.ids import WorkerId
 from tenure.model.notice import ERROR, INFO, WARNING
 from tenure.model.outcome import Settled
@@ -30,7 +31,6 @@ from tenure.store.scheduling import ListSchedules, ScheduleRow, SetSchedules, Ti
 from tenure.worker.config import WorkerConfig
 from tenure.worker.policies import REFRESH_SECONDS
 from tenure.worker.report import Reporter
-from tenure.worker.ticket import steady_now
 
 LEADER = "leader"
 LEADER_SECONDS = 30.0

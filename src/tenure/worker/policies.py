@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tenure.errors import AccessDenied, ConfigError, Forbidden
 from tenure.handler.registry import Handler
+from tenure.model.clock import steady_now
 from tenure.model.ids import WorkerId
 from tenure.model.policy import NoHandlerRule, QueuePolicy
 from tenure.store.base import Store
@@ -13,7 +14,7 @@ from tenure.store.operating import SetQueues
 from tenure.store.reading import ListQueues
 from tenure.worker.config import HEARTBEATS_PER_LEASE, WorkerConfig
 from tenure.worker.systemd import watchdog_seconds
-from tenure.worker.ticket import Ticket, steady_now
+from tenure.worker.ticket import Ticket
 
 REFRESH_SECONDS = 40.0
 """How often the policies are read again, unless a heartbeat has just told that they are the same."""

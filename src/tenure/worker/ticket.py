@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Protocol
 
 from tenure.handler.context import Context
@@ -80,14 +78,3 @@ def is_held(grant: Grant, held: Held) -> bool:
     """Whether this very grant is."""
     ticket = held.get(grant.id)
     return ticket is not None and ticket.grant.token == grant.token
-
-
-def _steady_clock() -> Callable[[], float]:
-    """A clock that never jumps and also counts the time a machine is suspended, where there is one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    if clock is None:
-        return time.monotonic
-    return lambda: time.clock_gettime(clock)
-
-
-steady_now = _steady_clock()

@@ -32,9 +32,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tenure.errors import GateClosed, StoreUnavailable
+from tenure.model.clock import steady_now
 from tenure.store.base import Exchanged
 from tenure.store.sqlite.grants import unpack
-from tenure.store.sqlite.offers import FRESH_SECONDS, LEASE_SHARE, NOTHING, RENEW_SECONDS, Offering, steady_now
+from tenure.store.sqlite.offers import FRESH_SECONDS, LEASE_SHARE, NOTHING, RENEW_SECONDS, Offering
 
 if TYPE_CHECKING:
     import asyncio

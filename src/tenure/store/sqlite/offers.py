@@ -34,12 +34,11 @@ import secrets
 import stat
 import termios
 import threading
-import time
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from tenure.model.clock import steady_now
 from tenure.model.frozen import frozen
 from tenure.model.ids import WorkerId
 from tenure.store.base import Claim
@@ -189,13 +188,6 @@ class Offers:
                 os.close(pipe)
 
 
-def _steady_clock() -> Callable[[], float]:
-    """One clock for all processes of the machine, which never jumps and counts the time that it sleeps."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic if clock is None else lambda: time.clock_gettime(clock)
-
-
-steady_now = _steady_clock()
 _nonces = itertools.count(secrets.randbits(60))
 _numbers = itertools.count(1)
 
