@@ -22,7 +22,7 @@ from tenure.model.policy import QueuePolicy
 from tenure.store.base import Cancel, Claim, Enqueue, Exchange, Exchanged, Heartbeat, Hold
 from tenure.store.operating import SetGate, SetQueues
 from tenure.store.reading import GetJobs, ListEvents
-from tenure.store.sqlite import acts, exchange
+from tenure.store.sqlite import acts, one_statement
 from tenure.store.sqlite import store as door
 from tenure.store.sqlite.store import SqliteStore
 from tenure.store.sqlite.waiting import A_MOMENT, giving_way
@@ -268,8 +268,8 @@ def test_grants_that_cannot_be_read_are_granted_again_and_not_replaced_by_others
     connection = store._database.writer.handle.connection
     assert connection is not None
     connection.create_function("lock", 0, lambda: other.execute("BEGIN IMMEDIATE").rowcount)
-    monkeypatch.setattr(exchange, "_TOLD", "SELECT number, told, partial FROM tenure_told WHERE lock() < 0")
-    monkeypatch.setattr(exchange, "_REST", "UPDATE tenure_job SET token = token WHERE id = :ids")
+    monkeypatch.setattr(one_statement, "_TOLD", "SELECT number, told, partial FROM tenure_told WHERE lock() < 0")
+    monkeypatch.setattr(one_statement, "_REST", "UPDATE tenure_job SET token = token WHERE id = :ids")
 
     with pytest.raises(StoreUnavailable, match="could not be read"):
         store.do(Exchange(ends, Claim(WORKER, ["default"], 2)))

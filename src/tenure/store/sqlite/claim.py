@@ -36,7 +36,10 @@ REAP_LIMIT: Final = 1000
 AT_ONCE_LIMIT: Final = 50
 """Jobs that are claimed by a single statement, a row each. More are handed over as one value."""
 
+BACKLOG_JOBS: Final = 2000
+
 _AT_ONCE: Final = load("claim_at_once")
+_BACKLOG: Final = load("backlog")
 _IN_VAIN: Final = load("claim_in_vain")
 _FIRST: Final = load("claim_first")
 _PICK: Final = load("claim_pick")
@@ -89,6 +92,11 @@ def claim_at_once(
     rows.sort(key=in_order)
     rest = [(row[2], row[9], *row[10:]) for row in rows if row[10:] != _NO_EXTRAS]
     return Granted(make((row[:10] for row in rows), rest, replace(terms, is_new=False))), None
+
+
+def has_backlog(transaction: Transaction, queues: Sequence[str]) -> bool:
+    """Whether any of the queues holds more jobs than a worker has in its hands at a time."""
+    return any(transaction.one(_BACKLOG, (queue, BACKLOG_JOBS)) is not None for queue in queues)
 
 
 def known_terms(known: Known, request: Claim, now: int) -> Terms | None:

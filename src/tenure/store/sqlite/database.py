@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tenure.store.base import Enqueue
 from tenure.store.sqlite import place
@@ -26,6 +26,9 @@ from tenure.store.sqlite.reserve import Reserve
 from tenure.store.sqlite.waiting import AtOnce
 from tenure.store.sqlite.wake import Hub
 from tenure.store.sqlite.writer import Writer
+
+if TYPE_CHECKING:
+    from tenure.store.sqlite.dictation import Dictation
 
 FORK_WAIT_SECONDS: Final = 5.0
 
@@ -50,6 +53,8 @@ class Database:
         """How a lone request may do without a transaction around it, by its type."""
         self.readers = Readers(watched)
         self.reserve = Reserve(path)
+        self.dictation: Dictation | None = None
+        """Of the worker that subscribed first, while it does."""
         self._pid = os.getpid()
         _all.add(self)
 
@@ -73,6 +78,9 @@ class Database:
     def abandon(self) -> None:
         """In a forked child: start afresh, and keep the parent's connections from ever being closed here."""
         self._pid = os.getpid()
+        if self.dictation is not None:
+            self.dictation.abandon()
+            self.dictation = None
         left = [*self.writer.abandon(), *self.readers.abandon(), *self.hub.abandon()]
         _abandoned.extend(left)
         if left:
@@ -102,6 +110,8 @@ def release(database: Database) -> None:
         if _open.get(database.path) is database:
             del _open[database.path]
     database.check_pid()
+    if database.dictation is not None:
+        database.dictation.close()
     database.hub.close()
     database.readers.close()
     database.writer.close()

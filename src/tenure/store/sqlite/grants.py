@@ -58,7 +58,7 @@ class Granted:
     others, `rest` what claim_rest.sql added for some of them."""
 
     ready: list[Grant]
-    told: str | None = None
+    told: str | bytes | None = None
     rest: Sequence[Row] = ()
     terms: Terms | None = None
 
@@ -66,7 +66,7 @@ class Granted:
         """The grants, in claim order."""
         if self.told is None or self.terms is None:
             return self.ready
-        rows = _reader()(self.told)
+        rows = read_json(self.told)
         rows.sort(key=in_order)
         return self.ready + make(rows, self.rest, self.terms)
 
@@ -86,10 +86,15 @@ class LateExchanged:
 
 
 @functools.cache
-def _reader() -> Callable[[str], Any]:
+def _reader() -> Callable[[str | bytes], Any]:
     from pydantic_core import from_json
 
     return from_json
+
+
+def read_json(text: str | bytes) -> Any:
+    """What was told of grants, taken apart."""
+    return _reader()(text)
 
 
 def get_ready() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -9,22 +10,24 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from tenure.errors import InternalError, StoreClosed, StoreUnavailable
+from tenure.errors import InternalError, StoreClosed, StoreUnavailable, TenureError
 from tenure.model import fault
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
 from tenure.store.base import Armed, Claim, Enqueue, Exchange, Request, StoreStats, Subscription
 from tenure.store.operating import InstalledProfile, InstallProfile
+from tenure.store.processors import processors
 from tenure.store.sqlite import database, joined, migrate, place, profiles
 from tenure.store.sqlite.acts import AT_ONCE, LATE, PREPARES, READS, WRITES, is_large
 from tenure.store.sqlite.armed import UNDONE, ArmedClaim
-from tenure.store.sqlite.claim import known_terms
+from tenure.store.sqlite.claim import has_backlog, known_terms
 from tenure.store.sqlite.errors import translate
 from tenure.store.sqlite.grants import get_ready
 
 if TYPE_CHECKING:
     import asyncio
 
+    from tenure.store.sqlite.dictation import Dictation
     from tenure.store.sqlite.wake import Listening
 
 T = TypeVar("T")
@@ -44,6 +47,7 @@ class SqliteStore:
         self.url = url
         self._clock = clock or SystemClock()
         self._path = place.path_of(url)
+        self._busy_seconds = busy_seconds
         self._database = database.acquire(self._path, busy_seconds)
         self._requests = 0
         self._is_closed = False
@@ -81,14 +85,14 @@ class SqliteStore:
         act = WRITES.get(kind)
         if act is not None:
             admitted = shared.reserve.admit(request)
+            prepared, at_once, large = _prepared(admitted), shared.at_once.get(kind), is_large(admitted)
+            if large and shared.dictation is not None and admitted is request:
+                dictated = await self._dictated(shared, prepared)
+                if dictated is not None:
+                    return cast(T, dictated)
             try:
                 answer = await shared.writer.acall(
-                    act,
-                    _prepared(admitted),
-                    self._clock,
-                    shared.at_once.get(kind),
-                    may_block=may_block,
-                    is_large=is_large(admitted),
+                    act, prepared, self._clock, at_once, may_block=may_block, is_large=large
                 )
             except StoreUnavailable as exc:
                 if not shared.reserve.gives_way(request, exc):
@@ -104,6 +108,19 @@ class SqliteStore:
 
             return cast(T, await asyncio.to_thread(self._measuring, shared, request))
         return cast(T, await shared.readers.acall(act, request, self._clock))
+
+    async def _dictated(self, shared: database.Database, prepared: Any) -> Any:
+        """The answer to a large exchange that the worker's scribe carried out; None if the writer has to."""
+        import asyncio
+
+        dictation = shared.dictation
+        if dictation is None or dictation.loop is not asyncio.get_running_loop():
+            return None
+        answer = await dictation.exchange(shared.writer.handle.known, prepared, self._clock.now_us())
+        if answer is None:
+            return None
+        fault.point("after_commit_before_reply")
+        return answer.finish()
 
     def enqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
         """See store.base.Store. The wake-up follows the commit within milliseconds; see `joined`."""
@@ -150,7 +167,22 @@ class SqliteStore:
     ) -> Subscription:
         """See store.base.Store."""
         get_ready()  # whoever is to be woken for jobs will claim them
-        return _Subscription(self, self._shared().hub.subscribe(queues, wake, loop))
+        shared = self._shared()
+        return _Subscription(self, shared.hub.subscribe(queues, wake, loop), self._dictation(shared, queues, loop))
+
+    def _dictation(
+        self, shared: database.Database, queues: Sequence[str], loop: asyncio.AbstractEventLoop | None
+    ) -> Dictation | None:
+        """A line for a scribe, for the first worker on this file. Scribes go by the machine's clock."""
+        if loop is None or shared.dictation is not None or type(self._clock) is not SystemClock or processors() < 2:
+            return None
+        from tenure.store.sqlite.dictation import Dictation
+
+        shared.dictation = dictation = Dictation(self._path, self._busy_seconds, loop)
+        with contextlib.suppress(TenureError):  # whatever is wrong, the first claim will tell
+            if shared.readers.call(has_backlog, queues, self._clock):
+                dictation.start_and_wait()
+        return dictation
 
     def arm(self, listening: Listening, request: Exchange, leave: Callable[[], None]) -> Armed | None:
         """Let the next datagram for `listening` carry out a claim, or an enqueue answer it; see
@@ -190,6 +222,12 @@ class SqliteStore:
             return UNDONE
         fault.point("after_commit_before_reply")
         return answer.finish() if isinstance(answer, LATE) else answer
+
+    def end_dictation(self, dictation: Dictation) -> None:
+        """The worker that it belongs to has ended."""
+        if self._database.dictation is dictation:
+            self._database.dictation = None
+        dictation.close()
 
     def migrate(self) -> list[str]:
         """See store.base.Store."""
@@ -251,11 +289,17 @@ class SqliteStore:
 class _Subscription:
     """Keeps the contract of `tenure.store.base.Subscription`."""
 
-    def __init__(self, store: SqliteStore, listening: Listening) -> None:
+    def __init__(self, store: SqliteStore, listening: Listening, dictation: Dictation | None) -> None:
         self._store = store
         self._listening = listening
-        self.close = listening.close
+        self._dictation = dictation
         self.is_alive = listening.is_alive
+
+    def close(self) -> None:
+        """Listen no more, and let the scribe go."""
+        self._listening.close()
+        if self._dictation is not None:
+            self._store.end_dictation(self._dictation)
 
     def arm(self, request: Exchange, leave: Callable[[], None]) -> Armed | None:
         """A claim, on the loop that listens."""

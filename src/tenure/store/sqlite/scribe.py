@@ -1,0 +1,95 @@
+"""A scribe: a process that carries out the large exchanges of one busy worker, and does nothing else.
+
+A large exchange is one statement, text in and text out. While a thread of the worker carries it out, that thread and
+the event loop want Python's lock in turns: after each statement the thread waits until the loop sleeps, and the loop
+has to sleep every half millisecond so that it does not wait for long. A process has a lock of its own: one processor
+runs handlers, another writes to the file, and neither waits for the other. See `dictation` for the worker's end of the
+line.
+
+A scribe decides nothing. The statement looks whether the terms it was told still hold, and what it cannot do as a whole
+is not done and left to the worker's own writer. What it has answered is committed; whoever gets no answer does not
+know, and asks again as after any answer that was lost. When its worker is gone the line ends, and the scribe with it,
+after the statement that it is at: what that granted waits for its lease, as after a worker's death between claim and
+start.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tenure.model.clock import SystemClock
+from tenure.store.sqlite.checkpoint import Checkpointer
+from tenure.store.sqlite.errors import translate
+from tenure.store.sqlite.handle import Handle
+from tenure.store.sqlite.one_statement import carry_out, set_up, tell
+from tenure.store.sqlite.place import Watched
+
+REQUEST: Final = struct.Struct("!III")
+"""Lengths of what follows: the values that are short, the plain ends and the rich ones."""
+ANSWER: Final = struct.Struct("!B?III")
+"""What became of it, whether other processes write as well, how many were granted, and lengths of what follows: what
+was told of them (or what went wrong), and the rest."""
+HELLO, DONE, UNDONE, FAILED = range(4)
+
+_READ_BYTES: Final = 1 << 18
+
+
+class Scribe:
+    """Serves one line. Opens the file when it is made, and raises as the writer does if that cannot be done."""
+
+    def __init__(self, line: socket.socket, path: Path, busy_seconds: float) -> None:
+        self._line = line
+        self._path = path
+        self._clock = SystemClock()
+        self._handle = Handle(Watched(path), busy_seconds)
+        self._checkpointer = Checkpointer(path)
+        set_up(self._handle.ready(), self._handle.known)
+
+    def serve(self) -> None:
+        """Answer until the line ends. Nobody waits for a checkpoint but the next request."""
+        with self._line.makefile("rb", buffering=_READ_BYTES) as told:
+            self._line.sendall(ANSWER.pack(HELLO, False, 0, 0, 0))
+            while len(head := told.read(REQUEST.size)) == REQUEST.size:
+                values, plain, rich = (told.read(length).decode() for length in REQUEST.unpack(head))
+                self._line.sendall(self._answer({**json.loads(values), "plain": plain or None, "rich": rich or None}))
+                connection = self._handle.connection
+                if connection is not None and self._checkpointer.is_time(connection):
+                    self._checkpointer.run(connection)
+
+    def _answer(self, values: dict[str, Any]) -> bytes:
+        handle = self._handle
+        try:
+            connection = handle.ready()
+            set_up(connection, handle.known)
+            if not handle.when_free(lambda: carry_out(connection, {**values, "now": self._clock.now_us()})):
+                return ANSWER.pack(UNDONE, False, 0, 0, 0)
+            number, told, rest = tell(connection, values["worker"])
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the worker must learn of it
+            handle.undo(exc)
+            reason = str(translate(exc, self._path)).encode()
+            return ANSWER.pack(FAILED, False, 0, len(reason), 0) + reason
+        parts = told.encode(), json.dumps(rest).encode() if rest else b""
+        return b"".join((ANSWER.pack(DONE, handle.known.is_in_company(), number, *map(len, parts)), *parts))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve the inherited socket of this number, for the file at this path."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the worker, which settles its jobs before it goes
+        signal.signal(number, signal.SIG_IGN)
+    descriptor, path, busy_seconds = arguments
+    with socket.socket(fileno=int(descriptor)) as line:
+        try:
+            Scribe(line, Path(path), float(busy_seconds)).serve()
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the worker is gone
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
