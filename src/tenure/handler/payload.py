@@ -12,11 +12,11 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tenure.errors import HandlerError, InvalidPayload
 from tenure.handler.typed import adapter_for
@@ -39,22 +39,23 @@ _NOT_FINITE = "{} is not JSON; send a finite number or null"
 _ERRORS_SHOWN = 5
 
 
-def _encoder() -> Encode:
-    """JSON of values without circles. `JSONEncoder.encode` makes its C part anew for every value, which takes longer
-    than a small payload does. That part is not documented, so it is taken only where it is there and does the same."""
+def _encoder() -> Callable[[Any, int], Iterable[str]]:
+    """JSON of values without circles, in pieces. `JSONEncoder.encode` makes its C part anew for every value, which
+    takes longer than a small payload does. That part is not documented, so it is taken only where it is there and does
+    the same."""
     plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
     sample = {"text": 'é"\n', "numbers": [1, -2.5, 1e300], "rest": [True, None, {}]}
     try:
         made: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
         chunks = made(None, plain.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
         if "".join(chunks(sample, 0)) == plain.encode(sample):
-            return lambda value: "".join(chunks(value, 0))
+            return cast(Callable[[Any, int], Iterable[str]], chunks)
     except (AttributeError, TypeError, ValueError):
         pass
-    return plain.encode
+    return lambda value, _: (plain.encode(value),)
 
 
-_dumps = _encoder()
+_pieces = _encoder()
 
 
 def encode(value: Any, limits: Limits = DEFAULT_LIMITS, *, what: str = "The payload") -> str:
@@ -62,18 +63,23 @@ def encode(value: Any, limits: Limits = DEFAULT_LIMITS, *, what: str = "The payl
 
     Raises: InvalidPayload, with the path of the first field that is not fit.
     """
+    return _encode(value, limits, what)
+
+
+def _encode(value: Any, limits: Limits, what: str) -> str:
     try:
-        if not _is_plain(value, limits):
+        if not _is_flat(value, limits) and not _is_plain(value, limits):
             value = _Plain(limits, what).convert(value, (), 0)
-        text = _dumps(value)
+        text = "".join(_pieces(value, 0))
     except RecursionError:
         raise InvalidPayload(f"{what} is nested deeper than Python can follow. Flatten it.") from None
     except ValueError:  # NaN or an infinity; the second look names the field
         _Plain(limits, what).convert(value, (), 0)
         raise
-    if "\\u0000" in text or (not text.isascii() and _SURROGATE.search(text)):
+    is_ascii = text.isascii()
+    if "\\u0000" in text or (not is_ascii and _SURROGATE.search(text)):
         _Plain(limits, what, strings=True).convert(value, (), 0)
-    size = len(text) if text.isascii() else len(text.encode())
+    size = len(text) if is_ascii else len(text.encode())
     if size > limits.payload_bytes:
         raise InvalidPayload(
             f"{what} takes {size:,} bytes, and the limit is {limits.payload_bytes:,}. "
@@ -156,7 +162,7 @@ def _what(kind: str) -> str:
 
 def _any_codec(what: str, limits: Limits) -> tuple[Encode, Decode]:
     def encode_any(value: Any) -> str:
-        return encode(value, limits, what=what)
+        return _encode(value, limits, what)
 
     def decode_any(text: str | bytes) -> Any:
         try:
@@ -183,7 +189,7 @@ def _object_codec(what: str, limits: Limits) -> tuple[Encode, Decode]:
     _, decode_any = _any_codec(what, limits)
 
     def encode_object(value: Any) -> str:
-        text = encode(value, limits, what=what)
+        text = _encode(value, limits, what)
         if text[0] != "{":
             raise InvalidPayload(f"{what} does not fit. $: expected dict, got {_type_name(value)}.")
         return text
@@ -211,7 +217,7 @@ def _typed_codec(adapter: TypeAdapter[Any], what: str, limits: Limits) -> tuple[
             raise InvalidPayload(f"{what} does not fit. {_explain(exc)}") from exc
         except (ValueError, RecursionError) as exc:
             raise InvalidPayload(f"{what} does not fit. {_second_look(adapter, checked, exc)}") from exc
-        text = encode(plain, limits, what=what)
+        text = _encode(plain, limits, what)
         if "null" in text:  # which is what pydantic makes of NaN and infinities
             refuse_non_finite(dump(checked, round_trip=True, warnings=False), what)
         return text
@@ -262,6 +268,24 @@ def _adapter(annotation: Any, kind: str) -> TypeAdapter[Any]:
             f"Kind {kind!r}: its payload type {_type_text(annotation)} cannot be read as JSON: {_first_line(exc)}. "
             "Use a pydantic model, a dataclass, a TypedDict or plain JSON types."
         ) from exc
+
+
+def _is_flat(value: Any, limits: Limits) -> bool:
+    """Whether `value` is a dict of nothing but short JSON types, as many payloads are: then there are no levels to
+    walk."""
+    if type(value) is not dict or limits.payload_depth < 1:
+        return False
+    for key, item in value.items():
+        kind = type(item)
+        if type(key) is not str or not (
+            kind is str
+            or (kind is int and INTEGER_MIN <= item <= INTEGER_MAX)
+            or kind is bool
+            or item is None
+            or kind is float
+        ):
+            return False
+    return True
 
 
 def _is_plain(value: Any, limits: Limits) -> bool:
