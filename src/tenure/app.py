@@ -225,11 +225,12 @@ class App(Working, Operating, Reading, Scheduling, Effecting, Profiling):
 
     def enqueue_new(self, job: NewJob, connection: Any = None) -> Enqueued:
         """Put one job in its queue that `new_job` made."""
-        if connection is None and self._knows(job.queue):
+        queue = job.queue
+        if connection is None and (queue in self._made or queue not in self.declared):  # see `_knows`
             # One question and one answer, as most enqueues are, need no conversation; where the queue has gone since,
             # the conversation knows what to do.
             try:
-                return self.open_store().do(Enqueue([job]))[0]
+                return (self._store or self.open_store()).do(Enqueue([job]))[0]
             except UnknownQueue:
                 pass
         return self.converse(self._enqueue_new(job, connection))

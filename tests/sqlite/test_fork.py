@@ -80,7 +80,7 @@ def test_a_fork_that_no_hook_told_of_is_noticed_by_the_pid(store: SqliteStore) -
     put(store)
     database = store._database
     old = database.writer.handle.connection
-    database._pid = os.getpid() + 1
+    database.pid = os.getpid() + 1
 
     put(store)
 

@@ -62,11 +62,11 @@ WRITES: Final[Mapping[type, Act]] = {
 }
 
 AT_ONCE: Final[Mapping[type, AtOnce]] = {
-    base.Enqueue: enqueue.enqueue_at_once,
     base.Claim: claim.claim_at_once,
     base.Exchange: exchange.exchange_at_once,
 }
-"""Acts that may do without a transaction around them where no other request shares the commit."""
+"""Acts that may do without a transaction around them where no other request shares the commit. How an enqueue does is
+up to the workers that wait: see `handover`."""
 
 PREPARES: Final[Mapping[type, Callable[[Any], Any]]] = {
     base.Settle: settle.sort,

@@ -58,11 +58,14 @@ class Checkpointer:
     def is_time(self, connection: sqlite3.Connection) -> bool:
         """Count a commit; whether enough was written since the last checkpoint."""
         changes = connection.total_changes
-        if changes != self._changes:
-            self._commits = (
-                1 if changes < self._changes else self._commits + 1
-            )  # a fresh connection counts from 0 again
-            pages = _PAGES_PER_COMMIT + _PAGES_PER_ROW * max(changes - self._changes, 0)
+        made = changes - self._changes
+        if made:
+            pages = _PAGES_PER_COMMIT
+            if made > 0:
+                pages += _PAGES_PER_ROW * made
+                self._commits += 1
+            else:  # a fresh connection counts from 0 again
+                self._commits = 1
             self._uncorrected += pages
             self._score += pages * self._weight
             self._changes = changes

@@ -55,13 +55,9 @@ class Database:
         self.reserve = Reserve(path)
         self.dictation: Dictation | None = None
         """Of the worker that subscribed first, while it does."""
-        self._pid = os.getpid()
+        self.pid = os.getpid()
+        """In another process than this everything here is to be abandoned: it was forked, and no hook told us."""
         _all.add(self)
-
-    def check_pid(self) -> None:
-        """Notice a fork that no hook told us of."""
-        if os.getpid() != self._pid:
-            self.abandon()
 
     def pause(self, seconds: float) -> tuple[bool, int, threading.Lock | None]:
         """Bring everything to rest; what `go_on` needs to end it."""
@@ -77,7 +73,7 @@ class Database:
 
     def abandon(self) -> None:
         """In a forked child: start afresh, and keep the parent's connections from ever being closed here."""
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         if self.dictation is not None:
             self.dictation.abandon()
             self.dictation = None
@@ -109,7 +105,8 @@ def release(database: Database) -> None:
             return
         if _open.get(database.path) is database:
             del _open[database.path]
-    database.check_pid()
+    if os.getpid() != database.pid:
+        database.abandon()
     if database.dictation is not None:
         database.dictation.close()
     database.hub.close()

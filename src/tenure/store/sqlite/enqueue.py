@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -22,7 +21,6 @@ from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction
 
-AT_ONCE: Final = load("enqueue_at_once")
 _PLAIN: Final = load("enqueue_plain")
 _ALIKE: Final = load("enqueue_alike")
 _FULL: Final = load("enqueue")
@@ -30,10 +28,13 @@ _TERMS: Final = load("enqueue_terms")
 
 _extras = attrgetter(*NEW_JOB_EXTRAS)
 _UUIDS: Final = frozenset({"created_by_user_id", "requested_by_user_id", "workflow_id", "parent_id", "run_id"})
-_is_uuid = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+_is_uuid = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 _NO_EXTRAS: Final = (None,) * len(NEW_JOB_EXTRAS)
-_wishes = attrgetter("key", "run_at", "delay_seconds", *NEW_JOB_EXTRAS)
-_NO_WISHES: Final = (None, None, None, *_NO_EXTRAS)
+_WISHES: Final = ("key", "run_at", "delay_seconds", *NEW_JOB_EXTRAS)
+# Written out as one expression, which takes a third of what `attrgetter` and a comparison do.
+_has_no_wishes: Callable[[NewJob], bool] = eval(  # noqa: S307  our own names only
+    f"lambda job: {' and '.join(f'job.{name} is None' for name in _WISHES)}"
+)
 
 ARRAY_FROM: Final = 4
 """From so many jobs alike on, an array is faster than a statement each."""
@@ -67,27 +68,15 @@ def enqueue(transaction: Transaction, request: Enqueue) -> list[Enqueued]:
     return insert(transaction, request.jobs, request.create_queues)
 
 
-def enqueue_at_once(
-    connection: sqlite3.Connection, known: Known, request: Enqueue, now: int
-) -> tuple[list[Enqueued], str] | None:
-    """The most frequent enqueue by one statement that is its own transaction: a single job, due now, on terms that are
-    known, where nobody asks for more. The statement looks whether they still hold. Answers with the queue to be woken;
-    None if nothing was done, and `enqueue` has to."""
-    values = values_at_once(known, request, now)
-    if values is None or connection.execute(AT_ONCE, values).rowcount < 1:
-        return None
-    job = request.jobs[0]
-    return [Enqueued(job.id)], job.queue
-
-
 def values_at_once(known: Known, request: Enqueue, now: int) -> Row | None:
-    """What enqueue_at_once.sql is given; None if it is no such enqueue."""
+    """What enqueue_at_once.sql is given, for the most frequent enqueue: a single job, due now, on terms that are known,
+    where nobody asks for more. The statement looks whether they still hold. None if it is no such enqueue."""
     jobs = request.jobs
     if len(jobs) != 1 or request.create_queues or known.wants_events is not False or known.has_quiet_gates is not False:
         return None
     job = jobs[0]
     term = known.terms.get((job.queue, job.kind, job.priority, job.max_attempts))
-    if term is None or not term[_IS_PLAIN] or term[_GATE] is not None or _wishes(job) != _NO_WISHES:
+    if term is None or not term[_IS_PLAIN] or term[_GATE] is not None or not _has_no_wishes(job):
         return None
     _check(job)
     rank = term[_RANK] + now if term[_AGES] else term[_RANK]

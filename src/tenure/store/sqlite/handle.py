@@ -47,23 +47,27 @@ class Handle:
 
     def ready(self) -> sqlite3.Connection:
         """The connection, opened if need be, on the file that stands under the name now."""
-        seen = self._watched.now()
-        if self.connection is not None and seen != self._identity:
+        connection = self.connection
+        if connection is None:
+            return self._open()
+        if self._watched.now() != self._identity:
             self.drop()
             raise StoreUnavailable(
                 f"{self.path} was replaced or taken away while it was open; nothing was written to the file that "
                 "is there now. "
                 f"Make sure that all workers use the same file, then repeat the call."
             )
-        if self.connection is None:
-            seen = self._watched.admit()
-            place.refuse_network(self.path.parent)
-            self.connection = open_writer(self.path, self._busy_seconds)
-            self._identity = seen
-            if self.must_check:
-                self.check(self.connection)
-                self.must_check = False
-        return self.connection
+        return connection
+
+    def _open(self) -> sqlite3.Connection:
+        seen = self._watched.admit()
+        place.refuse_network(self.path.parent)
+        self.connection = connection = open_writer(self.path, self._busy_seconds)
+        self._identity = seen
+        if self.must_check:
+            self.check(connection)
+            self.must_check = False
+        return connection
 
     def check(self, connection: sqlite3.Connection) -> None:
         """Raise Corrupt, and let go of the connection, if SQLite finds the file damaged."""

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 _BEGIN: Final = load("begin")
 _COMMIT: Final = load("commit")
 _ROLLBACK: Final = load("rollback")
+_INSERT: Final = load("enqueue_at_once")
 _HAND_OVER: Final = load("hand_over")
 
 _log = logging.getLogger(__name__)
@@ -72,17 +73,20 @@ class HandOver:
         self._handle = handle
 
     def enqueue_at_once(self, connection: sqlite3.Connection, known: Known, request: Enqueue, now: int) -> Done | None:
-        """See `enqueue.enqueue_at_once`. A job that was handed over needs no wake-up."""
-        if not self._postman.offers:  # as was seen when somebody was last to be woken
-            return enqueue.enqueue_at_once(connection, known, request, now)
+        """The most frequent enqueue by one statement that is its own transaction, or by a hand-over. A job that was
+        handed over needs no wake-up. None if nothing was done, and `enqueue.enqueue` has to."""
         values = enqueue.values_at_once(known, request, now)
         if values is None:
             return None
-        queue = request.jobs[0].queue
-        name = self._offers.standing(queue) if self._hub.only_others_wait(queue) else None
-        if name is None:
-            return ([Enqueued(values[0])], queue) if _insert(connection, values) else None
-        return self._hand_over(connection, known, values, name)
+        queue = values[3]
+        # Offers are as they were seen when somebody was last to be woken.
+        if self._postman.offers and self._hub.only_others_wait(queue):
+            name = self._offers.standing(queue)
+            if name is not None:
+                return self._hand_over(connection, known, values, name)
+        if connection.execute(_INSERT, values).rowcount < 1:
+            return None
+        return [Enqueued(values[0])], queue
 
     def _hand_over(self, connection: sqlite3.Connection, known: Known, values: Row, name: str) -> Done | None:
         job_id, queue, now = values[0], values[3], values[8]
@@ -136,7 +140,7 @@ def _make(connection: sqlite3.Connection, known: Known, values: Row, taken: Take
     claim, now = (taken.claim, values[8]) if taken is not None and taken.is_good else (None, 0)
     if claim is not None and (grant := _make_granted(connection, known, values, claim)) is not None:
         return True, grant
-    if not _insert(connection, values):
+    if connection.execute(_INSERT, values).rowcount < 1:
         return False, None
     claimed = None if claim is None else claim_at_once(connection, known, claim, now)
     return True, next(iter(claimed[0].finish()), None) if claimed is not None else None
@@ -159,11 +163,6 @@ def _make_granted(connection: sqlite3.Connection, known: Known, values: Row, cla
     return Grant(
         job_id, queue, kind, Token(1), 1, max_attempts, payload, until, claim.worker, priority, started=terms.started
     )
-
-
-def _insert(connection: sqlite3.Connection, values: Row) -> bool:
-    """Make the job as `enqueue.enqueue_at_once` does; whether it was made."""
-    return connection.execute(enqueue.AT_ONCE, values).rowcount > 0
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -71,8 +72,12 @@ class SqliteStore:
                 admitted = shared.reserve.admit(request)
                 answer = shared.writer.call(act, _prepared(admitted), self._clock)
             fault.point("after_commit_before_reply")
-            answer = answer.finish() if isinstance(answer, LATE) else answer
-            return cast(T, answer if admitted is request else shared.reserve.explain(answer))
+            if isinstance(answer, LATE):
+                answer = answer.finish()
+            if admitted is not request:
+                answer = shared.reserve.explain(answer)
+            done: T = answer  # `cast` would be one call more
+            return done
         act = READS.get(kind)
         if act is None:
             return cast(T, self._measuring(shared, request))
@@ -274,7 +279,8 @@ class SqliteStore:
             raise StoreClosed
         self._requests += 1
         shared = self._database
-        shared.check_pid()
+        if os.getpid() != shared.pid:
+            shared.abandon()
         return shared
 
     def _counted(self) -> tuple[int, int, int]:

@@ -35,6 +35,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from tenure.errors import StoreUnavailable
@@ -227,7 +228,7 @@ class Writer:
                 except sqlite3.OperationalError as exc:
                     if not is_busy(exc):
                         raise
-                    answer = self.handle.when_free(lambda: self._do_at_once(connection, at_once, request, clock))
+                    answer = self.handle.when_free(partial(self._do_at_once, connection, at_once, request, clock))
             if answer is None:
                 self._begin(connection)
                 answer = self._carry_out_alone(connection, act, request, clock)
