@@ -199,6 +199,19 @@ def test_the_depth_limit_is_exact(levels: int, fits: bool) -> None:
             encode(value, Limits(payload_depth=4))
 
 
+def test_a_payload_without_levels_is_one_level_deep() -> None:
+    assert encode({"a": 1}, Limits(payload_depth=1)) == '{"a":1}'
+    with pytest.raises(InvalidPayload, match="nested deeper than 0 levels"):
+        encode({"a": 1}, Limits(payload_depth=0))
+
+
+@pytest.mark.parametrize("value", [INTEGER_MIN, INTEGER_MAX, True, None, 0.5, "é", IntEnum("Few", "ONE TWO").TWO])  # type: ignore[attr-defined]
+def test_a_value_is_written_alike_with_and_without_levels(value: Any) -> None:
+    flat = encode({"a": value})
+
+    assert encode({"a": value, "b": []}) == flat[:-1] + ',"b":[]}'
+
+
 def test_a_depth_limit_beyond_pythons_own_still_raises_our_error() -> None:
     deep: Any = []
     for _ in range(100_000):

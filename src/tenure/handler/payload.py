@@ -271,8 +271,8 @@ def _adapter(annotation: Any, kind: str) -> TypeAdapter[Any]:
 
 
 def _is_flat(value: Any, limits: Limits) -> bool:
-    """Whether `value` is a dict of nothing but short JSON types, as many payloads are: then there are no levels to
-    walk."""
+    """Whether `value` is a dict without lists and dicts in it, as many payloads are, and plain: there are no levels to
+    walk then, and whatever it holds is counted by its bytes."""
     if type(value) is not dict or limits.payload_depth < 1:
         return False
     for key, item in value.items():
