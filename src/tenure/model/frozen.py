@@ -42,7 +42,7 @@ def frozen(cls: type[V]) -> type[V]:
 
 def _init_of(cls: type[Any]) -> Callable[..., None]:
     """Write and compile what makes an instance: arguments in the order of the fields, then `__post_init__`."""
-    scope: dict[str, Any] = {"set_field": object.__setattr__, "MISSING": MISSING}
+    scope: dict[str, Any] = {"MISSING": MISSING}
     arguments, lines = ["self"], []
     for each in fields(cls):
         value = each.name
@@ -57,7 +57,8 @@ def _init_of(cls: type[Any]) -> Callable[..., None]:
             arguments.append(f"{value}=default_{value}")
         else:
             arguments.append(value)
-        lines.append(f"set_field(self, {each.name!r}, {value})")
+        scope[f"set_{each.name}"] = getattr(cls, each.name).__set__  # its slot, past the class's own __setattr__
+        lines.append(f"set_{each.name}(self, {value})")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     exec(f"def __init__({', '.join(arguments)}):\n " + "\n ".join(lines or ["pass"]), scope)  # noqa: S102  our own names only
