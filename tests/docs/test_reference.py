@@ -17,6 +17,7 @@ from tenure.handler.building import JobOptions
 from tenure.model.event import EventKind
 from tenure.model.policy import Backoff, Limits, QueuePolicy
 from tenure.model.state import State
+from tenure.store.postgres.address import SETTINGS
 from tenure.worker.config import WorkerConfig
 
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -72,6 +73,7 @@ def test_every_setting_is_documented() -> None:
     for record in (QueuePolicy, WorkerConfig, Backoff, Limits):
         assert not missing("settings.md", (field.name for field in fields(record))), record
     assert not missing("settings.md", JobOptions.__annotations__)
+    assert not missing("settings.md", SETTINGS)
 
 
 def test_every_event_and_notice_is_documented() -> None:

@@ -62,13 +62,15 @@ def _open_sqlite(url: str, migrate: Migrate, clock: Clock | None) -> Store:
 
 def _open_postgres(url: str, migrate: Migrate) -> Store:
     try:
+        from tenure.store.postgres.address import read_address
         from tenure.store.postgres.migrate import newest
         from tenure.store.postgres.store import PostgresStore
     except ModuleNotFoundError as exc:
         if exc.name in _DRIVERS:
             raise MissingExtra("postgres", "PostgreSQL") from exc
         raise
-    store = PostgresStore(url)
+    address = read_address(url)
+    store = PostgresStore(address.url, pool_size=address.pool_size)
     try:
         if migrate != "never":
             found = store.schema_version()

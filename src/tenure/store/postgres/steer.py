@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 
+from tenure.store.postgres.address import read_address
 from tenure.store.postgres.errors import translate
 
 _SQL = Path(__file__).parent / "sql" / "steer"
@@ -50,7 +51,7 @@ class Steering:
 
 def _connect(url: str) -> psycopg.Connection[tuple[object, ...]]:
     try:
-        return psycopg.connect(url, autocommit=True)
+        return psycopg.connect(read_address(url).url, autocommit=True)
     except psycopg.Error as exc:
         raise translate(exc) from exc
 

@@ -32,6 +32,7 @@ from tenure.store.measuring import DropQueue, Measure
 from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.postgres import migrate as migrations
 from tenure.store.postgres import moves, operating, profiles, reading, scheduling, summary
+from tenure.store.postgres.address import POOL_SIZE
 from tenure.store.postgres.call import Argument, Call
 from tenure.store.postgres.ear import ArmedCall, Ear, QueueSubscription
 from tenure.store.postgres.errors import driver_errors, is_safe, translate
@@ -65,7 +66,7 @@ class PostgresStore:
     """A store on PostgreSQL 14 or later. Thread-safe, loop-safe, fork-safe."""
 
     def __init__(
-        self, url: str, *, pool_size: int = 10, reply_seconds: float = 60.0, wait_seconds: float = 30.0
+        self, url: str, *, pool_size: int = POOL_SIZE, reply_seconds: float = 60.0, wait_seconds: float = 30.0
     ) -> None:
         self.url = url
         self._reply_seconds = reply_seconds
