@@ -2,8 +2,8 @@
 
 A call is `SELECT tenure.f($1)`: text in, one JSON value out, prepared on first use, one commit of its own. Both doors
 speak to libpq through psycopg's low level: send, wait for the socket, take the result. The sync door waits in
-poll(2), which a signal can interrupt; the async door waits as a reader of its event loop. No thread changes hands in
-either.
+poll(2), which a signal can interrupt, and stays awake for a moment before it (see `awake`); the async door waits as a
+reader of its event loop. No thread changes hands in either.
 
 A call that is abandoned (cancelled await, time-out) leaves the connection in an unknown state, so the link is closed
 for good.
@@ -16,12 +16,14 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 from psycopg import pq
 
 from tenure.errors import StoreUnavailable
+from tenure.store.postgres.awake import PERMIT, Awake, Ready, processors
 from tenure.store.postgres.call import Argument, encoded, statement, value
 
 _IS_OPEN = int(pq.ConnStatus.OK)
@@ -42,12 +44,15 @@ _KEEPALIVE: dict[str, Any] = {
 class Link:
     """A connection. Not thread-safe: whoever took it from the pool uses it alone."""
 
-    def __init__(self, url: str, reply_seconds: float) -> None:
+    def __init__(self, url: str, reply_seconds: float, *, awake: bool = True) -> None:
         self._connection = psycopg.connect(url, autocommit=True, **_defaults(url))
         self._pgconn = self._connection.pgconn
         self._reply_seconds = reply_seconds
         self._prepared: dict[str, bytes] = {}
         self._reader = _poller(self._pgconn.socket, select.POLLIN)
+        self._poll_first: Callable[[float], Ready] = self._reader.poll
+        if awake and processors() > 1:
+            self._poll_first = Awake(self._reader.poll, PERMIT).poll
         self._result: pq.abc.PGresult | None = None
         self.pid = os.getpid()
         self.backend_pid = self._pgconn.backend_pid
@@ -106,18 +111,18 @@ class Link:
     def _wait(self) -> pq.abc.PGresult:
         left = self._reply_seconds
         deadline = time.monotonic() + left
-        poller = self._reader
+        poll = self._poll_first
         if is_sending := bool(self._pgconn.flush()):
-            poller = _poller(self._pgconn.socket, select.POLLIN | select.POLLOUT)
+            poll = _poller(self._pgconn.socket, select.POLLIN | select.POLLOUT).poll
         while True:
-            ready = poller.poll(left * 1000)
+            ready = poll(left * 1000)
             if ready and ready[0][1] & ~select.POLLOUT:
                 self._pgconn.consume_input()
                 if self._has_ended():
                     return self._take()
-            if is_sending and not self._pgconn.flush():
-                is_sending = False
-                poller = self._reader
+            is_sending = is_sending and bool(self._pgconn.flush())
+            if not is_sending:
+                poll = self._reader.poll
             left = deadline - time.monotonic()
             if left <= 0:
                 raise _silent(self._reply_seconds)

@@ -66,9 +66,16 @@ class PostgresStore:
     """A store on PostgreSQL 14 or later. Thread-safe, loop-safe, fork-safe."""
 
     def __init__(
-        self, url: str, *, pool_size: int = POOL_SIZE, reply_seconds: float = 60.0, wait_seconds: float = 30.0
+        self,
+        url: str,
+        *,
+        pool_size: int = POOL_SIZE,
+        awake: bool = True,
+        reply_seconds: float = 60.0,
+        wait_seconds: float = 30.0,
     ) -> None:
         self.url = url
+        self._awake = awake
         self._reply_seconds = reply_seconds
         self._pool = Pool(self._connect, pool_size, wait_seconds)
         # Heartbeats have a connection of their own: however busy the rest is, leases are extended.
@@ -178,7 +185,7 @@ class PostgresStore:
 
     def _connect(self) -> Link:
         with driver_errors(self.url):
-            return Link(self.url, self._reply_seconds)
+            return Link(self.url, self._reply_seconds, awake=self._awake)
 
     def _refuse(self, exc: psycopg.Error, attempt: int, tries: int) -> None:
         """Raise what `exc` means, unless another try may do."""

@@ -1,0 +1,165 @@
+"""Waiting awake for an answer that is due any moment.
+
+A thread that sleeps until its answer comes leaves its processor to the next one, or to nobody: then the processor goes
+to sleep as well. To wake it up, and to get the caller's code and data back into its caches, takes 60 to 80 µs on a
+virtual machine, a sixth of what a single enqueue takes in all. So a thread whose answers usually come within a
+millisecond looks for the next one again and again instead, for a millisecond at most, and then goes to sleep.
+
+What it takes meanwhile nobody else may miss, and it must pay:
+
+- After each look it offers the processor to whoever waits for it, and Python's lock is free during the look.
+- If it was away for long between two looks, somebody else computes: on this processor, or under Python's lock. Then it
+  goes to sleep at once.
+- An answer that took longer than it usually takes asleep counts against staying awake, twice as much as a quicker one
+  counts for it. On a machine with little to spare, whoever answers may have had to make room.
+- When enough of this has come together, the next 64 calls of the process sleep. If it begins again soon after, they are
+  twice as many, up to 1,024.
+- Without any trouble 64 calls stay awake, then twice as many, up to 1,024. Between them 64 sleep, from which it is
+  known what answers take asleep. So do the first of each connection.
+- One thread of a process stays awake at a time, and none where there is only one processor: whoever is to answer
+  needs it.
+
+Nothing rests on it. Whatever goes wrong here, a thread sleeps until its answer comes, as it would without it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+_BOUND_SECONDS = 0.001
+"""How long a call stays awake at most, and within what time the answers of its connection must usually come."""
+_AWAY_SECONDS = 0.000_5
+"""Two looks that lie further apart have somebody between them who computes: a slice of the processor, or of Python's
+lock, is longer than this. By itself a look takes 1 to 3 µs. What lies between is left alone: it may be the
+server's session itself, which runs on this very processor until the system has moved it to another."""
+_QUICK, _SLOW, _IN_VAIN, _AWAY = -1, 2, 4, 12
+"""How much trouble a call that stayed awake was."""
+_TOO_MUCH = 32
+_SHORTEST, _LONGEST = 64, 1024
+"""Calls in a row that sleep, or stay awake. At least so many, for it takes dozens until the system has settled on the
+processors for both ends, and what calls take before that says little."""
+_CALM_STAY = 256
+"""Whoever stayed awake for so many calls without trouble has no more to do with what was before."""
+_STEP = 1 / 16
+"""How far an answer moves the estimate of what is usual: up if it took longer, down if not. So it comes to lie where
+half of them take longer, whatever a few of them take."""
+
+Ready = list[tuple[int, int]]
+"""What poll(2) answers: descriptors and their events."""
+
+_yield: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
+
+
+class Permit:
+    """Leave to stay awake, which one thread of a process has at a time. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew. After a fork: whoever held it is in the other process."""
+        self._lock = threading.Lock()
+        self._asleep = 0
+        """How many calls are still to sleep."""
+        self._awake = 0
+        """How many calls stayed awake since the last pause."""
+        self._trouble = 0
+        self._pause = self._stay = _SHORTEST
+        """How many calls sleep when it was too much trouble, and how many stay awake when it was not."""
+
+    def take(self) -> bool:
+        """Whether the caller may stay awake. If so, it must give the permit back."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        if not self._asleep:
+            return True
+        self._asleep -= 1
+        self._lock.release()
+        return False
+
+    def give(self, trouble: int) -> None:
+        """Hand it back, and say how much trouble it was."""
+        self._awake += 1
+        self._trouble = max(0, self._trouble + trouble)
+        if self._trouble >= _TOO_MUCH:
+            self._asleep, self._awake, self._trouble = self._pause, 0, 0
+            self._pause, self._stay = min(2 * self._pause, _LONGEST), _SHORTEST
+        elif self._awake == self._stay:
+            self._asleep, self._awake = _SHORTEST, 0
+            self._pause = _SHORTEST if self._stay >= _CALM_STAY else self._pause
+            self._stay = min(2 * self._stay, _LONGEST)
+        self._lock.release()
+
+
+class Awake:
+    """The wait for the answers of one connection. Not thread-safe, as the connection is not.
+
+    Args:
+        poll: Waits for the connection's socket as `select.poll.poll` does, for so many milliseconds.
+        permit: The process's.
+    """
+
+    def __init__(
+        self,
+        poll: Callable[[float], Ready],
+        permit: Permit,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        give_way: Callable[[], object] = _yield,
+    ) -> None:
+        self._poll = poll
+        self._permit = permit
+        self._clock = clock
+        self._give_way = give_way
+        self._usual = _BOUND_SECONDS
+        """Seconds until an answer to one who sleeps: as many take longer as do not."""
+        self._slept = 0
+        """Calls that slept while that was within the bound."""
+
+    def poll(self, milliseconds: float) -> Ready:
+        """Wait for the first bytes of an answer as `poll` does: awake if that is promising, and then asleep."""
+        begun = self._clock()
+        if self._slept >= _SHORTEST and self._permit.take():
+            ready = self._look(begun, begun + min(_BOUND_SECONDS, milliseconds / 1000))
+            return ready or self._poll(max(0.0, milliseconds - 1000 * (self._clock() - begun)))
+        ready = self._poll(milliseconds)
+        self._usual *= 1 + _STEP if self._clock() - begun > self._usual else 1 - _STEP
+        self._slept = self._slept + 1 if self._usual <= _BOUND_SECONDS else 0
+        return ready
+
+    def _look(self, begun: float, until: float) -> Ready:
+        """Look until something is there, the time is over or somebody computes. Gives the permit back."""
+        poll, clock, give_way = self._poll, self._clock, self._give_way
+        seen, trouble = begun, _AWAY
+        try:
+            while True:
+                ready = poll(0)
+                now = clock()
+                if now - seen > _AWAY_SECONDS:
+                    return ready
+                if ready:
+                    trouble = _SLOW if now - begun > self._usual else _QUICK
+                    return ready
+                if now > until:
+                    trouble = _IN_VAIN
+                    return ready
+                seen = now
+                give_way()
+        finally:
+            self._permit.give(trouble)
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+PERMIT = Permit()
+"""This process's."""
+
+os.register_at_fork(after_in_child=PERMIT.reset)
