@@ -45,7 +45,7 @@ def permit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     made = Counting()
     monkeypatch.setattr(link, "PERMIT", made)
     monkeypatch.setattr(link, "processors", lambda: 2)
-    monkeypatch.setattr(awake, "_SHORTEST", 0)
+    monkeypatch.setattr(awake, "_SHORTEST_PAUSE", 0)
     monkeypatch.setattr(made, "_stay", 1_000_000)
     monkeypatch.setattr(awake, "_TOO_MUCH", 1_000_000)
     if request.param == "awake for a minute":

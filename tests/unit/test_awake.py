@@ -111,6 +111,36 @@ def test_nobody_stays_awake_on_a_connection_whose_answers_take_long() -> None:
     assert line.looks == 0
 
 
+def test_nobody_stays_awake_for_a_caller_who_seldom_calls() -> None:
+    line = Line()
+
+    for _ in range(500):
+        line.call()
+        line.now += 0.01
+
+    assert line.looks == 0
+
+
+def test_the_first_calls_awake_may_be_slow(line: Line) -> None:
+    """The server's session is still on the caller's processor."""
+    line.burden = 200e-6
+    assert line.call_many(48) == 48
+    line.burden = 0.0
+
+    assert line.call_many(80) == 80
+
+
+def test_a_caller_who_is_held_up_after_its_answers_goes_to_sleep(line: Line) -> None:
+    """It had its share of the processor while it stayed awake, and waits for it now."""
+    awake = 0
+    for _ in range(10_000):
+        was_awake = line.call_many(1)
+        awake += was_awake
+        line.now += 150e-6 * was_awake
+
+    assert awake < 1000
+
+
 def test_a_connection_that_was_slow_is_watched_for_a_while_before_it_is_believed_to_be_quick() -> None:
     line = Line()
     line.call_many(100, 0.002)
@@ -156,9 +186,9 @@ def test_one_that_was_away_for_long_goes_to_sleep_at_once(line: Line) -> None:
 def test_it_is_no_reason_to_sleep_that_others_had_the_processor_for_a_moment(line: Line) -> None:
     line.away = 50e-6
 
-    assert line.call_many(64) == 64
-    assert line.call_many(64) == 0
     assert line.call_many(128) == 128
+    assert line.call_many(64) == 0
+    assert line.call_many(256) == 256
 
 
 def test_to_stay_awake_in_vain_is_given_up(line: Line) -> None:
@@ -177,7 +207,7 @@ def test_answers_that_come_later_to_one_who_stays_awake_send_it_to_sleep(line: L
     """The server has to make room for us: asleep an answer takes 380 µs, awake 500."""
     line.burden = 200e-6
 
-    assert line.call_many(5000) < 200
+    assert line.call_many(10_000) < 1000
 
 
 def test_after_a_calm_while_the_next_pause_is_short_again(line: Line) -> None:
@@ -185,14 +215,14 @@ def test_after_a_calm_while_the_next_pause_is_short_again(line: Line) -> None:
     assert line.pauses(3) == [64, 128, 256]
 
     line.away = 0.0
-    line.call_many(63 + 64 + 128 + 64 + 256)
+    line.call_many(127 + 64 + 256)
     line.away = 0.005
 
     assert line.pauses(3) == [64, 64, 128], "the first is the one that a calm stay ends with"
 
 
 def test_calls_without_trouble_stay_awake_for_longer_each_time_and_sleep_in_between(line: Line) -> None:
-    for stay in (64, 128, 256, 512, 1024, 1024):
+    for stay in (128, 256, 512, 1024, 1024):
         assert line.call_many(stay) == stay
         assert line.call_many(64) == 0
 
