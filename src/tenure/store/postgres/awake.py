@@ -45,8 +45,8 @@ _SHORTEST_STAY = 128
 _LONGEST = 1024
 """Calls in a row that sleep, or that stay awake."""
 _SETTLING = 48
-"""So many calls at the beginning of a stay are not held against it: some 40 pass until the system has put the server's
-session, which shared the processor of a caller who slept, onto another."""
+"""So many calls at the beginning of a stay are not held against it: some 40 are slow. The server's session shares the
+processor of a caller who sleeps, and it seems to take that long until the system has put it onto another."""
 _CALM_STAY = 256
 """Whoever stayed awake for so many calls without trouble has no more to do with what was before."""
 _STEP = 1 / 16
