@@ -10,14 +10,14 @@ What it takes meanwhile nobody else may miss, and it must pay:
 - After each look it offers the processor to whoever waits for it, and Python's lock is free during the look.
 - If it was away for long between two looks, somebody else computes: on this processor, or under Python's lock. Then it
   goes to sleep at once.
-- If it is longer since the last answer than it usually is asleep, that counts against staying awake, twice as much as
-  a quicker call counts for it. On a machine with little to spare, whoever answers may have had to make room, or the
+- If it is longer since the last answer than it usually is asleep, that counts against staying awake, as much as a
+  quicker call counts for it. On a machine with little to spare, whoever answers may have had to make room, or the
   caller has to wait for its processor later, because it has had its share. So it is the whole way from answer to
   answer that is compared, and only callers who come again within a millisecond stay awake.
-- When enough of this has come together, the next 64 calls of the process sleep. If it begins again soon after, they are
+- When enough of this has come together, the next 32 calls of the process sleep. If it begins again soon after, they are
   twice as many, up to 1,024.
-- Without any trouble 128 calls stay awake, then twice as many, up to 1,024. Between them 64 sleep, from which it is
-  known what answers take asleep. So do the first of each connection.
+- Without any trouble 128 calls stay awake, then four times as many, up to 4,096. Between them 32 sleep, from which it
+  is known what answers take asleep. So do the first of each connection.
 - One thread of a process stays awake at a time, and none where there is only one processor: whoever is to answer
   needs it.
 
@@ -37,17 +37,17 @@ _AWAY_SECONDS = 0.000_5
 """Two looks that lie further apart have somebody between them who computes: a slice of the processor, or of Python's
 lock, is longer than this. By itself a look takes 1 to 3 µs. What lies between is left alone: it may be the
 server's session itself, which runs on this very processor until the system has moved it to another."""
-_QUICK, _SLOW, _IN_VAIN, _AWAY = -1, 2, 4, 12
+_QUICK, _SLOW, _IN_VAIN, _AWAY = -1, 1, 8, 24
 """How much trouble a call that stayed awake was."""
-_TOO_MUCH = 32
-_SHORTEST_PAUSE = 64
-_SHORTEST_STAY = 128
-_LONGEST = 1024
-"""Calls in a row that sleep, or that stay awake."""
+_TOO_MUCH = 64
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 32, 1024
+"""Calls in a row that sleep."""
+_SHORTEST_STAY, _LONGEST_STAY, _GROWTH = 128, 4096, 4
+"""Calls in a row that stay awake, and how many times more of them each time."""
 _SETTLING = 48
 """So many calls at the beginning of a stay are not held against it: some 40 are slow. The server's session shares the
 processor of a caller who sleeps, and it seems to take that long until the system has put it onto another."""
-_CALM_STAY = 256
+_CALM_STAY = 512
 """Whoever stayed awake for so many calls without trouble has no more to do with what was before."""
 _STEP = 1 / 16
 """How far an answer moves the estimate of what is usual: up if it took longer, down if not. So it comes to lie where
@@ -93,11 +93,11 @@ class Permit:
             self._trouble = max(0, self._trouble + trouble)
         if self._trouble >= _TOO_MUCH:
             self._asleep, self._awake, self._trouble = self._pause, 0, 0
-            self._pause, self._stay = min(2 * self._pause, _LONGEST), _SHORTEST_STAY
+            self._pause, self._stay = min(2 * self._pause, _LONGEST_PAUSE), _SHORTEST_STAY
         elif self._awake == self._stay:
             self._asleep, self._awake = _SHORTEST_PAUSE, 0
             self._pause = _SHORTEST_PAUSE if self._stay >= _CALM_STAY else self._pause
-            self._stay = min(2 * self._stay, _LONGEST)
+            self._stay = min(_GROWTH * self._stay, _LONGEST_STAY)
         self._lock.release()
 
 
