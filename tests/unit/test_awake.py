@@ -9,7 +9,8 @@ import textwrap
 
 import pytest
 
-from tenure.store.postgres.awake import Awake, Permit, Ready, processors
+from tenure.store.postgres.awake import Awake, Permit, Ready
+from tenure.store.processors import processors
 
 READY: Ready = [(3, 1)]
 LOOK = 2e-6

@@ -166,13 +166,6 @@ class Awake:
             self._permit.give(trouble)
 
 
-def processors() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 PERMIT = Permit()
 """This process's."""
 

@@ -23,8 +23,9 @@ import psycopg
 from psycopg import pq
 
 from tenure.errors import StoreUnavailable
-from tenure.store.postgres.awake import PERMIT, Awake, Ready, processors
+from tenure.store.postgres.awake import PERMIT, Awake, Ready
 from tenure.store.postgres.call import Argument, encoded, statement, value
+from tenure.store.processors import processors
 
 _IS_OPEN = int(pq.ConnStatus.OK)
 _IS_IDLE = int(pq.TransactionStatus.IDLE)
