@@ -65,17 +65,20 @@ class Tally:
             time.sleep(0.0005)
 
     def started(self, i: int) -> bool:
-        """Note that job `i`'s handler starts; true if the handler shall fail this time."""
+        """Note that job `i`'s handler starts; true if the handler shall fail this time.
+
+        Counted last: a worker that is killed in between has not counted a start that is not there.
+        """
         now = time.monotonic_ns()
         words, own = self._words, self._own
         with self._lock:
             if not words[own + FIRST]:
                 words[own + FIRST] = now
+            is_first = not words[STARTS + i]
+            if is_first:
+                words[STARTS + i] = now
             words[own + COUNT] += 1
-            if words[STARTS + i]:
-                return False
-            words[STARTS + i] = now
-        return self._failing and fails_once(i, self.jobs)
+        return is_first and self._failing and fails_once(i, self.jobs)
 
     def let_go(self, workers: int) -> bool:
         """Let the workers go if all of them are ready."""
