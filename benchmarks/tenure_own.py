@@ -456,11 +456,17 @@ def _worker_megabytes(url: str, folder: str, settle_seconds: float) -> float:
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.tenure_idle", url, str(stamp), "1"])
     try:
         time.sleep(settle_seconds)
-        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+        threads = Path(f"/proc/{process.pid}/task").glob("*/children")
+        children = [pid for thread in threads for pid in thread.read_text(encoding="ascii").split()]
+        return sum(map(_megabytes, [str(process.pid), *children]))  # whoever writes for the worker counts too
     finally:
         process.terminate()
         process.wait(20)
+
+
+def _megabytes(pid: str) -> float:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def _best_ms(command: list[str], cache: str, rounds: int = 7) -> float:

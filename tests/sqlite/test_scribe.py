@@ -9,6 +9,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -381,6 +382,27 @@ def test_whoever_subscribes_on_the_loop_itself_does_not_wait_for_a_scribe(store:
         return at_once, later
 
     assert asyncio.run(act()) == (False, True)
+
+
+def test_where_no_scribe_can_be_started_the_writer_does_it_all(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    ids = fill(store, BACKLOG_JOBS + 1)
+
+    async def act() -> bool:
+        subscription = await asyncio.to_thread(store.subscribe, ["default"], lambda: None, asyncio.get_running_loop())
+        dictation = store._database.dictation
+        assert dictation is not None
+        await until(lambda: dictation._line is None)
+        grants = (await store.ado(asking(FAR_AHEAD))).grants
+        await store.ado(completed(grants, FAR_AHEAD))
+        was_tried_again = dictation._process is not None
+        await asyncio.to_thread(subscription.close)
+        return was_tried_again
+
+    assert not asyncio.run(act())
+    assert Counter(row["state"] for row in rows(store, ids))["succeeded"] == FAR_AHEAD
 
 
 def test_a_forked_child_lets_go_of_the_line(store: SqliteStore) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -230,8 +231,8 @@ class Dictation:
             self._timer = self.loop.call_later(WATCH_SECONDS, self._watch)
 
     def _lose(self, why: str) -> None:
-        """Give up a scribe that has failed."""
-        self._not_before = self.loop.time() + AGAIN_SECONDS
+        """Give up a scribe that has failed. Where one never stood ready, none will."""
+        self._not_before = self.loop.time() + AGAIN_SECONDS if self._is_ready else math.inf
         if self._process is not None:
             self._process.kill()
         self._hang_up(why=why)
