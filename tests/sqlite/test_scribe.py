@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,32 @@ def without(values: Any, names: set[str]) -> list[dict[str, Any]]:
     return [{name: value for name, value in asdict(each).items() if name not in names} for each in values]
 
 
+def test_a_lease_begins_when_the_scribe_gives_it(store: SqliteStore, path: Path) -> None:
+    """However long it waited for the file's lock. It had begun when it was asked for."""
+
+    async def act(made: Desk) -> list[Grant]:
+        fill(store, MANY)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            asked = asyncio.ensure_future(made.exchange(asking()))
+            await until(lambda: made.asked == 1)
+            asked_at = store.now()
+            await until(lambda: store.now() > asked_at + timedelta(milliseconds=5))
+            other.execute("ROLLBACK")
+        grants = (await asked).grants
+        jobs = [job for job in store.do(GetJobs([grant.id for grant in grants])) if job is not None]
+
+        assert len(jobs) == MANY
+        for job, grant in zip(jobs, grants, strict=True):
+            assert job.claimed_at is not None
+            assert job.claimed_at > asked_at
+            assert job.started_at == job.claimed_at
+            assert job.lease_until == job.claimed_at + timedelta(seconds=60) == grant.lease_until
+        return grants
+
+    at_desk(store, act)
+
+
 def test_results_larger_than_the_line_holds_at_once_arrive_whole(store: SqliteStore) -> None:
     async def act(made: Desk) -> list[JobId]:
         fill(store, 2 * MANY)
@@ -184,9 +211,11 @@ def test_what_a_scribe_cannot_do_as_a_whole_the_writer_does(store: SqliteStore) 
         grants = (await made.exchange(asking())).grants
         store.do(Cancel([grants[0].id], actor="test", reason="test"))
 
+        before = made.by_writer
         answer = await made.exchange(completed(grants))
 
         assert made.asked == 2
+        assert made.by_writer - before > 1, "the long way, and the one statement not once more"
         assert [(settled.job_id, settled.state) for settled in answer.settled.values()] == [(grants[0].id, "cancelled")]
         assert len(answer.grants) == MANY
 

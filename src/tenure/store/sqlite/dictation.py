@@ -23,15 +23,17 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from tenure.errors import StoreUnavailable
+from tenure.store.sqlite.armed import UNDONE
 from tenure.store.sqlite.exchange import answer_with, values_at_once
 from tenure.store.sqlite.grants import LateExchanged, read_json
 from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.one_statement import Told
-from tenure.store.sqlite.scribe import ANSWER, FAILED, HELLO, REQUEST, UNDONE
+from tenure.store.sqlite.scribe import ANSWER, DONE, FAILED, HELLO, REQUEST
 from tenure.store.sqlite.settle import Sorted
 
 FAR_AHEAD: Final = 256
@@ -47,7 +49,7 @@ SILENT_SECONDS: Final = 30.0
 END_SECONDS: Final = 5.0
 
 _READ_BYTES: Final = 1 << 18
-_Answer = tuple[bool, Told] | None
+_Answer = tuple[bool, int, Told] | None
 
 
 class Dictation:
@@ -75,8 +77,9 @@ class Dictation:
         """Kept: a buffer of that size is asked of the system anew each time, and given back."""
         self._timer: asyncio.TimerHandle | None = None
 
-    async def exchange(self, known: Known, request: Sorted, now: int) -> LateExchanged | None:
-        """Have the scribe carry out an exchange. None if nothing was done, and the writer has to.
+    async def exchange(self, known: Known, request: Sorted, now: int) -> LateExchanged | object | None:
+        """Have the scribe carry out an exchange. None if it was not asked, UNDONE if the statement did nothing: then
+        the writer has to, and need not try that statement again.
 
         `known` belongs to whoever leads, and is only looked at: the stamp first, so that what is read after it is no
         older, and the statement compares the stamp.
@@ -91,9 +94,11 @@ class Dictation:
         values, terms = asked
         answer = await self._ask(values)
         if answer is None:
-            return None
-        is_shared, told = answer
-        return answer_with(terms, told, is_shared=is_shared if terms is not None else None)
+            return UNDONE
+        is_shared, later, told = answer
+        if terms is None:
+            return answer_with(None, told, is_shared=None)
+        return answer_with(replace(terms, lease_until=terms.lease_until + later), told, is_shared=is_shared)
 
     def start(self) -> None:
         """Start a scribe, unless there is one or it is too early for another. Nothing waits for it."""
@@ -199,25 +204,25 @@ class Dictation:
             return
         self._unread += self._just_read[:number]
         while self._line is line and len(self._unread) >= ANSWER.size:
-            what, is_shared, granted, *lengths = ANSWER.unpack_from(self._unread)
+            what, is_shared, later, granted, *lengths = ANSWER.unpack_from(self._unread)
             begin, end = ANSWER.size, ANSWER.size + sum(lengths)
             if len(self._unread) < end:
                 return
             told, rest = (bytes(self._unread[a:b]) for a, b in ((begin, begin + lengths[0]), (begin + lengths[0], end)))
             del self._unread[:end]
-            self._answered(what, is_shared, granted, told, rest)
+            if what == HELLO:
+                self._is_ready = True
+                self._has_begun.set()
+            elif what == FAILED:
+                self._lose(told.decode())
+            else:
+                done = is_shared, later, (granted, told, read_json(rest) if rest else [])
+                self._answered(done if what == DONE else None)
 
-    def _answered(self, what: int, is_shared: bool, number: int, told: bytes, rest: bytes) -> None:
-        if what == HELLO:
-            self._is_ready = True
-            self._has_begun.set()
-            return
-        if what == FAILED:
-            self._lose(told.decode())
-            return
+    def _answered(self, done: _Answer) -> None:
         _, answer = self._asked.popleft()
         if not answer.done():
-            answer.set_result(None if what == UNDONE else (is_shared, (number, told, read_json(rest) if rest else [])))
+            answer.set_result(done)
 
     def _watch(self) -> None:
         """Look after the scribe every few seconds, for as long as there is one."""

@@ -52,7 +52,7 @@ def exchange_at_once(
         return None
     values, terms = asked
     set_up(connection, known)
-    if not carry_out(connection, {**values, "now": now}):
+    if not carry_out(connection, values):
         return None
     told = (0, "", []) if terms is None else tell(connection, terms.worker)
     is_large = claim is not None and claim.limit > AT_ONCE_LIMIT
@@ -60,8 +60,8 @@ def exchange_at_once(
 
 
 def values_at_once(known: Known, request: Sorted, now: int) -> tuple[dict[str, Any], Terms | None] | None:
-    """What exchange_at_once.sql is given, but for the time, and the terms of what it grants. None if it is no such
-    exchange. The stamp is read before what was read under it."""
+    """What exchange_at_once.sql is given, and the terms of what it grants. None if it is no such exchange. The stamp is
+    read before what was read under it."""
     stamp = known.stamp
     if request.others or stamp is None or known.wants_events is not False:
         return None
@@ -79,6 +79,7 @@ def values_at_once(known: Known, request: Sorted, now: int) -> tuple[dict[str, A
         "rich": request.rich,
         "rich_number": request.rich_number,
         **claimed,
+        "now": now,
         "stamp": stamp,
     }, terms
 

@@ -20,7 +20,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,9 +33,9 @@ from tenure.store.sqlite.place import Watched
 
 REQUEST: Final = struct.Struct("!III")
 """Lengths of what follows: the values that are short, the plain ends and the rich ones."""
-ANSWER: Final = struct.Struct("!B?III")
-"""What became of it, whether other processes write as well, how many were granted, and lengths of what follows: what
-was told of them (or what went wrong), and the rest."""
+ANSWER: Final = struct.Struct("!B?qIII")
+"""What became of it, whether other processes write as well, how many microseconds after it was asked for it was done,
+how many were granted, and lengths of what follows: what was told of them (or what went wrong), and the rest."""
 HELLO, DONE, UNDONE, FAILED = range(4)
 
 _READ_BYTES: Final = 1 << 18
@@ -50,12 +50,13 @@ class Scribe:
         self._clock = SystemClock()
         self._handle = Handle(Watched(path), busy_seconds)
         self._checkpointer = Checkpointer(path)
+        self._later = 0
         set_up(self._handle.ready(), self._handle.known)
 
     def serve(self) -> None:
         """Answer until the line ends. Nobody waits for a checkpoint but the next request."""
         with self._line.makefile("rb", buffering=_READ_BYTES) as told:
-            self._line.sendall(ANSWER.pack(HELLO, False, 0, 0, 0))
+            self._line.sendall(ANSWER.pack(HELLO, False, 0, 0, 0, 0))
             while len(head := told.read(REQUEST.size)) == REQUEST.size:
                 values, plain, rich = (told.read(length).decode() for length in REQUEST.unpack(head))
                 self._line.sendall(self._answer({**json.loads(values), "plain": plain or None, "rich": rich or None}))
@@ -68,15 +69,22 @@ class Scribe:
         try:
             connection = handle.ready()
             set_up(connection, handle.known)
-            if not handle.when_free(lambda: carry_out(connection, {**values, "now": self._clock.now_us()})):
-                return ANSWER.pack(UNDONE, False, 0, 0, 0)
+            if not handle.when_free(lambda: carry_out(connection, self._at_this_moment(values))):
+                return ANSWER.pack(UNDONE, False, 0, 0, 0, 0)
             number, told, rest = tell(connection, values["worker"])
         except Exception as exc:  # noqa: BLE001 - whatever it is, the worker must learn of it
             handle.undo(exc)
             reason = str(translate(exc, self._path)).encode()
-            return ANSWER.pack(FAILED, False, 0, len(reason), 0) + reason
+            return ANSWER.pack(FAILED, False, 0, 0, len(reason), 0) + reason
         parts = told.encode(), json.dumps(rest).encode() if rest else b""
-        return b"".join((ANSWER.pack(DONE, handle.known.is_in_company(), number, *map(len, parts)), *parts))
+        head = ANSWER.pack(DONE, handle.known.is_in_company(), self._later, number, *map(len, parts))
+        return b"".join((head, *parts))
+
+    def _at_this_moment(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values with the time of this try: a lease begins when it is given, however long the file was locked."""
+        self._later = later = self._clock.now_us() - values["now"]
+        moments = {name: values[name] for name in ("now", "started_at", "lease_until") if values[name] is not None}
+        return {**values, **{name: moment + later for name, moment in moments.items()}}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -93,7 +93,9 @@ class SqliteStore:
             prepared, at_once, large = _prepared(admitted), shared.at_once.get(kind), is_large(admitted)
             if large and shared.dictation is not None and admitted is request:
                 dictated = await self._dictated(shared, prepared)
-                if dictated is not None:
+                if dictated is UNDONE:
+                    at_once = None
+                elif dictated is not None:
                     return cast(T, dictated)
             try:
                 answer = await shared.writer.acall(
@@ -115,15 +117,16 @@ class SqliteStore:
         return cast(T, await shared.readers.acall(act, request, self._clock))
 
     async def _dictated(self, shared: database.Database, prepared: Any) -> Any:
-        """The answer to a large exchange that the worker's scribe carried out; None if the writer has to."""
+        """The answer to a large exchange that the worker's scribe carried out. None if it was not asked, UNDONE if the
+        one statement did nothing."""
         import asyncio
 
         dictation = shared.dictation
         if dictation is None or dictation.loop is not asyncio.get_running_loop():
             return None
         answer = await dictation.exchange(shared.writer.handle.known, prepared, self._clock.now_us())
-        if answer is None:
-            return None
+        if not isinstance(answer, LATE):
+            return answer
         fault.point("after_commit_before_reply")
         return answer.finish()
 
