@@ -23,6 +23,7 @@ from tenure.store.base import Cancel, Claim, Enqueue, Exchange, Exchanged, Heart
 from tenure.store.operating import SetGate, SetQueues
 from tenure.store.reading import GetJobs, ListEvents
 from tenure.store.sqlite import acts, one_statement
+from tenure.store.sqlite import exchange as exchange_room
 from tenure.store.sqlite import store as door
 from tenure.store.sqlite.store import SqliteStore
 from tenure.store.sqlite.waiting import A_MOMENT, giving_way
@@ -268,7 +269,7 @@ def test_grants_that_cannot_be_read_are_granted_again_and_not_replaced_by_others
     connection = store._database.writer.handle.connection
     assert connection is not None
     connection.create_function("lock", 0, lambda: other.execute("BEGIN IMMEDIATE").rowcount)
-    monkeypatch.setattr(one_statement, "_TOLD", "SELECT number, told, partial FROM tenure_told WHERE lock() < 0")
+    monkeypatch.setattr(one_statement, "_TOLD", "SELECT number, rowids, rowids FROM tenure_picked WHERE lock() < 0")
     monkeypatch.setattr(one_statement, "_REST", "UPDATE tenure_job SET token = token WHERE id = :ids")
 
     with pytest.raises(StoreUnavailable, match="could not be read"):
@@ -281,6 +282,46 @@ def test_grants_that_cannot_be_read_are_granted_again_and_not_replaced_by_others
     assert [(grant.id, grant.token) for grant in again.grants] == [(ids[1], 1), (ids[2], 1)]
     assert [grant.payload_text for grant in again.grants] == [LONG, LONG]
     assert [row["state"] for row in rows(store, ids)] == ["succeeded", "running", "running"] + ["queued"] * 3
+
+
+def test_what_was_taken_away_between_the_commit_and_the_look_is_not_told(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what stands in its place by then, after a VACUUM that numbered the rows anew, is not told either."""
+    warm(store)
+    ids = fill(store, 6)
+    ends = [Completed(grant.id, grant.token) for grant in claim(store, 2)]
+    other = sqlite3.connect(path, isolation_level=None)
+
+    def look(connection: sqlite3.Connection, worker: str) -> Any:
+        other.execute("UPDATE tenure_job SET lease_owner = 'somebody' WHERE id = ?", (ids[2],))
+        other.execute("DELETE FROM tenure_job WHERE id = ?", (ids[0],))
+        other.execute("VACUUM")
+        return told(connection, worker)
+
+    told = exchange_room.tell
+    monkeypatch.setattr(exchange_room, "tell", look)
+    answer = store.do(Exchange(ends, Claim(WORKER, ["default"], 2)))
+    other.close()
+
+    granted = {grant.id for grant in answer.grants}
+    assert granted <= {ids[3]}
+    monkeypatch.undo()
+    again = store.do(Exchange([], Claim(WORKER, ["default"], 1, held=sorted(granted))))
+    assert {grant.id for grant in again.grants} | granted >= {ids[3]}
+
+
+def test_a_kind_with_the_characters_between_jobs_is_told_whole(store: SqliteStore, long_way: SqliteStore) -> None:
+    kinds = ["a\x1fb", "work", "c\x1e d 1 1 1 1 1\x1f{}", "two words", "e\x1f"]
+    jobs = [NewJob(job_id, kind) for job_id, kind in zip(new_job_ids(len(kinds)), kinds, strict=True)]
+
+    def granted(each: SqliteStore) -> list[tuple[str, str, int, str | bytes]]:
+        warm(each)
+        each.do(Enqueue(jobs))
+        grants = each.do(Exchange([], Claim(WORKER, ["default"], 60))).grants
+        return [(grant.id, grant.kind, grant.token, grant.payload_text) for grant in grants]
+
+    assert both(store, long_way, granted) == ([(job.id, job.kind, 1, "{}") for job in jobs],) * 2
 
 
 @pytest.mark.parametrize("result", [None, "[1]"])

@@ -2,7 +2,7 @@
 
 Happy path, one queue without limits: one statement that looks whether anything expired or came due, and whether what is
 known of policies and gates still holds (see `known`), one that picks and one that grants; for a few jobs, all of it in
-one statement. What was picked comes back as one JSON value, because each row costs a change of Python's lock, which the
+one statement. What was picked comes back as one value, because each row costs a change of Python's lock, which the
 event loop wants at the same time; it is taken apart after the commit (see `grants`). Several queues, filters and
 concurrency limits are served by walking each queue's index in claim order and merging the walks: no queue is read
 further than the claim needs, whatever its backlog. SQLite's single writer makes the limits exact.
@@ -90,8 +90,8 @@ def claim_at_once(
         is_vain = connection.execute(_IN_VAIN, values).fetchone() is not None
         return (Granted([]), None) if is_vain else None
     rows.sort(key=in_order)
-    rest = [(row[2], row[9], *row[10:]) for row in rows if row[10:] != _NO_EXTRAS]
-    return Granted(make((row[:10] for row in rows), rest, replace(terms, is_new=False))), None
+    rest = [(row[2], row[3], row[9], *row[10:]) for row in rows if row[10:] != _NO_EXTRAS]
+    return Granted(make((row[:10] for row in rows), rest, terms)), None
 
 
 def has_backlog(transaction: Transaction, queues: Sequence[str]) -> bool:
@@ -101,7 +101,7 @@ def has_backlog(transaction: Transaction, queues: Sequence[str]) -> bool:
 
 def known_terms(known: Known, request: Claim, now: int) -> Terms | None:
     """The terms of a claim from one queue, if they are known, and it is open and has no limits and the claim no
-    wishes."""
+    wishes. For statements that tell what they have granted."""
     rows = known.claims.get(tuple(request.queues), ())
     if len(rows) != 1 or request.held is not None or request.kinds is not None or request.affinity is not None:
         return None
@@ -112,7 +112,7 @@ def known_terms(known: Known, request: Claim, now: int) -> Terms | None:
         lease = _lease(request, asked, default, longest)
     except InvalidArgument:  # by a policy that may have changed
         return None
-    return Terms(name, request.worker, bool(starts), now + lease)
+    return Terms(name, request.worker, bool(starts), now + lease, is_new=False)
 
 
 def _look(transaction: Transaction, request: Claim) -> list[_Queue]:

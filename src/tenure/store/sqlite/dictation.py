@@ -30,7 +30,7 @@ from typing import Any, Final
 from tenure.errors import StoreUnavailable
 from tenure.store.sqlite.armed import UNDONE
 from tenure.store.sqlite.exchange import answer_with, values_at_once
-from tenure.store.sqlite.grants import LateExchanged, read_json
+from tenure.store.sqlite.grants import LateExchanged
 from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.one_statement import Told
 from tenure.store.sqlite.scribe import ANSWER, DONE, FAILED, HELLO, REQUEST
@@ -216,7 +216,7 @@ class Dictation:
             elif what == FAILED:
                 self._lose(told.decode())
             else:
-                done = is_shared, later, (granted, told, read_json(rest) if rest else [])
+                done = is_shared, later, (granted, told.decode(), json.loads(rest) if rest else [])
                 self._answered(done if what == DONE else None)
 
     def _answered(self, done: _Answer) -> None:

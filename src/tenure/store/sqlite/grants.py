@@ -2,15 +2,14 @@
 
 The writer's time is the scarcest: one thread writes for the whole process, and one process at a time to the file. So
 the transaction only reads what the grants tell, as text; whoever asked takes that apart after the commit, on a thread
-of its own, while the writer carries out the next request. Pydantic's reader takes two fifths of the time that `json`
-takes for it; a worker has it loaded before it claims, nobody else needs it.
+of its own, while the writer carries out the next request. The text is no JSON but parts between characters that no JSON
+text has: SQLite writes it in a third of the time, and it is read in half.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
@@ -25,9 +24,11 @@ from tenure.store.base import Exchanged
 from tenure.store.sqlite.transaction import Row
 
 in_order: Final = itemgetter(0, 1, 2)
-"""Claim order: by rank, run_at and id, the first columns of everything that picks jobs."""
+"""Claim order: by rank, run_at and id, the first columns of whatever reads jobs row by row."""
 EXTRA_NAMES: Final = ("key", "progress", *NEW_JOB_EXTRAS)
 
+_BETWEEN_JOBS: Final = "\x1e"
+_BETWEEN_PARTS: Final = "\x1f"
 _dump = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 
@@ -55,10 +56,10 @@ class Terms:
 @dataclass(slots=True)
 class Granted:
     """The answer to a claim. `ready` are grants that are made already; `told` is what claim_pick.sql read of the
-    others, `rest` what claim_rest.sql added for some of them."""
+    others, in claim order, `rest` what claim_rest.sql added for some of them."""
 
     ready: list[Grant]
-    told: str | bytes | None = None
+    told: str | None = None
     rest: Sequence[Row] = ()
     terms: Terms | None = None
 
@@ -66,9 +67,7 @@ class Granted:
         """The grants, in claim order."""
         if self.told is None or self.terms is None:
             return self.ready
-        rows = read_json(self.told)
-        rows.sort(key=in_order)
-        return self.ready + make(rows, self.rest, self.terms)
+        return self.ready + _take_apart(self.told, self.rest, self.terms)
 
 
 @dataclass(slots=True)
@@ -85,25 +84,8 @@ class LateExchanged:
         return Exchanged(self.settled, self.granted.finish(), self.refused, is_shared=self.is_shared)
 
 
-@functools.cache
-def _reader() -> Callable[[str | bytes], Any]:
-    from pydantic_core import from_json
-
-    return from_json
-
-
-def read_json(text: str | bytes) -> Any:
-    """What was told of grants, taken apart."""
-    return _reader()(text)
-
-
-def get_ready() -> None:
-    """Load what it takes to read many grants."""
-    _reader()
-
-
 def make(rows: Iterable[Row], rest: Iterable[Row], terms: Terms) -> list[Grant]:
-    """Grants for rows of claim_pick.sql, in their order. `rest`: rows of claim_rest.sql for those not whole."""
+    """Grants for rows of claim_read.sql, in their order. `rest`: rows of claim_rest.sql for those not whole."""
     queue, worker, started = terms.queue, terms.worker, terms.started
     until = from_us(terms.lease_until)
     rise = 1 if terms.is_new else 0
@@ -113,11 +95,37 @@ def make(rows: Iterable[Row], rest: Iterable[Row], terms: Terms) -> list[Grant]:
         )
         for _, _, job_id, kind, token, attempt, most, priority, crashes, payload in rows
     ]
+    return _complete(grants, rest)
+
+
+def _take_apart(told: str, rest: Iterable[Row], terms: Terms) -> list[Grant]:
+    """Grants for the text that claim_pick.sql tells. What stands between id and payload is the same for most jobs, and
+    read once."""
+    queue, worker, started = terms.queue, terms.worker, terms.started
+    until = from_us(terms.lease_until)
+    rise = 1 if terms.is_new else 0
+    read: dict[str, tuple[str, int, int, int, int, int]] = {}
+    grants = []
+    for job in told.split(_BETWEEN_JOBS):
+        job_id, common, payload = job.split(_BETWEEN_PARTS)
+        values = read.get(common)
+        if values is None:
+            kind, *numbers = common.rsplit(" ", 5)
+            token, attempt, most, priority, crashes = map(int, numbers)
+            values = read[common] = kind, token + rise, attempt + rise, most, priority, crashes
+        kind, token, attempt, most, priority, crashes = values
+        grants.append(
+            Grant(JobId(job_id), queue, kind, Token(token), attempt, most, payload, until, worker, priority, crashes, started)
+        )
+    return _complete(grants, rest)
+
+
+def _complete(grants: list[Grant], rest: Iterable[Row]) -> list[Grant]:
     if rest:
         by_id = {grant.id: grant for grant in grants}
-        for job_id, payload, *extras in rest:
+        for job_id, kind, payload, *extras in rest:
             grant = by_id[job_id]
-            grant.payload_text = payload
+            grant.kind, grant.payload_text = kind, payload
             grant.extras = _extras(extras)
     return grants
 

@@ -18,7 +18,7 @@ _AT_ONCE: Final = load("exchange_at_once")
 _TOLD: Final = load("exchange_told")
 _REST: Final = load("claim_rest")
 
-Told = tuple[int, str | bytes, Sequence[tuple[Any, ...]]]
+Told = tuple[int, str, Sequence[tuple[Any, ...]]]
 """How many were granted, what exchange_told.sql tells of them, and rows of claim_rest.sql for those not whole."""
 
 
@@ -42,7 +42,7 @@ def carry_out(connection: sqlite3.Connection, values: Mapping[str, Any]) -> bool
 
 
 def tell(connection: sqlite3.Connection, worker: str) -> tuple[int, str, list[tuple[Any, ...]]]:
-    """What was granted, read after the commit from what the statement left on this connection."""
+    """What was granted, read after the commit by what the statement left on this connection."""
     try:
         number, told, partial = connection.execute(_TOLD).fetchone()
         rest = connection.execute(_REST, {"ids": partial}).fetchall() if partial != "[]" else []
@@ -54,4 +54,4 @@ def tell(connection: sqlite3.Connection, worker: str) -> tuple[int, str, list[tu
             f"The exchange was carried out, but what it granted to {worker} could not be read: {exc}. Repeat the call, "
             "and name what is held."
         ) from exc
-    return number, told, rest
+    return number, told or "", rest

@@ -23,7 +23,6 @@ from tenure.store.sqlite.acts import AT_ONCE, LATE, PREPARES, READS, WRITES, is_
 from tenure.store.sqlite.armed import UNDONE, ArmedClaim
 from tenure.store.sqlite.claim import has_backlog, known_terms
 from tenure.store.sqlite.errors import translate
-from tenure.store.sqlite.grants import get_ready
 
 if TYPE_CHECKING:
     import asyncio
@@ -174,7 +173,6 @@ class SqliteStore:
         self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
     ) -> Subscription:
         """See store.base.Store."""
-        get_ready()  # whoever is to be woken for jobs will claim them
         shared = self._shared()
         return _Subscription(self, shared.hub.subscribe(queues, wake, loop), self._dictation(shared, queues, loop))
 

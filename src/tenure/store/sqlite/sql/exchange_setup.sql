@@ -4,7 +4,8 @@
 -- UPDATE may name its index: the plus signs keep SQLite from any other way to the rows, and results stand in a table so that a join has no
 -- order to choose.
 -- Nothing is done unless all of it can be: an end that is not taken in (a lost lease, a cancel, a repeat) undoes the statement.
-CREATE TEMP TABLE tenure_told (number INTEGER NOT NULL, rowids TEXT NOT NULL, told TEXT NOT NULL, partial TEXT NOT NULL) STRICT;
+-- What was granted is read after the commit, by exchange_told.sql: here it would have to be stored to come out.
+CREATE TEMP TABLE tenure_picked (number INTEGER NOT NULL, rowids TEXT NOT NULL, worker TEXT, now INTEGER NOT NULL) STRICT;
 
 CREATE TEMP TABLE tenure_rich (
     id TEXT NOT NULL PRIMARY KEY,
@@ -21,7 +22,7 @@ WHERE FALSE;
 
 CREATE TEMP TRIGGER tenure_exchange_made INSTEAD OF INSERT ON tenure_exchange
 BEGIN
-    DELETE FROM tenure_told;
+    DELETE FROM tenure_picked;
     DELETE FROM tenure_rich;
     UPDATE tenure_job
     SET state = 'succeeded',
@@ -32,7 +33,7 @@ BEGIN
         started_at = coalesce(started_at, claimed_at),
         lease_owner = NULL,
         lease_until = NULL,
-        dedup_slot = CASE WHEN substr(dedup_slot, 1, 1) = 'a' THEN NULL ELSE dedup_slot END
+        dedup_slot = CASE WHEN dedup_slot IS NOT NULL AND substr(dedup_slot, 1, 1) <> 'a' THEN dedup_slot END
     WHERE rowid IN (SELECT held.rowid FROM json_each(NEW.plain) AS ended CROSS JOIN tenure_job AS held ON held.id = ended.value)
         AND token = NEW.token
         AND +state IN ('leased', 'running')
@@ -54,25 +55,17 @@ BEGIN
         started_at = coalesce(started_at, claimed_at),
         lease_owner = NULL,
         lease_until = NULL,
-        dedup_slot = CASE WHEN substr(dedup_slot, 1, 1) = 'a' THEN NULL ELSE dedup_slot END
+        dedup_slot = CASE WHEN dedup_slot IS NOT NULL AND substr(dedup_slot, 1, 1) <> 'a' THEN dedup_slot END
     WHERE rowid IN (SELECT held.rowid FROM tenure_rich AS ended CROSS JOIN tenure_job AS held ON held.id = ended.id)
         AND token = (SELECT token FROM tenure_rich AS rich WHERE rich.id = tenure_job.id)
         AND +state IN ('leased', 'running')
         AND +lease_until > NEW.now
         AND cancel_requested_at IS NULL;
     SELECT RAISE(ABORT, 'not every end was taken in') WHERE changes() <> NEW.rich_number;
-    INSERT INTO tenure_told (number, rowids, told, partial)
-    SELECT count(*),
-        json_group_array(job),
-        json_group_array(json_array(rank, run_at, id, kind, token, attempt, max_attempts, priority, crashes, payload)),
-        json_group_array(id) FILTER (WHERE payload IS NULL OR any_extra IS NOT NULL)
+    INSERT INTO tenure_picked (number, rowids, worker, now)
+    SELECT count(*), json_group_array(job), NEW.worker, NEW.now
     FROM (
-        SELECT rowid AS job, rank, run_at, id, kind, token, attempt, max_attempts, priority, crashes,
-            CASE WHEN length(payload) <= 8000 THEN payload END AS payload,
-            coalesce(
-                idempotency_key, progress, backoff, affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor,
-                created_by_user_id, requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path
-            ) AS any_extra
+        SELECT rowid AS job
         FROM tenure_job INDEXED BY job_claim_idx
         WHERE queue = NEW.queue AND state = 'queued' AND is_due = 1
         ORDER BY rank, run_at, id
@@ -87,7 +80,7 @@ BEGIN
         claimed_at = NEW.now,
         started_at = coalesce(started_at, NEW.started_at),
         updated_at = NEW.now
-    WHERE rowid IN (SELECT value FROM json_each((SELECT rowids FROM tenure_told)))
+    WHERE rowid IN (SELECT value FROM json_each((SELECT rowids FROM tenure_picked)))
         AND +state = 'queued';
-    SELECT RAISE(ABORT, 'not every job was granted') WHERE changes() <> (SELECT number FROM tenure_told);
+    SELECT RAISE(ABORT, 'not every job was granted') WHERE changes() <> (SELECT number FROM tenure_picked);
 END;
