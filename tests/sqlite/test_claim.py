@@ -38,7 +38,7 @@ def states(store: SqliteStore, ids: list[JobId]) -> list[str]:
 
 def test_a_grant_carries_payload_and_kind_letter_for_letter(store: SqliteStore) -> None:
     ids = new_job_ids(4)
-    kinds = ['quo"te', "tab\tand\x1f", "back\\slash", "Ünïcode😀"]
+    kinds = ['quo"te', "del\x7fete", "back\\slash", "Ünïcode😀"]
     payloads = [ODD, LONG, "null", '"\\u001e"']
     store.do(Enqueue([NewJob(*each) for each in zip(ids, kinds, payloads, strict=True)]))
 

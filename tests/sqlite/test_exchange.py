@@ -269,7 +269,7 @@ def test_grants_that_cannot_be_read_are_granted_again_and_not_replaced_by_others
     connection = store._database.writer.handle.connection
     assert connection is not None
     connection.create_function("lock", 0, lambda: other.execute("BEGIN IMMEDIATE").rowcount)
-    monkeypatch.setattr(one_statement, "_TOLD", "SELECT number, rowids, rowids FROM tenure_picked WHERE lock() < 0")
+    monkeypatch.setattr(one_statement, "_TOLD", "SELECT :worker, :now, :rowids WHERE lock() < 0")
     monkeypatch.setattr(one_statement, "_REST", "UPDATE tenure_job SET token = token WHERE id = :ids")
 
     with pytest.raises(StoreUnavailable, match="could not be read"):
@@ -293,13 +293,13 @@ def test_what_was_taken_away_between_the_commit_and_the_look_is_not_told(
     ends = [Completed(grant.id, grant.token) for grant in claim(store, 2)]
     other = sqlite3.connect(path, isolation_level=None)
 
-    def look(connection: sqlite3.Connection, worker: str) -> Any:
+    def look(connection: sqlite3.Connection, rowids: str, worker: str, now: int) -> Any:
         other.execute("UPDATE tenure_job SET lease_owner = 'somebody' WHERE id = ?", (ids[2],))
         other.execute("DELETE FROM tenure_job WHERE id = ?", (ids[0],))
         other.execute("VACUUM")
-        return told(connection, worker)
+        return told(connection, rowids, worker, now)
 
-    told = exchange_room.tell
+    told = one_statement.tell
     monkeypatch.setattr(exchange_room, "tell", look)
     answer = store.do(Exchange(ends, Claim(WORKER, ["default"], 2)))
     other.close()
@@ -311,17 +311,35 @@ def test_what_was_taken_away_between_the_commit_and_the_look_is_not_told(
     assert {grant.id for grant in again.grants} | granted >= {ids[3]}
 
 
-def test_a_kind_with_the_characters_between_jobs_is_told_whole(store: SqliteStore, long_way: SqliteStore) -> None:
-    kinds = ["a\x1fb", "work", "c\x1e d 1 1 1 1 1\x1f{}", "two words", "e\x1f"]
-    jobs = [NewJob(job_id, kind) for job_id, kind in zip(new_job_ids(len(kinds)), kinds, strict=True)]
+@pytest.mark.parametrize("kind", ["a\x1fb", "c\x1e d 1 1 1 1 1\x1f{}", "\x01", "new\nline"])
+def test_no_kind_holds_what_separates_jobs_that_are_told_of(store: SqliteStore, path: Path, kind: str) -> None:
+    """The front door takes names only; this is for whoever writes to the file."""
+    (job_id,) = fill(store, 1)
+    raw = sqlite3.connect(path)
 
-    def granted(each: SqliteStore) -> list[tuple[str, str, int, str | bytes]]:
+    with pytest.raises(sqlite3.IntegrityError, match="job_kind"):
+        raw.execute("UPDATE tenure_job SET kind = ? WHERE id = ?", (kind, job_id))
+    raw.close()
+
+    assert [grant.kind for grant in claim(store)] == ["work"]
+
+
+def test_kinds_and_numbers_are_told_as_they_are(store: SqliteStore, long_way: SqliteStore) -> None:
+    wishes: list[dict[str, Any]] = [{}, {"priority": -7}, {"max_attempts": 1}, {"priority": 2**31 - 1}, {"tenant": "ä"}]
+    kinds = ["two words", "3 1 1 1 1 1", "ü\x7f", "work", " "]
+    ids = new_job_ids(len(kinds))
+    jobs = [NewJob(job_id, kind, **more) for job_id, kind, more in zip(ids, kinds, wishes, strict=True)]
+
+    def granted(each: SqliteStore) -> list[dict[str, Any]]:
         warm(each)
         each.do(Enqueue(jobs))
-        grants = each.do(Exchange([], Claim(WORKER, ["default"], 60))).grants
-        return [(grant.id, grant.kind, grant.token, grant.payload_text) for grant in grants]
+        return [asdict(grant) for grant in each.do(Exchange([], Claim(WORKER, ["default"], 60))).grants]
 
-    assert both(store, long_way, granted) == ([(job.id, job.kind, 1, "{}") for job in jobs],) * 2
+    short, long = both(store, long_way, granted)
+
+    assert short == long
+    assert {grant["id"]: grant["kind"] for grant in short} == dict(zip(ids, kinds, strict=True))
+    assert [grant["priority"] for grant in short] == [2**31 - 1, 0, 0, 0, -7]
 
 
 @pytest.mark.parametrize("result", [None, "[1]"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from tenure.model.outcome import Completed
-from tenure.store.base import Exchange
+from tenure.store.base import Exchange, Exchanged, Request
 from tenure.worker.ahead import GROWTH, Ahead
 from tenure.worker.flight import Flight
+from tenure.worker.lanes import Ask
 from tests.worker.exchangers import Fleet, exchanger, fetch_ahead, grant
 
 
@@ -61,6 +65,21 @@ def test_a_hiccup_is_not_followed_far() -> None:
     assert ahead.jobs == 875
 
 
+def test_who_has_run_dry_looks_at_the_rate_at_once() -> None:
+    ahead = Ahead(1000, 0.0)
+    ahead.go_on(0.0)
+    ahead.ended += 10
+    ahead.adapt(0.001)
+    assert ahead.jobs == 0, "a round trip is not over, and jobs run"
+
+    ahead.run_dry(0.001)
+    ahead.adapt(0.001)
+    assert ahead.jobs == 3 * 10 / 0.001 * 0.005
+
+    ahead.adapt(0.002)
+    assert ahead.jobs == 150, "nothing has ended since"
+
+
 def test_who_has_to_give_jobs_back_begins_anew() -> None:
     ahead = Ahead(1000, 0.0)
     ahead.adapt(now := quick(ahead, 0.0, 800, 0.010))
@@ -112,3 +131,28 @@ async def test_what_a_worker_gives_back_after_it_has_slowed_down_goes_in_few_exc
             break
 
     assert taken == [200, 100, 50, 32, 18]
+
+
+@pytest.mark.anyio
+async def test_a_claim_that_left_before_a_job_was_settled_does_not_end_a_drain() -> None:
+    """The settlement may have made a job due, a follow-up or a retry, after the claim had looked in vain."""
+    go = asyncio.Event()
+
+    class Slow(Fleet):
+        async def ado(self, request: Request[Any], *, may_block: bool = False) -> Exchanged:
+            assert isinstance(request, Exchange)
+            if not request.outcomes:
+                await go.wait()
+            return Exchanged({}, [])
+
+    made = exchanger(Slow(0), drain=True)
+    ask = Ask(("default",), 5, True, tuple(made._lanes.lanes))
+    looking = asyncio.create_task(made._exchange([], ask))
+    await asyncio.sleep(0)
+    await made._exchange([Completed(ended.id, ended.token) for ended in [grant()]], None)
+    go.set()
+    await looking
+    assert not made._lanes.is_dry
+
+    await made._exchange([], ask)
+    assert made._lanes.is_dry

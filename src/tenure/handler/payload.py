@@ -185,6 +185,11 @@ def _reader() -> Decode:
     return from_json
 
 
+def get_ready() -> None:
+    """Load what it takes to read payloads: a worker does before its first job."""
+    _reader()
+
+
 def _object_codec(what: str, limits: Limits) -> tuple[Encode, Decode]:
     _, decode_any = _any_codec(what, limits)
 

@@ -43,10 +43,10 @@ class Ahead:
         self.round_trip += 0.2 * (seconds - self.round_trip)
 
     def adapt(self, now: float) -> None:
-        """Look at the rate, once a round trip. A short dip is not followed far: an exchange that finds no room to claim
-        would be a commit for nothing."""
+        """Look at the rate, once a round trip, or at once where jobs have ended and none are left. A short dip is not
+        followed far: an exchange that finds no room to claim would be a commit for nothing."""
         passed = now - self._measured_at
-        if passed < self.round_trip:
+        if passed < self.round_trip and (self._idle_since is None or not self.ended):
             return
         busy = passed - self._idle_seconds
         if self._idle_since is not None:

@@ -13,7 +13,7 @@ from tenure.model.policy import QueuePolicy
 HEARTBEATS_PER_LEASE = 3
 """Two heartbeats may fail before a lease is in danger."""
 CONCURRENCY = 10
-PREFETCH = 1000
+PREFETCH = 2000
 POLL_SECONDS = 1.0
 GRACE_SECONDS = 20.0
 

@@ -11,9 +11,8 @@ go to look at once: a single job needs no two hundred claims. The others look wi
 not there any more. Who finds jobs then believes in fewer: of those that the store knows many may be dead or busy.
 
 **When the database is away** the loop backs off to 30 s. Outcomes stay in the outbox. A claim whose reply was lost may
-have granted jobs that nobody knows of; the next claim names what is held, and the store grants the rest again.
-
-The loop ends when it was told to finish and nothing is held any more.
+have granted jobs that nobody knows of; the next claim names what is held, and the store grants the rest again. The loop
+ends when it was told to finish and nothing is held any more.
 """
 
 from __future__ import annotations
@@ -40,11 +39,10 @@ from tenure.worker.settle import Outbox, settle_singly
 from tenure.worker.ticket import Held, is_held
 
 BATCH = 1000
-"""Outcomes in one exchange at most."""
+"""Outcomes in one exchange at most, and jobs that it claims: others wait for as long as it takes."""
 SHARE = 32
 """The least that a share is; see Exchanger._share."""
-BACKOFF_SECONDS = 0.1
-BACKOFF_MAX_SECONDS = 30.0
+BACKOFF_SECONDS, BACKOFF_MAX_SECONDS = 0.1, 30.0
 REGISTER_SECONDS = 30.0
 """After so long the store is told again that this worker wants to be woken."""
 LOOKERS = 4
@@ -232,7 +230,7 @@ class Exchanger:
         """How many jobs one exchange settles or claims at most. With two in flight it is a third of what the worker may
         hold, so that while the store carries out one, another lies ready for it and a third is run here."""
         most, flights = self._config.concurrency + self.ahead.jobs, self._most_in_flight
-        return most if flights == 1 else max(SHARE, -(-most // (flights + 1)))
+        return min(BATCH, most if flights == 1 else max(SHARE, -(-most // (flights + 1))))
 
     def _ask(self) -> Ask | None:
         if not self._accepts:  # what was handed over meanwhile is given back
@@ -351,12 +349,14 @@ class Exchanger:
         self._came_back()
         if arrived.beat is not None:
             self._leases.carried(arrived.beat, flight.sent_steady)
+        is_stale = flight.wakes != self._wakes
         if outcomes:
             self._outbox.settled(outcomes, arrived.settled)
-            if self._config.drain:
-                self._lanes.wake()  # a retry or a follow-up may be due at once
+            if self._config.drain:  # a retry or a follow-up may be due at once, and a claim on its way has not seen it
+                self._lanes.wake()
+                self._wakes += 1
         if ask is not None:
-            self._granted(ask, arrived, flight.granted_since(arrived), is_stale=flight.wakes != self._wakes)
+            self._granted(ask, arrived, flight.granted_since(arrived), is_stale=is_stale)
             if self._lets_runners_go_first():
                 await asyncio.sleep(0)
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from tenure.handler.context import Bench, Flag
 from tenure.handler.ends import Interrupt, Interrupted
+from tenure.handler.payload import get_ready
 from tenure.handler.registry import Handler
 from tenure.model.event import NewEvent
 from tenure.model.ids import WorkerId
@@ -88,7 +89,8 @@ class Shift:
     async def serve(self, ready: asyncio.Event) -> None:
         """Take jobs and run them until stopped, drained, or done once."""
         await self.maintainer.declare()
-        _version()  # looked up before there are jobs: the first time takes longer than a thousand of them
+        _version()  # these before there are jobs: the first time takes longer than a thousand of them
+        get_ready()
         self.runners.start()
         self.leases.start()
         try:

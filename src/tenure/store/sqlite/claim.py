@@ -90,7 +90,7 @@ def claim_at_once(
         is_vain = connection.execute(_IN_VAIN, values).fetchone() is not None
         return (Granted([]), None) if is_vain else None
     rows.sort(key=in_order)
-    rest = [(row[2], row[3], row[9], *row[10:]) for row in rows if row[10:] != _NO_EXTRAS]
+    rest = [(row[2], row[9], *row[10:]) for row in rows if row[10:] != _NO_EXTRAS]
     return Granted(make((row[:10] for row in rows), rest, terms)), None
 
 

@@ -36,7 +36,7 @@ _CONSTRAINTS: Final = {
     "negative, "
     "lease_max_seconds not below lease_seconds",
     "job_payload_is_json": "payload must be JSON",
-    "job_kind_not_blank": "kind must not be blank, nor longer than 200 characters",
+    "job_kind_not_blank": "kind must not be blank, longer than 200 characters, or hold control characters",
     "job_attempts_sound": "max_attempts must be at least 1",
     "job_priority_32_bits": "priority must fit into 32 bits",
     "schedule_name_not_blank": "a schedule's name must not be blank, nor longer than 200 characters",

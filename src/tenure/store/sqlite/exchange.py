@@ -16,7 +16,7 @@ from tenure.errors import GateClosed
 from tenure.store.sqlite.claim import AT_ONCE_LIMIT, claim, claim_at_once, known_terms
 from tenure.store.sqlite.grants import Granted, LateExchanged, Terms
 from tenure.store.sqlite.known import Known
-from tenure.store.sqlite.one_statement import Told, carry_out, set_up, tell
+from tenure.store.sqlite.one_statement import NOTHING, Told, carry_out, picked, set_up, tell
 from tenure.store.sqlite.settle import Sorted, settle_all
 from tenure.store.sqlite.transaction import Transaction
 
@@ -54,7 +54,8 @@ def exchange_at_once(
     set_up(connection, known)
     if not carry_out(connection, values):
         return None
-    told = (0, "", []) if terms is None else tell(connection, terms.worker)
+    number, rowids = picked(connection)
+    told = tell(connection, rowids, terms.worker, now) if number and terms is not None else NOTHING
     is_large = claim is not None and claim.limit > AT_ONCE_LIMIT
     return answer_with(terms, told, is_shared=known.is_in_company() if is_large else None), None
 

@@ -5,6 +5,7 @@ Apart from what asks for it and from what is made of the answer, because two car
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -15,11 +16,20 @@ from tenure.store.sqlite.known import Known
 from tenure.store.sqlite.queries import load
 
 _AT_ONCE: Final = load("exchange_at_once")
+_PICKED: Final = load("exchange_picked")
 _TOLD: Final = load("exchange_told")
 _REST: Final = load("claim_rest")
 
+_NO_VALUES: Final = dict.fromkeys(
+    (
+        *("stamp", "now", "plain", "plain_number", "token", "rich", "rich_number"),
+        *("queue", "limit", "worker", "state", "started_at", "lease_until"),
+    )
+)
+
 Told = tuple[int, str, Sequence[tuple[Any, ...]]]
 """How many were granted, what exchange_told.sql tells of them, and rows of claim_rest.sql for those not whole."""
+NOTHING: Final[Told] = (0, "", ())
 
 
 def set_up(connection: sqlite3.Connection, known: Known) -> None:
@@ -27,6 +37,13 @@ def set_up(connection: sqlite3.Connection, known: Known) -> None:
     if not known.has_exchange:
         connection.executescript(load("exchange_setup"))
         known.has_exchange = True
+
+
+def practise(connection: sqlite3.Connection) -> None:
+    """Have the statement compiled, which takes as long as to carry out a hundred jobs: an exchange that does nothing,
+    for no stamp is NULL. Not if somebody else writes."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        connection.execute(_AT_ONCE, _NO_VALUES)
 
 
 def carry_out(connection: sqlite3.Connection, values: Mapping[str, Any]) -> bool:
@@ -41,10 +58,16 @@ def carry_out(connection: sqlite3.Connection, values: Mapping[str, Any]) -> bool
     return connection.total_changes != changes
 
 
-def tell(connection: sqlite3.Connection, worker: str) -> tuple[int, str, list[tuple[Any, ...]]]:
-    """What was granted, read after the commit by what the statement left on this connection."""
+def picked(connection: sqlite3.Connection) -> tuple[int, str]:
+    """How many jobs the last exchange of this connection granted, and where they lie."""
+    number, rowids = connection.execute(_PICKED).fetchone()
+    return number, rowids
+
+
+def tell(connection: sqlite3.Connection, rowids: str, worker: str, now: int) -> Told:
+    """What was granted to the worker at this moment, read after the commit."""
     try:
-        number, told, partial = connection.execute(_TOLD).fetchone()
+        number, told, partial = connection.execute(_TOLD, {"rowids": rowids, "worker": worker, "now": now}).fetchone()
         rest = connection.execute(_REST, {"ids": partial}).fetchall() if partial != "[]" else []
     except sqlite3.OperationalError as exc:
         if not is_busy(exc):

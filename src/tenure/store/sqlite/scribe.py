@@ -16,19 +16,24 @@ start.
 from __future__ import annotations
 
 import json
+import queue
 import signal
 import socket
+import sqlite3
 import struct
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tenure.model.clock import SystemClock
+from tenure.model.frozen import frozen
 from tenure.store.sqlite.checkpoint import Checkpointer
+from tenure.store.sqlite.connect import open_reader
 from tenure.store.sqlite.errors import translate
 from tenure.store.sqlite.handle import Handle
-from tenure.store.sqlite.one_statement import carry_out, set_up, tell
+from tenure.store.sqlite.one_statement import carry_out, picked, practise, set_up, tell
 from tenure.store.sqlite.place import Watched
 
 REQUEST: Final = struct.Struct("!III")
@@ -51,40 +56,95 @@ class Scribe:
         self._handle = Handle(Watched(path), busy_seconds)
         self._checkpointer = Checkpointer(path)
         self._later = 0
-        set_up(self._handle.ready(), self._handle.known)
+        connection = self._handle.ready()
+        set_up(connection, self._handle.known)
+        practise(connection)
 
     def serve(self) -> None:
         """Answer until the line ends. Nobody waits for a checkpoint but the next request."""
+        teller = Teller(self._line, self._path)
         with self._line.makefile("rb", buffering=_READ_BYTES) as told:
-            self._line.sendall(ANSWER.pack(HELLO, False, 0, 0, 0, 0))
+            teller.tell(ANSWER.pack(HELLO, False, 0, 0, 0, 0))
             while len(head := told.read(REQUEST.size)) == REQUEST.size:
                 values, plain, rich = (told.read(length).decode() for length in REQUEST.unpack(head))
-                self._line.sendall(self._answer({**json.loads(values), "plain": plain or None, "rich": rich or None}))
+                teller.tell(self._answer({**json.loads(values), "plain": plain or None, "rich": rich or None}))
                 connection = self._handle.connection
                 if connection is not None and self._checkpointer.is_time(connection):
                     self._checkpointer.run(connection)
 
-    def _answer(self, values: dict[str, Any]) -> bytes:
+    def _answer(self, values: dict[str, Any]) -> bytes | Granted:
         handle = self._handle
         try:
             connection = handle.ready()
             set_up(connection, handle.known)
             if not handle.when_free(lambda: carry_out(connection, self._at_this_moment(values))):
                 return ANSWER.pack(UNDONE, False, 0, 0, 0, 0)
-            number, told, rest = tell(connection, values["worker"])
+            number, rowids = picked(connection)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the worker must learn of it
             handle.undo(exc)
-            reason = str(translate(exc, self._path)).encode()
-            return ANSWER.pack(FAILED, False, 0, 0, len(reason), 0) + reason
-        parts = told.encode(), json.dumps(rest).encode() if rest else b""
-        head = ANSWER.pack(DONE, handle.known.is_in_company(), self._later, number, *map(len, parts))
-        return b"".join((head, *parts))
+            return _failed(exc, self._path)
+        is_shared = handle.known.is_in_company()
+        if not number:
+            return ANSWER.pack(DONE, is_shared, self._later, 0, 0, 0)
+        return Granted(rowids, values["worker"], values["now"], self._later, is_shared)
 
     def _at_this_moment(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values with the time of this try: a lease begins when it is given, however long the file was locked."""
         self._later = later = self._clock.now_us() - values["now"]
         moments = {name: values[name] for name in ("now", "started_at", "lease_until") if values[name] is not None}
         return {**values, **{name: moment + later for name, moment in moments.items()}}
+
+
+@frozen
+class Granted:
+    """Jobs that an exchange has granted, to be told of."""
+
+    rowids: str
+    worker: str
+    now: int
+    later: int
+    is_shared: bool
+
+
+class Teller:
+    """Reads what was granted and answers, on a thread and a connection of its own: the scribe carries out the next
+    exchange meanwhile. Answers leave in the order in which they are given."""
+
+    def __init__(self, line: socket.socket, path: Path) -> None:
+        self._line = line
+        self._path = path
+        self._answers: queue.SimpleQueue[bytes | Granted] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="tenure-teller", daemon=True).start()
+
+    def tell(self, answer: bytes | Granted) -> None:
+        """Send an answer, or what is to be made into one, after those before it."""
+        self._answers.put(answer)
+
+    def _run(self) -> None:
+        connection = None
+        while True:
+            answer = self._answers.get()
+            if isinstance(answer, Granted):
+                try:
+                    connection = connection or open_reader(self._path)
+                    answer = _told(connection, answer)
+                except Exception as exc:  # noqa: BLE001 - whatever it is, the worker must learn of it
+                    answer = _failed(exc, self._path)
+            try:
+                self._line.sendall(answer)
+            except OSError:  # the worker is gone, and the scribe will be
+                return
+
+
+def _told(connection: sqlite3.Connection, granted: Granted) -> bytes:
+    number, told, rest = tell(connection, granted.rowids, granted.worker, granted.now + granted.later)
+    parts = told.encode(), json.dumps(rest).encode() if rest else b""
+    return b"".join((ANSWER.pack(DONE, granted.is_shared, granted.later, number, *map(len, parts)), *parts))
+
+
+def _failed(exc: Exception, path: Path) -> bytes:
+    reason = str(translate(exc, path)).encode()
+    return ANSWER.pack(FAILED, False, 0, 0, len(reason), 0) + reason
 
 
 def main(arguments: Sequence[str]) -> None:

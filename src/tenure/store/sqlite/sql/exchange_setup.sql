@@ -5,7 +5,7 @@
 -- order to choose.
 -- Nothing is done unless all of it can be: an end that is not taken in (a lost lease, a cancel, a repeat) undoes the statement.
 -- What was granted is read after the commit, by exchange_told.sql: here it would have to be stored to come out.
-CREATE TEMP TABLE tenure_picked (number INTEGER NOT NULL, rowids TEXT NOT NULL, worker TEXT, now INTEGER NOT NULL) STRICT;
+CREATE TEMP TABLE tenure_picked (number INTEGER NOT NULL, rowids TEXT NOT NULL) STRICT;
 
 CREATE TEMP TABLE tenure_rich (
     id TEXT NOT NULL PRIMARY KEY,
@@ -62,8 +62,8 @@ BEGIN
         AND +lease_until > NEW.now
         AND cancel_requested_at IS NULL;
     SELECT RAISE(ABORT, 'not every end was taken in') WHERE changes() <> NEW.rich_number;
-    INSERT INTO tenure_picked (number, rowids, worker, now)
-    SELECT count(*), json_group_array(job), NEW.worker, NEW.now
+    INSERT INTO tenure_picked (number, rowids)
+    SELECT count(*), json_group_array(job)
     FROM (
         SELECT rowid AS job
         FROM tenure_job INDEXED BY job_claim_idx

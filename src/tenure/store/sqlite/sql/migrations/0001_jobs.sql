@@ -163,7 +163,10 @@ CREATE TABLE tenure_job (
     ),
     CONSTRAINT job_payload_gone_only_when_cleaned CHECK (payload IS NOT NULL OR cleaned_at IS NOT NULL),
     CONSTRAINT job_payload_is_json CHECK (payload IS NULL OR json_valid(payload)),
-    CONSTRAINT job_kind_not_blank CHECK (kind <> '' AND length(kind) <= 200),
+    -- Nothing below a space: what is told of granted jobs is separated by such characters (see claim_pick.sql).
+    CONSTRAINT job_kind_not_blank CHECK (
+        kind <> '' AND length(kind) <= 200 AND kind NOT GLOB '*[' || char(1) || '-' || char(31) || ']*'
+    ),
     CONSTRAINT job_attempts_sound CHECK (attempt >= 0 AND max_attempts >= 1 AND crashes >= 0),
     CONSTRAINT job_priority_32_bits CHECK (priority BETWEEN -2147483648 AND 2147483647)
 ) STRICT;
