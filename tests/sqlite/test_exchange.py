@@ -312,13 +312,15 @@ def test_what_was_taken_away_between_the_commit_and_the_look_is_not_told(
 
 
 @pytest.mark.parametrize("kind", ["a\x1fb", "c\x1e d 1 1 1 1 1\x1f{}", "\x01", "new\nline"])
-def test_no_kind_holds_what_separates_jobs_that_are_told_of(store: SqliteStore, path: Path, kind: str) -> None:
+def test_neither_kind_nor_payload_holds_what_separates_jobs(store: SqliteStore, path: Path, kind: str) -> None:
     """The front door takes names only; this is for whoever writes to the file."""
     (job_id,) = fill(store, 1)
     raw = sqlite3.connect(path)
 
     with pytest.raises(sqlite3.IntegrityError, match="job_kind"):
         raw.execute("UPDATE tenure_job SET kind = ? WHERE id = ?", (kind, job_id))
+    with pytest.raises(sqlite3.IntegrityError, match="job_payload_is_json"):
+        raw.execute("UPDATE tenure_job SET payload = ? WHERE id = ?", (f'"{kind}"', job_id))
     raw.close()
 
     assert [grant.kind for grant in claim(store)] == ["work"]
