@@ -8,11 +8,9 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -33,9 +31,10 @@ from tenure.store.reading import GetJobs
 from tenure.store.sqlite import dictation as ours
 from tenure.store.sqlite import store as door
 from tenure.store.sqlite.claim import BACKLOG_JOBS
-from tenure.store.sqlite.dictation import FAR_AHEAD, Dictation
+from tenure.store.sqlite.dictation import FAR_AHEAD
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, in_fork, start_child
+from tests.sqlite.desks import Desk, at_desk, fill
 from tests.waiting import until, wait_until
 
 LONG = '{"text": "' + "ä" * 30_000 + '"}'
@@ -51,12 +50,6 @@ def store(path: Path) -> Iterator[SqliteStore]:
     made.close()
 
 
-def fill(store: SqliteStore, number: int) -> list[JobId]:
-    ids = new_job_ids(number)
-    store.do(Enqueue([NewJob(job_id, "work") for job_id in ids]))
-    return ids
-
-
 def rows(store: SqliteStore, ids: list[JobId]) -> list[dict[str, Any]]:
     return [asdict(job) for job in store.do(GetJobs(ids)) if job is not None]
 
@@ -67,58 +60,6 @@ def asking(limit: int = MANY) -> Exchange:
 
 def completed(grants: list[Grant], limit: int = MANY) -> Exchange:
     return Exchange([Completed(grant.id, grant.token) for grant in grants], Claim(WORKER, ["default"], limit))
-
-
-class Desk:
-    """A store with a scribe, on a running loop."""
-
-    def __init__(self, store: SqliteStore, dictation: Dictation) -> None:
-        self.store = store
-        self.dictation = dictation
-        self.asked = 0
-        ask = dictation._ask
-
-        def counted(values: dict[str, Any]) -> Any:
-            self.asked += 1
-            return ask(values)
-
-        dictation._ask = counted  # type: ignore[method-assign]
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        assert self.dictation._process is not None
-        return self.dictation._process
-
-    @property
-    def by_writer(self) -> int:
-        """Statements that the writer of this process carried out."""
-        return self.store.stats().statements
-
-    async def exchange(self, request: Exchange) -> Exchanged:
-        return await self.store.ado(request)
-
-
-@asynccontextmanager
-async def desk(store: SqliteStore) -> AsyncIterator[Desk]:
-    """A scribe that stands ready, of a worker that has claimed before."""
-    await store.ado(Exchange([], Claim(WORKER, ["default"], 1)))  # reads what there is to know about the queue
-    subscription = await asyncio.to_thread(store.subscribe, ["default"], lambda: None, asyncio.get_running_loop())
-    dictation = store._database.dictation
-    assert dictation is not None
-    dictation.start()
-    await until(lambda: dictation._is_ready)
-    try:
-        yield Desk(store, dictation)
-    finally:
-        await asyncio.to_thread(subscription.close)
-
-
-def at_desk(store: SqliteStore, act: Callable[[Desk], Awaitable[Any]]) -> Any:
-    async def run() -> Any:
-        async with desk(store) as made:
-            return await act(made)
-
-    return asyncio.run(run())
 
 
 def test_a_scribe_says_and_leaves_what_the_writer_does(store: SqliteStore, tmp_path: Path) -> None:

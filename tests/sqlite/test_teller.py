@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from tenure.errors import StoreUnavailable
-from tenure.model.ids import JobId, new_job_ids
-from tenure.model.job import NewJob
-from tenure.store.base import Claim, Enqueue, Exchange
+from tenure.model.ids import JobId
+from tenure.store.base import Claim, Exchange
 from tenure.store.reading import GetJobs
 from tenure.store.sqlite import one_statement, scribe
-from tenure.store.sqlite.dictation import Dictation
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER
+from tests.sqlite.desks import Desk, at_desk, fill
 from tests.waiting import until
 
 MANY = 200
@@ -64,24 +63,8 @@ def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteStore]:
     made.close()
 
 
-def fill(store: SqliteStore, number: int) -> list[JobId]:
-    ids = new_job_ids(number)
-    store.do(Enqueue([NewJob(job_id, "work") for job_id in ids]))
-    return ids
-
-
 def running(store: SqliteStore, ids: list[JobId]) -> int:
     return sum(job is not None and job.state == "running" for job in store.do(GetJobs(ids)))
-
-
-async def ready(store: SqliteStore) -> tuple[Any, Dictation]:
-    await store.ado(Exchange([], Claim(WORKER, ["default"], 1)))  # reads what there is to know about the queue
-    subscription = await asyncio.to_thread(store.subscribe, ["default"], lambda: None, asyncio.get_running_loop())
-    dictation = store._database.dictation
-    assert dictation is not None
-    dictation.start()
-    await until(lambda: dictation._is_ready)
-    return subscription, dictation
 
 
 def test_the_next_exchange_is_carried_out_meanwhile_and_answers_keep_their_order(
@@ -95,8 +78,7 @@ def test_the_next_exchange_is_carried_out_meanwhile_and_answers_keep_their_order
 
     monkeypatch.setattr(scribe, "tell", slowly)
 
-    async def act() -> None:
-        subscription, _ = await ready(store)
+    async def act(_: Desk) -> None:
         ids = fill(store, 2 * MANY)
         asked = [asyncio.create_task(store.ado(Exchange([], Claim(WORKER, ["default"], MANY)))) for _ in range(2)]
         await until(lambda: running(store, ids) == 2 * MANY)
@@ -105,9 +87,8 @@ def test_the_next_exchange_is_carried_out_meanwhile_and_answers_keep_their_order
         go_on.set()
         granted = [[grant.id for grant in (await each).grants] for each in asked]
         assert granted == [ids[:MANY], ids[MANY:]]
-        await asyncio.to_thread(subscription.close)
 
-    asyncio.run(act())
+    at_desk(store, act)
 
 
 def test_grants_that_cannot_be_told_of_are_an_unknown_outcome_and_are_granted_again(
@@ -118,15 +99,13 @@ def test_grants_that_cannot_be_told_of_are_an_unknown_outcome_and_are_granted_ag
 
     monkeypatch.setattr(scribe, "tell", cannot)
 
-    async def act() -> None:
-        subscription, dictation = await ready(store)
+    async def act(made: Desk) -> None:
         ids = fill(store, MANY)
         with pytest.raises(StoreUnavailable, match="not known whether the exchange took effect"):
             await store.ado(Exchange([], Claim(WORKER, ["default"], MANY)))
-        assert dictation._line is None
+        assert made.dictation._line is None
 
         again = await store.ado(Exchange([], Claim(WORKER, ["default"], MANY, held=[])))
         assert [(grant.id, grant.token, grant.attempt) for grant in again.grants] == [(job_id, 1, 1) for job_id in ids]
-        await asyncio.to_thread(subscription.close)
 
-    asyncio.run(act())
+    at_desk(store, act)
