@@ -75,7 +75,7 @@ class Scribe:
                 if connection is not None and self._checkpointer.is_time(connection):
                     self._checkpointer.run(connection)
 
-    def _answer(self, values: dict[str, Any]) -> bytes | Granted:
+    def _answer(self, values: dict[str, Any]) -> bytes | Untold:
         handle = self._handle
         try:
             connection = handle.ready()
@@ -89,7 +89,7 @@ class Scribe:
         is_shared = handle.known.is_in_company()
         if not number:
             return ANSWER.pack(DONE, is_shared, self._later, 0, 0, 0)
-        return Granted(rowids, values["worker"], values["now"], self._later, is_shared)
+        return Untold(rowids, values["worker"], values["now"], self._later, is_shared)
 
     def _at_this_moment(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values with the time of this try: a lease begins when it is given, however long the file was locked."""
@@ -99,7 +99,7 @@ class Scribe:
 
 
 @frozen
-class Granted:
+class Untold:
     """Jobs that an exchange has granted, to be told of."""
 
     rowids: str
@@ -116,7 +116,7 @@ class Teller:
     def __init__(self, line: socket.socket, path: Path) -> None:
         self._line = line
         self._path = path
-        self._answers: queue.SimpleQueue[bytes | Granted | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[bytes | Untold | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tenure-teller", daemon=True)
 
     def __enter__(self) -> Self:
@@ -127,7 +127,7 @@ class Teller:
         self._answers.put(None)
         self._thread.join()
 
-    def tell(self, answer: bytes | Granted) -> None:
+    def tell(self, answer: bytes | Untold) -> None:
         """Send an answer, or what is to be made into one, after those before it."""
         self._answers.put(answer)
 
@@ -135,7 +135,7 @@ class Teller:
         connection: sqlite3.Connection | None = None
         with contextlib.suppress(OSError):  # the worker is gone, and the scribe will be
             while (answer := self._answers.get()) is not None:
-                if isinstance(answer, Granted):
+                if isinstance(answer, Untold):
                     try:
                         connection = connection or open_reader(self._path)
                         answer = _told(connection, answer)
@@ -146,7 +146,7 @@ class Teller:
             connection.close()
 
 
-def _told(connection: sqlite3.Connection, granted: Granted) -> bytes:
+def _told(connection: sqlite3.Connection, granted: Untold) -> bytes:
     number, told, rest = tell(connection, granted.rowids, granted.worker, granted.now + granted.later)
     parts = told.encode(), json.dumps(rest).encode() if rest else b""
     return b"".join((ANSWER.pack(DONE, granted.is_shared, granted.later, number, *map(len, parts)), *parts))
