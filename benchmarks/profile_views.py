@@ -35,7 +35,7 @@ from tenure import App
 from tenure.model.ids import WorkerId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.outcome import Completed
-from tenure.store.base import Claim, Enqueue, Settle
+from tenure.store.contract import Claim, Enqueue, Settle
 
 SQL: Final = Path(__file__).parent / "sql"
 ROUNDS: Final = 11

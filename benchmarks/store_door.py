@@ -29,8 +29,8 @@ from benchmarks.protocol import payload
 from tenure.model.ids import WorkerId, new_job_ids
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed
-from tenure.store.base import Claim, Enqueue, Exchange, Store
-from tenure.store.reading import CountJobs
+from tenure.store.contract import Claim, Enqueue, Exchange, Store
+from tenure.store.queries import CountJobs
 
 BATCH = 500
 WORKER = WorkerId("bench")

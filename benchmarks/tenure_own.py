@@ -163,7 +163,7 @@ def concurrent_enqueuers(side: TenureSide, request: Request) -> Answer:
 
 
 def _look() -> Any:
-    from tenure.store.reading import ListQueues
+    from tenure.store.queries import ListQueues
 
     return ListQueues()
 
@@ -190,7 +190,7 @@ def _idle_pages(url: str) -> float:
     """Pages that a claim touches which finds nothing: by PostgreSQL's count, by SQLite's cache look-ups."""
     claim = {"worker": "idle", "queues": ["default"], "limit": 100}
     if url.startswith("sqlite"):
-        from tenure.store.base import Claim
+        from tenure.store.contract import Claim
 
         with _app(url) as app:
             app.now()

@@ -11,8 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import tenure
-from tenure.effect import AgentTool, agents, reports
-from tenure.effect.sandbox import offers
+from tenure.effects import AgentTool, agents, reports
+from tenure.sandbox.policy import offers
 
 HERE = Path(__file__).parent.resolve()
 NAMES = ("ada", "bela", "chen", "dara", "emil", "fay", "gus", "hana", "grumpy", "mallory")

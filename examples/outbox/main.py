@@ -16,8 +16,8 @@ from typing import Any
 import pydantic
 
 import tenure
-from tenure.effect import Outbox
-from tenure.effect.outbox import Change
+from tenure.effects import Outbox
+from tenure.effects.outbox import Change
 
 DATABASE, DATA, MAILS = Path("outbox.db"), Path("data"), Path("mails.txt")
 

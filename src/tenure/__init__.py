@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from tenure.errors import UsageError as UsageError
     from tenure.handler.building import JobOptions as JobOptions
     from tenure.handler.context import Context as Context
-    from tenure.handler.ends import Permanent as Permanent
-    from tenure.handler.ends import RateLimited as RateLimited
-    from tenure.handler.ends import RetryAfter as RetryAfter
-    from tenure.handler.ends import Snooze as Snooze
-    from tenure.handler.ends import Suspend as Suspend
     from tenure.handler.ledger import EffectCall as EffectCall
     from tenure.handler.ledger import NotDone as NotDone
     from tenure.handler.ledger import Verdict as Verdict
+    from tenure.handler.signals import Permanent as Permanent
+    from tenure.handler.signals import RateLimited as RateLimited
+    from tenure.handler.signals import RetryAfter as RetryAfter
+    from tenure.handler.signals import Snooze as Snooze
+    from tenure.handler.signals import Suspend as Suspend
     from tenure.model.event import Event as Event
     from tenure.model.event import EventKind as EventKind
     from tenure.model.event import NewEvent as NewEvent
@@ -82,21 +82,21 @@ if TYPE_CHECKING:
     from tenure.model.profile import Profile as Profile
     from tenure.model.state import Move as Move
     from tenure.model.state import State as State
-    from tenure.store.base import Cancelled as Cancelled
-    from tenure.store.base import Pruned as Pruned
-    from tenure.store.base import StoreStats as StoreStats
-    from tenure.store.base import WorkerRow as WorkerRow
-    from tenure.store.operating import InstalledProfile as InstalledProfile
-    from tenure.store.operating import NamedLease as NamedLease
-    from tenure.store.reading import Audit as Audit
-    from tenure.store.reading import Count as Count
-    from tenure.store.reading import DeadLetterGroup as DeadLetterGroup
-    from tenure.store.reading import Effect as Effect
-    from tenure.store.reading import Gate as Gate
-    from tenure.store.reading import Page as Page
-    from tenure.store.reading import ProfileRow as ProfileRow
-    from tenure.store.reading import QueueRow as QueueRow
-    from tenure.store.reading import WorkerSeen as WorkerSeen
+    from tenure.store.admin import InstalledProfile as InstalledProfile
+    from tenure.store.admin import NamedLease as NamedLease
+    from tenure.store.contract import Cancelled as Cancelled
+    from tenure.store.contract import Pruned as Pruned
+    from tenure.store.contract import StoreStats as StoreStats
+    from tenure.store.contract import WorkerRow as WorkerRow
+    from tenure.store.queries import Audit as Audit
+    from tenure.store.queries import Count as Count
+    from tenure.store.queries import DeadLetterGroup as DeadLetterGroup
+    from tenure.store.queries import Effect as Effect
+    from tenure.store.queries import Gate as Gate
+    from tenure.store.queries import Page as Page
+    from tenure.store.queries import ProfileRow as ProfileRow
+    from tenure.store.queries import QueueRow as QueueRow
+    from tenure.store.queries import WorkerSeen as WorkerSeen
 
     __version__: str
 
@@ -232,7 +232,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "tenure.handler.building": ("JobOptions",),
     "tenure.handler.context": ("Context",),
-    "tenure.handler.ends": (
+    "tenure.handler.signals": (
         "Permanent",
         "RateLimited",
         "RetryAfter",
@@ -286,14 +286,14 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Move",
         "State",
     ),
-    "tenure.store.base": (
+    "tenure.store.contract": (
         "Cancelled",
         "Pruned",
         "StoreStats",
         "WorkerRow",
     ),
-    "tenure.store.operating": ("InstalledProfile", "NamedLease"),
-    "tenure.store.reading": (
+    "tenure.store.admin": ("InstalledProfile", "NamedLease"),
+    "tenure.store.queries": (
         "Audit",
         "Count",
         "DeadLetterGroup",

@@ -36,14 +36,14 @@ from tenure.handler.registry import Handler, Mode, Registry
 from tenure.model.ids import WorkerId, new_worker_id
 from tenure.model.job import Enqueued, NewJob
 from tenure.model.policy import Backoff, Limits, QueuePolicy
-from tenure.store.base import Enqueue, Request, Store, StoreStats
+from tenure.store.contract import Enqueue, Request, Store, StoreStats
 
 if TYPE_CHECKING:
-    from tenure.effect.kinds import Checker
+    from tenure.effects.kinds import Checker
     from tenure.handler.context import Context
     from tenure.handler.ledger import Verify
     from tenure.model.clock import Clock
-    from tenure.model.notice import Emit
+    from tenure.model.log_event import Emit
     from tenure.model.schedule import Schedule
     from tenure.worker.worker import Worker, WorkerStats
 

@@ -26,8 +26,8 @@ from tenure.app import App
 from tenure.door.opening import open_store, scheme_of
 from tenure.errors import ConfigError
 from tenure.model import clock as model_clock
-from tenure.model import fault
-from tenure.store.base import Store
+from tenure.model import failpoints
+from tenure.store.contract import Store
 
 if TYPE_CHECKING:
     from tenure.store.postgres.steer import Steering
@@ -181,8 +181,8 @@ def crash_at(
             os.kill(os.getpid(), signal.SIGKILL)
         raise error() if callable(error) else error or Crash(f"crashed at {name}")
 
-    fault.arm(name, act)
+    failpoints.arm(name, act)
     try:
         yield seen
     finally:
-        fault.disarm(name)
+        failpoints.disarm(name)

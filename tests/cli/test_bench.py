@@ -16,8 +16,8 @@ import pytest
 from psycopg import sql
 
 from tenure import App
-from tenure.cli import bench_rounds
-from tenure.cli.bench_rounds import KIND, QUEUE, STEPS, Benched, Size, figures
+from tenure.cli.bench import rounds
+from tenure.cli.bench.rounds import KIND, QUEUE, STEPS, Benched, Size, figures
 from tests.cli.conftest import Cli
 from tests.cli.test_reference import mismatches
 from tests.waiting import wait_until
@@ -49,7 +49,7 @@ def rows(database: str) -> Rows:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.cli.bench.QUICK", TINY)
+    monkeypatch.setattr("tenure.cli.bench.command.QUICK", TINY)
 
 
 @pytest.mark.usefixtures("tiny")
@@ -172,7 +172,7 @@ def test_a_signal_in_the_middle_leaves_nothing_behind(
 
 def test_a_worker_whose_bench_was_killed_ends_by_itself(database: str) -> None:
     worker = subprocess.Popen(
-        [sys.executable, "-m", "tenure.cli.bench_worker", "mail", KIND, "0"],
+        [sys.executable, "-m", "tenure.cli.bench.worker", "mail", KIND, "0"],
         env={**os.environ, "TENURE_URL": database},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -193,7 +193,7 @@ def test_a_worker_whose_bench_was_killed_ends_by_itself(database: str) -> None:
 
 
 def test_the_bare_engine_is_measured_beside_the_file_and_leaves_none(app: App, tmp_path: Path) -> None:
-    from tenure.observe.measure import bare_seconds
+    from tenure.observe.timing import bare_seconds
 
     before = sorted(path.name for path in tmp_path.iterdir())
 
@@ -205,8 +205,8 @@ def test_the_bare_engine_is_measured_beside_the_file_and_leaves_none(app: App, t
 def test_a_relative_url_means_the_same_file_to_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert bench_rounds._absolute("sqlite:///jobs.db") == f"sqlite:///{tmp_path / 'jobs.db'}"
-    assert bench_rounds._absolute("postgresql://host/x") == "postgresql://host/x"
+    assert rounds._absolute("sqlite:///jobs.db") == f"sqlite:///{tmp_path / 'jobs.db'}"
+    assert rounds._absolute("postgresql://host/x") == "postgresql://host/x"
 
 
 def _sqlite_rows(url: str) -> dict[str, int]:

@@ -125,7 +125,7 @@ def test_reading_creates_no_file(cli: Cli, url: str, tmp_path: Path) -> None:
 
 
 def test_a_schema_that_is_behind_ends_with_6(cli: Cli, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.observe.overview.schema_versions", lambda _store: (1, 2))
+    monkeypatch.setattr("tenure.observe.stats.schema_versions", lambda _store: (1, 2))
 
     found = cli("migrate", "--check")
 

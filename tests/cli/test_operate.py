@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tenure import App, Backoff, WorkerId
-from tenure.store.base import Heartbeat, WorkerRow
-from tenure.store.metric import RollUp
+from tenure.store.contract import Heartbeat, WorkerRow
+from tenure.store.metrics import RollUp
 from tenure.testing import ManualClock
 from tests.cli.conftest import Cli
 

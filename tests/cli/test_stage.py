@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.cli.stage import freeze
+from tenure.cli.demo.stage import freeze
 from tests.waiting import wait_until
 
 WRITER = """

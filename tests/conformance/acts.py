@@ -29,15 +29,15 @@ from tenure.model.policy import (
     KeyConflictRule,
     KeyScope,
     KeySpace,
-    NoHandlerRule,
     PriorityOrder,
     QueuePolicy,
     ReviveRule,
+    UnknownKindRule,
 )
 from tenure.model.state import State
-from tenure.store.base import Cancel, Cancelled, Claim, Enqueue, Hold, Reap, Request, Revive, Settle, Store
-from tenure.store.operating import SetGate, SetQueues
-from tenure.store.reading import GetJobs, ListAttempts, ListDeadLetters
+from tenure.store.admin import SetGate, SetQueues
+from tenure.store.contract import Cancel, Cancelled, Claim, Enqueue, Hold, Reap, Request, Revive, Settle, Store
+from tenure.store.queries import GetJobs, ListAttempts, ListDeadLetters
 from tests.conformance.engines import SteeredClock
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class PolicyFields(TypedDict, total=False):
     key_window_seconds: float
     key_conflict: KeyConflictRule
     revive: ReviveRule
-    no_handler: NoHandlerRule
+    on_unknown_kind: UnknownKindRule
     forbidden_keys: tuple[str, ...]
     concurrency: int | None
     concurrency_per_key: int | None

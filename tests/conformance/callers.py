@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 from sqlalchemy.orm import Session
 
 from tenure.model.job import Enqueued
-from tenure.store.base import Enqueue, Store
+from tenure.store.contract import Enqueue, Store
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from tenure.model.clock import ManualClock
-from tenure.store.base import Store
+from tenure.store.contract import Store
 from tests.conformance.acts import Subject
 from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_postgres, open_sqlite, scratch_folder
 from tests.servers import PostgresServer

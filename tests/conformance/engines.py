@@ -18,7 +18,7 @@ from typing import Protocol
 import psycopg
 
 from tenure.model.clock import ManualClock
-from tenure.store.base import Store
+from tenure.store.contract import Store
 from tests.servers import PostgresServer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

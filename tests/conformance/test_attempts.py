@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from tenure.model.fingerprint import fingerprint
 from tenure.model.ids import new_job_id
-from tenure.store.base import Wake
+from tenure.store.contract import Wake
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

@@ -12,8 +12,8 @@ import pytest
 from tenure.model.ids import JobId, Token, new_job_id
 from tenure.model.outcome import Beat, Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.model.state import TERMINAL, State
-from tenure.store.base import Cancel, Heartbeat
-from tenure.store.reading import ListAudit
+from tenure.store.contract import Cancel, Heartbeat
+from tenure.store.queries import ListAudit
 from tests.conformance.acts import (
     Subject,
     attempts,

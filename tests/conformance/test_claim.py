@@ -11,7 +11,7 @@ from tenure.model.ids import Token, WorkerId
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed, Failed, Released
 from tenure.model.state import State
-from tenure.store.base import Claim, Exchange, Settle
+from tenure.store.contract import Claim, Exchange, Settle
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

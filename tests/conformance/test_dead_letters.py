@@ -10,9 +10,9 @@ from tenure.model.fingerprint import fingerprint
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.outcome import FailureClass, Triage
 from tenure.model.state import State
-from tenure.store.base import Prune
-from tenure.store.operating import TriageDeadLetters
-from tenure.store.reading import GroupDeadLetters, ListAudit, ListDeadLetters
+from tenure.store.admin import TriageDeadLetters
+from tenure.store.contract import Prune
+from tenure.store.queries import GroupDeadLetters, ListAudit, ListDeadLetters
 from tests.conformance.acts import (
     Subject,
     claim_one,

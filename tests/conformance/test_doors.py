@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from tenure.model.ids import WorkerId
 from tenure.model.outcome import Completed
 from tenure.model.state import State
-from tenure.store.base import Claim, Enqueue, Settle
-from tenure.store.reading import CountJobs, GetJobs
+from tenure.store.contract import Claim, Enqueue, Settle
+from tenure.store.queries import CountJobs, GetJobs
 from tests.conformance.acts import Subject, cancel, claim, claim_one, complete, enqueue, enqueue_many, get, new_job
 
 DEADLINE = 30.0

@@ -11,8 +11,8 @@ from tenure.errors import InvalidArgument, UnknownQueue
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import State
-from tenure.store.base import Enqueue
-from tenure.store.reading import GetJobs, ListQueues
+from tenure.store.contract import Enqueue
+from tenure.store.queries import GetJobs, ListQueues
 from tests.conformance.acts import Subject, claim, claim_one, complete, enqueue, enqueue_many, exists, get, new_job
 from tests.conformance.engines import SteeredClock
 

@@ -20,9 +20,9 @@ from tenure.errors import (
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.policy import Backoff, QueuePolicy
-from tenure.store.base import Claim, Clone, Enqueue, Reap, Request
-from tenure.store.operating import PauseQueues, SetGate, SetQueues
-from tenure.store.reading import GetJobs, ListQueues
+from tenure.store.admin import PauseQueues, SetGate, SetQueues
+from tenure.store.contract import Claim, Clone, Enqueue, Reap, Request
+from tenure.store.queries import GetJobs, ListQueues
 from tests.conformance.acts import Subject, claim, enqueue, make_queue, new_job, set_gate
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.outcome import Completed
-from tenure.store.base import Clone, Heartbeat, Settle, Start, Wake
-from tenure.store.reading import ListEvents
+from tenure.store.contract import Clone, Heartbeat, Settle, Start, Wake
+from tenure.store.queries import ListEvents
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

@@ -11,9 +11,9 @@ from tenure.model.event import NewEvent
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed, EffectRecord
 from tenure.model.state import State
-from tenure.store.base import Settle
-from tenure.store.operating import AppendEvents, RecordEffect
-from tenure.store.reading import ListEffects, ListEvents
+from tenure.store.admin import AppendEvents, RecordEffect
+from tenure.store.contract import Settle
+from tenure.store.queries import ListEffects, ListEvents
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from tenure.store.base import Heartbeat
+from tenure.store.contract import Heartbeat
 from tests.conformance.acts import Subject, claim_one, complete, enqueue, fail, get, hold
 
 TEXTS = {

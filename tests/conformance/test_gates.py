@@ -10,9 +10,9 @@ from tenure.errors import GateClosed, InvalidArgument
 from tenure.model.ids import WorkerId
 from tenure.model.outcome import Completed
 from tenure.model.state import State
-from tenure.store.base import Claim, Enqueue, Exchange, Heartbeat, WorkerRow
-from tenure.store.operating import SetGate
-from tenure.store.reading import ListAudit, ListGates, ListWorkers
+from tenure.store.admin import SetGate
+from tenure.store.contract import Claim, Enqueue, Exchange, Heartbeat, WorkerRow
+from tenure.store.queries import ListAudit, ListGates, ListWorkers
 from tests.conformance.acts import (
     Subject,
     claim,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from tenure.model.ids import Token, new_job_id
 from tenure.model.outcome import Beat
 from tenure.model.state import State
-from tenure.store.base import Heartbeat, Hold, Start
+from tenure.store.contract import Heartbeat, Hold, Start
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

@@ -6,7 +6,7 @@ import pytest
 
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
-from tenure.store.base import Claim, Enqueue, Exchange, Heartbeat, Settle
+from tenure.store.contract import Claim, Enqueue, Exchange, Heartbeat, Settle
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

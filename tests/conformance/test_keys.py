@@ -6,7 +6,7 @@ import pytest
 
 from tenure.errors import InvalidArgument, KeyConflict, KeyRequired
 from tenure.model.state import TERMINAL, State
-from tenure.store.base import Enqueue, Prune
+from tenure.store.contract import Enqueue, Prune
 from tests.conformance.acts import (
     Subject,
     cancel,

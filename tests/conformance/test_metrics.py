@@ -12,9 +12,9 @@ import pytest
 from tenure.errors import InvalidArgument
 from tenure.model.clock import to_us
 from tenure.model.ids import JobId, WorkerId, new_job_id
-from tenure.store.base import Enqueue, Heartbeat, Prune, WorkerRow
-from tenure.store.metric import ListMetrics, Metric, RolledUp, RollUp
-from tenure.store.operating import RemoveWorkers, SetGate
+from tenure.store.admin import RemoveWorkers, SetGate
+from tenure.store.contract import Enqueue, Heartbeat, Prune, WorkerRow
+from tenure.store.metrics import ListMetrics, Metric, RolledUp, RollUp
 from tenure.store.summary import Prunable
 from tests.conformance.acts import (
     NO_BACKOFF,

@@ -8,7 +8,7 @@ from tenure.model.ids import Token
 from tenure.model.job import Job
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.model.state import HELD, MOVES, Move, State, absent_pairs
-from tenure.store.base import Heartbeat, Hold, Settle, Start, Wake
+from tenure.store.contract import Heartbeat, Hold, Settle, Start, Wake
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

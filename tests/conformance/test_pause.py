@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tenure.errors import UnknownQueue
-from tenure.store.operating import PauseQueues
-from tenure.store.reading import ListAudit, ListQueues
+from tenure.store.admin import PauseQueues
+from tenure.store.queries import ListAudit, ListQueues
 from tests.conformance.acts import Subject, claim, claim_one, complete, enqueue, make_queue, reap
 from tests.conformance.engines import SteeredClock
 

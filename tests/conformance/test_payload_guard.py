@@ -6,7 +6,7 @@ import pytest
 
 from tenure.errors import ForbiddenKey
 from tenure.model.policy import SUBSTRATE_FORBIDDEN_KEYS
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 from tests.conformance.acts import (
     Subject,
     claim_one,

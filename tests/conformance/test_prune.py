@@ -7,8 +7,8 @@ import pytest
 from tenure.model.ids import WorkerId
 from tenure.model.outcome import EffectRecord
 from tenure.model.state import ACTIVE, State
-from tenure.store.base import Heartbeat, Prune, WorkerRow
-from tenure.store.reading import ListEffects, ListEvents, ListWorkers
+from tenure.store.contract import Heartbeat, Prune, WorkerRow
+from tenure.store.queries import ListEffects, ListEvents, ListWorkers
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

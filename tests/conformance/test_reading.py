@@ -9,8 +9,8 @@ import pytest
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.policy import SUBSTRATE_FORBIDDEN_KEYS, Backoff, QueuePolicy
 from tenure.model.state import State
-from tenure.store.operating import SetQueues
-from tenure.store.reading import CountJobs, GetJobs, ListAudit, ListJobs, ListQueues
+from tenure.store.admin import SetQueues
+from tenure.store.queries import CountJobs, GetJobs, ListAudit, ListJobs, ListQueues
 from tests.conformance.acts import (
     Subject,
     bring,
@@ -154,7 +154,7 @@ FULL_POLICY = QueuePolicy(
     key_window_seconds=60,
     key_conflict="tolerate",
     revive="clone",
-    no_handler="release",
+    on_unknown_kind="release",
     forbidden_keys=SUBSTRATE_FORBIDDEN_KEYS,
     concurrency=7,
     concurrency_per_key=2,

@@ -7,7 +7,7 @@ import pytest
 from tenure.model.ids import WorkerId
 from tenure.model.policy import Backoff
 from tenure.model.state import State
-from tenure.store.base import Heartbeat, WorkerRow
+from tenure.store.contract import Heartbeat, WorkerRow
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

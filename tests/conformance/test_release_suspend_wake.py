@@ -7,7 +7,7 @@ from datetime import timedelta
 from tenure.model.ids import new_job_id
 from tenure.model.outcome import FailureClass, Released
 from tenure.model.state import State
-from tenure.store.base import Wake
+from tenure.store.contract import Wake
 from tests.conformance.acts import (
     Subject,
     attempts,

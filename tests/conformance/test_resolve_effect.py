@@ -8,9 +8,9 @@ from tenure.errors import IllegalMove, InvalidArgument, NotFound
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Grant
 from tenure.model.outcome import EffectRecord, Suspended
-from tenure.store.base import Settle
-from tenure.store.operating import RecordEffect, ResolveEffect
-from tenure.store.reading import ListAudit
+from tenure.store.admin import RecordEffect, ResolveEffect
+from tenure.store.contract import Settle
+from tenure.store.queries import ListAudit
 from tests.conformance.acts import Subject, claim_one, enqueue, get
 
 

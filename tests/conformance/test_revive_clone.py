@@ -8,9 +8,9 @@ from tenure.errors import IllegalMove, NotFound
 from tenure.model.ids import new_job_id
 from tenure.model.outcome import Triage
 from tenure.model.state import State
-from tenure.store.base import Clone, Prune, Revive
-from tenure.store.operating import TriageDeadLetters
-from tenure.store.reading import ListAudit
+from tenure.store.admin import TriageDeadLetters
+from tenure.store.contract import Clone, Prune, Revive
+from tenure.store.queries import ListAudit
 from tests.conformance.acts import (
     Subject,
     bring,

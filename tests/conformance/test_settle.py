@@ -7,7 +7,7 @@ import pytest
 from tenure.model.ids import JobId, Token, new_job_id
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.model.state import TERMINAL, State
-from tenure.store.base import Settle
+from tenure.store.contract import Settle
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

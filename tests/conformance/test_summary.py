@@ -9,8 +9,8 @@ import pytest
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Grant
-from tenure.store.base import Prune
-from tenure.store.reading import ListJobs
+from tenure.store.contract import Prune
+from tenure.store.queries import ListJobs
 from tenure.store.summary import Backlog, Inspect, Prunable, Repeated, Standing, Stuck, Summary
 from tests.conformance.acts import (
     NO_BACKOFF,

@@ -9,7 +9,7 @@ import pytest
 from tenure.errors import GateClosed, UnknownQueue
 from tenure.model.clock import ManualClock
 from tenure.model.state import State
-from tenure.store.operating import PauseQueues
+from tenure.store.admin import PauseQueues
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

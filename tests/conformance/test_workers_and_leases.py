@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from tenure.model.ids import WorkerId
 from tenure.model.state import State
-from tenure.store.base import Claim, Exchange, Heartbeat, WorkerRow
-from tenure.store.operating import AcquireLease, ReleaseLease, RemoveWorkers
-from tenure.store.reading import ListWorkers, WorkerSeen
+from tenure.store.admin import AcquireLease, ReleaseLease, RemoveWorkers
+from tenure.store.contract import Claim, Exchange, Heartbeat, WorkerRow
+from tenure.store.queries import ListWorkers, WorkerSeen
 from tests.conformance.acts import Subject, attempts, claim, claim_one, enqueue, enqueue_many, get, hold, set_gate
 from tests.conformance.engines import SteeredClock
 

@@ -27,9 +27,9 @@ from tenure.errors import ConfigError, GateClosed, KeyConflict, UnknownQueue, Us
 from tenure.model.ids import JobId
 from tenure.model.job import Enqueued
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Enqueue, Store
-from tenure.store.operating import SetGate, SetQueues
-from tenure.store.reading import GetJobs
+from tenure.store.admin import SetGate, SetQueues
+from tenure.store.contract import Enqueue, Store
+from tenure.store.queries import GetJobs
 from tests.conformance.acts import new_job
 from tests.conformance.callers import (
     CALLERS,

@@ -20,9 +20,9 @@ from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, WorkerId, new_job_id, new_worker_id
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, EffectRecord, Failed, Outcome, Rejected, Released, Stopped, Suspended
-from tenure.store.base import Claim, Enqueue, Heartbeat, Hold, Request, Settle, Start, Store
-from tenure.store.operating import AppendEvents, RecordEffect
-from tenure.store.reading import CountJobs
+from tenure.store.admin import AppendEvents, RecordEffect
+from tenure.store.contract import Claim, Enqueue, Heartbeat, Hold, Request, Settle, Start, Store
+from tenure.store.queries import CountJobs
 from tests.conformance.engines import open_store
 from tests.fault.journal import Journal, Record, granted
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from tenure.model.ids import JobId, Token
 from tenure.model.job import Attempt, Job
 from tenure.model.state import ACTIVE, HELD, TERMINAL
-from tenure.store.base import Store
-from tenure.store.reading import ListAttempts, ListJobs
+from tenure.store.contract import Store
+from tenure.store.queries import ListAttempts, ListJobs
 from tests.fault.journal import Record
 
 ENDS = frozenset({"succeeded", "failed", "dead", "cancelled"})

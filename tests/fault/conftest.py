@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tenure.model.policy import Backoff, QueuePolicy
-from tenure.store.base import Store
-from tenure.store.operating import SetQueues
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Store
 from tests.conformance.engines import open_sqlite, open_store, real_time_database, sqlite_url
 from tests.servers import PostgresServer
 

@@ -14,9 +14,9 @@ from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed, Outcome, Settled
 from tenure.model.state import HELD
-from tenure.store.base import Claim, Enqueue, Heartbeat, Reap, Request, Settle
-from tenure.store.operating import AcquireLease
-from tenure.store.reading import GetJobs
+from tenure.store.admin import AcquireLease
+from tenure.store.contract import Claim, Enqueue, Heartbeat, Reap, Request, Settle
+from tenure.store.queries import GetJobs
 from tenure.store.sqlite.store import SqliteStore
 from tests.conformance.engines import sqlite_url
 

@@ -14,13 +14,25 @@ from typing import TypeVar
 import pytest
 
 from tenure.errors import StoreUnavailable
-from tenure.model import fault
+from tenure.model import failpoints
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import Grant, Job, NewJob
 from tenure.model.outcome import Completed, EffectRecord, Failed, Outcome, Rejected, Released, Stopped, Suspended
-from tenure.store.base import Cancel, Claim, Clone, Enqueue, Exchange, Heartbeat, Hold, Request, Revive, Settle, Store
-from tenure.store.reading import CountJobs, GetJobs, ListAttempts, ListDeadLetters, ListEffects, ListEvents
+from tenure.store.contract import (
+    Cancel,
+    Claim,
+    Clone,
+    Enqueue,
+    Exchange,
+    Heartbeat,
+    Hold,
+    Request,
+    Revive,
+    Settle,
+    Store,
+)
+from tenure.store.queries import CountJobs, GetJobs, ListAttempts, ListDeadLetters, ListEffects, ListEvents
 from tests.conformance.engines import open_sqlite, open_store, real_time_database
 from tests.fault.proxy import Proxy
 from tests.servers import PostgresServer
@@ -54,7 +66,7 @@ def line(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Line]:
         store = open_sqlite(tmp_path / "jobs.db")
         point = BrokenPoint()
         yield Line(store, point.arm, lambda: point.broken)
-        fault.disarm(point.name)
+        failpoints.disarm(point.name)
         store.close()
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
@@ -78,10 +90,10 @@ class BrokenPoint:
         self.broken = 0
 
     def arm(self) -> None:
-        fault.arm(self.name, self._break)
+        failpoints.arm(self.name, self._break)
 
     def _break(self) -> None:
-        fault.disarm(self.name)
+        failpoints.disarm(self.name)
         self.broken += 1
         raise StoreUnavailable("The reply was lost on purpose.")
 

@@ -16,8 +16,8 @@ from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, Failed, Outcome
 from tenure.model.policy import Backoff, QueuePolicy
-from tenure.store.base import Claim, Enqueue, Reap, Settle, Store
-from tenure.store.operating import AcquireLease, SetQueues
+from tenure.store.admin import AcquireLease, SetQueues
+from tenure.store.contract import Claim, Enqueue, Reap, Settle, Store
 from tests.conformance.engines import START, scratch_folder
 from tests.fault.checker import check, snapshot
 from tests.fault.journal import Record, granted

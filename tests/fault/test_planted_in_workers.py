@@ -20,17 +20,17 @@ from typing import Any
 
 import pytest
 
-from tenure.effect.atomic import Tag, write_file
-from tenure.effect.beneath import Root
+from tenure.effects.atomic_file import Tag, write_file
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Reap
-from tenure.store.operating import SetGate
+from tenure.sandbox.safe_path import Root
+from tenure.store.admin import SetGate
+from tenure.store.contract import Reap
 from tenure.worker import shift
 from tenure.worker.lease import Leases
 from tenure.worker.tree import kill_tree
 from tenure.worker.worker import Worker, WorkerConfig
 from tests.conformance.engines import open_sqlite, scratch_folder
-from tests.effect.points import watch
+from tests.effects.points import watch
 from tests.fault.checker import check, check_calm, check_gone, check_reads, check_synced, snapshot
 from tests.fault.journal import Record
 from tests.fault.scale import PATIENCE, TIMEOUT

@@ -16,8 +16,8 @@ import pytest
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.outcome import Completed
-from tenure.store.base import Claim, Enqueue, Reap, Settle, Store
-from tenure.store.reading import CountJobs, GetJobs, ListEffects, ListEvents, ListJobs
+from tenure.store.contract import Claim, Enqueue, Reap, Settle, Store
+from tenure.store.queries import CountJobs, GetJobs, ListEffects, ListEvents, ListJobs
 from tests.conformance.engines import open_store, real_time_database
 from tests.fault.checker import check, snapshot
 from tests.fault.conftest import Place, make_queues

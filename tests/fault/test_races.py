@@ -16,7 +16,8 @@ from tenure.model.job import Grant, Job, NewJob
 from tenure.model.outcome import Completed, Settled
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import State
-from tenure.store.base import (
+from tenure.store.admin import AcquireLease, ReleaseLease, SetQueues
+from tenure.store.contract import (
     Cancel,
     Cancelled,
     Claim,
@@ -29,8 +30,7 @@ from tenure.store.base import (
     Settle,
     Store,
 )
-from tenure.store.operating import AcquireLease, ReleaseLease, SetQueues
-from tenure.store.reading import GetJobs, ListAttempts
+from tenure.store.queries import GetJobs, ListAttempts
 from tests.conformance.engines import open_store
 from tests.fault.conftest import Place
 from tests.fault.scale import TIMEOUT, scaled

@@ -17,8 +17,8 @@ import pytest
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
-from tenure.store.base import Claim, Enqueue, Heartbeat, Hold, Settle, Start, Store
-from tenure.store.reading import GetJobs
+from tenure.store.contract import Claim, Enqueue, Heartbeat, Hold, Settle, Start, Store
+from tenure.store.queries import GetJobs
 from tests.conformance.engines import open_store, real_time_database
 from tests.fault.scale import PATIENCE
 from tests.servers import PostgresServer

@@ -13,9 +13,9 @@ import pytest
 from tenure.errors import StoreUnavailable
 from tenure.model.ids import WorkerId
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Armed, Claim, Enqueue, Exchange, Subscription
+from tenure.store.contract import Armed, Claim, Enqueue, Exchange, Subscription
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.reading import GetJobs
+from tenure.store.queries import GetJobs
 from tests.conformance.acts import new_job
 from tests.postgres.test_listen import Wire
 from tests.waiting import until

@@ -13,7 +13,7 @@ import tenure
 from tenure.errors import StoreUnavailable
 from tenure.store.postgres import awake, link
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.reading import ListQueues
+from tenure.store.queries import ListQueues
 from tests.postgres.test_listen import Wire
 from tests.waiting import wait_until
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from tenure.model.ids import WorkerId
-from tenure.store.base import Claim, Enqueue, Exchange, Heartbeat, WorkerRow
-from tenure.store.operating import RemoveWorkers
+from tenure.store.admin import RemoveWorkers
+from tenure.store.contract import Claim, Enqueue, Exchange, Heartbeat, WorkerRow
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
 from tests.waiting import until

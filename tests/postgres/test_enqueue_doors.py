@@ -20,8 +20,8 @@ from tenure.errors import (
 from tenure.model.ids import JobId
 from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Claim, Enqueue
-from tenure.store.operating import SetGate, SetQueues
+from tenure.store.admin import SetGate, SetQueues
+from tenure.store.contract import Claim, Enqueue
 from tenure.store.postgres.moves import enqueue_call
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job

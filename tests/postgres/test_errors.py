@@ -16,11 +16,11 @@ import sqlalchemy
 
 from tenure import errors
 from tenure.errors import TenureError
-from tenure.store.base import Enqueue, StoreStats
+from tenure.store.contract import Enqueue, StoreStats
 from tenure.store.postgres import migrate
 from tenure.store.postgres.errors import driver_errors, is_driver_error, location, redact, translate
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.reading import ListQueues
+from tenure.store.queries import ListQueues
 from tests.conformance.acts import new_job
 from tests.servers import PASSWORD_USER, PostgresServer
 

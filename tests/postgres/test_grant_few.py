@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Enqueue
-from tenure.store.operating import SetGate, SetQueues
+from tenure.store.admin import SetGate, SetQueues
+from tenure.store.contract import Enqueue
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
 from tests.postgres.fill import fill

@@ -13,8 +13,8 @@ from tenure.model.ids import JobId, Token, WorkerId, new_job_id
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Cancel, Claim, Enqueue, Exchange, Exchanged, Heartbeat, WorkerRow
-from tenure.store.operating import RemoveWorkers, SetGate, SetQueues
+from tenure.store.admin import RemoveWorkers, SetGate, SetQueues
+from tenure.store.contract import Cancel, Claim, Enqueue, Exchange, Exchanged, Heartbeat, WorkerRow
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
 from tests.postgres.test_races import holding, wait_until_blocked

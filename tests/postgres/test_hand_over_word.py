@@ -12,7 +12,7 @@ import pytest
 
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.outcome import Completed
-from tenure.store.base import Armed, Claim, Enqueue, Exchange
+from tenure.store.contract import Armed, Claim, Enqueue, Exchange
 from tenure.store.postgres.store import PostgresStore
 from tenure.worker.fetch import Exchanger
 from tenure.worker.worker import Worker

@@ -11,8 +11,8 @@ import pytest
 
 from tenure.errors import GateClosed, StoreUnavailable
 from tenure.model.ids import WorkerId
-from tenure.store.base import Claim, Exchange, Exchanged
-from tenure.store.operating import SetGate
+from tenure.store.admin import SetGate
+from tenure.store.contract import Claim, Exchange, Exchanged
 from tenure.store.postgres import listen
 from tenure.store.postgres.store import PostgresStore
 from tests.postgres.test_listen import Bell, Wire

@@ -18,8 +18,8 @@ import pytest
 
 from tenure.model.ids import WorkerId
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Cancel, Claim, Enqueue, Exchange
-from tenure.store.operating import SetQueues
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Cancel, Claim, Enqueue, Exchange
 from tenure.store.postgres.ear import QueueSubscription
 from tenure.store.postgres.listen import Listener
 from tenure.store.postgres.store import PostgresStore

@@ -10,10 +10,10 @@ import pytest
 
 from tenure.model.ids import WorkerId
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Claim, Exchange, Heartbeat, WorkerRow
-from tenure.store.operating import AcquireLease, ReleaseLease, SetGate, SetQueues
+from tenure.store.admin import AcquireLease, ReleaseLease, SetGate, SetQueues
+from tenure.store.contract import Claim, Exchange, Heartbeat, WorkerRow
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.reading import ListWorkers
+from tenure.store.queries import ListWorkers
 
 pytestmark = pytest.mark.postgres
 

@@ -15,10 +15,10 @@ from tenure.model.ids import JobId, WorkerId
 from tenure.model.outcome import Completed, Rejected
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import State
-from tenure.store.base import Cancel, Claim, Clone, Enqueue, Heartbeat, Prune, Request, Revive, Settle, WorkerRow
-from tenure.store.operating import AcquireLease, AppendEvents, RemoveWorkers, SetQueues
+from tenure.store.admin import AcquireLease, AppendEvents, RemoveWorkers, SetQueues
+from tenure.store.contract import Cancel, Claim, Clone, Enqueue, Heartbeat, Prune, Request, Revive, Settle, WorkerRow
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.reading import GetJobs, ListAudit, ListEvents, ListWorkers
+from tenure.store.queries import GetJobs, ListAudit, ListEvents, ListWorkers
 from tests.conformance.acts import new_job
 from tests.conformance.engines import real_time_database
 from tests.servers import PostgresServer

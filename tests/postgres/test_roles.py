@@ -10,9 +10,9 @@ import pytest
 from psycopg.errors import InsufficientPrivilege
 
 from tenure.errors import AccessDenied
-from tenure.store.base import Enqueue, Revive
+from tenure.store.contract import Enqueue, Revive
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.reading import ListQueues
+from tenure.store.queries import ListQueues
 from tests.conformance.acts import new_job
 from tests.postgres.conftest import ROLES
 

@@ -12,7 +12,7 @@ import pytest
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed
-from tenure.store.base import Cancel, Claim, Enqueue, Settle
+from tenure.store.contract import Cancel, Claim, Enqueue, Settle
 from tenure.store.postgres.moves import encode_outcomes
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job

@@ -13,11 +13,11 @@ from tenure.errors import InvalidArgument, InvalidPayload
 from tenure.model.fingerprint import fingerprint
 from tenure.model.ids import JobId, WorkerId
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Cancel, Claim, Clone, Enqueue, Revive
-from tenure.store.operating import AcquireLease, PauseQueues, SetGate, SetQueues
+from tenure.store.admin import AcquireLease, PauseQueues, SetGate, SetQueues
+from tenure.store.contract import Cancel, Claim, Clone, Enqueue, Revive
 from tenure.store.postgres import migrate
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.reading import GetJobs, ListAudit, ListDeadLetters, ListEvents, ListJobs, ListQueues
+from tenure.store.queries import GetJobs, ListAudit, ListDeadLetters, ListEvents, ListJobs, ListQueues
 from tests.conformance.acts import new_job
 from tests.servers import PostgresServer
 

@@ -11,7 +11,7 @@ import pytest
 from tenure.handler.registry import Registry
 from tenure.observe.doctor import Check, examine
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.reading import ListWorkers
+from tenure.store.queries import ListWorkers
 from tenure.worker import maintain
 from tenure.worker.config import WorkerConfig
 from tenure.worker.worker import Worker

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tenure import IllegalMove, InvalidArgument, LeaseLost
-from tenure.store.base import Claim
+from tenure.store.contract import Claim
 from tests.profiles.ground import Ground
 
 USER_ID = "0192f0c1-2b3c-7def-8123-456789abcdef"

@@ -14,8 +14,8 @@ from tenure import Forbidden, InvalidArgument, LeaseLost
 from tenure.model.ids import JobId, new_job_id, new_worker_id
 from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Enqueue
-from tenure.store.metric import RollUp
+from tenure.store.contract import Enqueue
+from tenure.store.metrics import RollUp
 from tests.profiles.ground import Ground
 
 VIEW = "automechanica.tasks"

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.store.base import Heartbeat, WorkerRow
+from tenure.store.contract import Heartbeat, WorkerRow
 from tests.profiles.ground import Ground, PostgresGround, wait_until_blocked
 
 TASKS = "orchestrator.tasks"

@@ -13,8 +13,8 @@ import pytest
 
 import tenure
 from tenure import InvalidPayload, StoreUnavailable
-from tenure.effect import files
-from tenure.store.base import Enqueue
+from tenure.effects import files
+from tenure.store.contract import Enqueue
 from tenure.store.sqlite.store import SqliteStore
 from tests.profiles.ground import Ground
 

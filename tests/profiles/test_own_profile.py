@@ -15,7 +15,7 @@ import pytest
 
 import tenure
 from tenure import App, ConfigError, IllegalMove, InvalidArgument, SchemaError, UnknownProfile
-from tenure.profile import loader
+from tenure.profiles import loader
 from tests.profiles.ground import PROFILES, Ground
 from tests.servers import PostgresServer, wheel_bin_path
 
@@ -241,7 +241,7 @@ def test_a_policy_that_makes_no_sense_is_refused_before_anything_is_made(tmp_pat
 
 
 def test_importing_tenure_reads_no_profile() -> None:
-    code = "import sys, tenure; tenure.App; sys.exit('tenure.profile' in sys.modules or 'tomllib' in sys.modules)"
+    code = "import sys, tenure; tenure.App; sys.exit('tenure.profiles' in sys.modules or 'tomllib' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert tenure.Profile.__name__ == "Profile"

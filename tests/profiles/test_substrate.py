@@ -9,7 +9,7 @@ import pytest
 
 from tenure import ForbiddenKey, GateClosed, InvalidArgument, KeyRequired
 from tenure.model.policy import SUBSTRATE_FORBIDDEN_KEYS
-from tenure.store.base import Heartbeat, WorkerRow
+from tenure.store.contract import Heartbeat, WorkerRow
 from tests.profiles.ground import Ground
 
 QUEUE = "substrate.job_queue"

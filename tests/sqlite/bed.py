@@ -15,7 +15,7 @@ import pytest
 
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import NewJob
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 from tenure.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")

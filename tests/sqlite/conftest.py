@@ -9,7 +9,7 @@ import pytest
 
 from tenure.model.clock import ManualClock
 from tenure.model.policy import QueuePolicy
-from tenure.store.operating import SetQueues
+from tenure.store.admin import SetQueues
 from tenure.store.sqlite import wake
 from tenure.store.sqlite import writer as writing
 from tenure.store.sqlite.store import SqliteStore

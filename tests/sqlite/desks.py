@@ -10,7 +10,7 @@ from typing import Any
 
 from tenure.model.ids import JobId, new_job_ids
 from tenure.model.job import NewJob
-from tenure.store.base import Claim, Enqueue, Exchange, Exchanged
+from tenure.store.contract import Claim, Enqueue, Exchange, Exchanged
 from tenure.store.sqlite.dictation import Dictation
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER

@@ -7,10 +7,10 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from tenure.model import fault
+from tenure.model import failpoints
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import NewJob
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import job, put
 
@@ -50,7 +50,7 @@ class Enqueuer:
                     os.read(told, 1)
 
                 if point is not None:
-                    fault.arm(point, wait)
+                    failpoints.arm(point, wait)
                 else:
                     wait()
                 act()

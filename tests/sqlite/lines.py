@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tenure.model.job import Job
-from tenure.store.base import Armed, Claim, Exchange, Subscription
-from tenure.store.reading import GetJobs
+from tenure.store.contract import Armed, Claim, Exchange, Subscription
+from tenure.store.queries import GetJobs
 from tenure.store.sqlite.armed import ArmedClaim
 from tenure.store.sqlite.sockets import Postman
 from tenure.store.sqlite.store import SqliteStore

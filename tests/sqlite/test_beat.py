@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tenure.model.ids import Token
 from tenure.model.outcome import Completed, Released
-from tenure.store.base import Cancel, Claim, Enqueue, Heartbeat, Hold, Settle
-from tenure.store.reading import GetJobs
+from tenure.store.contract import Cancel, Claim, Enqueue, Heartbeat, Hold, Settle
+from tenure.store.queries import GetJobs
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, job
 

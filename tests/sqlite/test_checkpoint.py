@@ -12,7 +12,7 @@ import pytest
 
 from tenure.model.ids import new_job_ids
 from tenure.model.job import NewJob
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 from tenure.store.sqlite import checkpoint
 from tenure.store.sqlite.connect import open_reader, open_writer
 from tenure.store.sqlite.store import SqliteStore

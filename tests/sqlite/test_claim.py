@@ -17,9 +17,9 @@ from tenure.model.ids import JobId, Token, new_job_id, new_job_ids
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, Failed, Released
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Claim, Enqueue, Exchange, Settle
-from tenure.store.operating import SetQueues
-from tenure.store.reading import GetJobs
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Claim, Enqueue, Exchange, Settle
+from tenure.store.queries import GetJobs
 from tenure.store.sqlite import claim as claim_room
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, job

@@ -7,7 +7,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tenure.store.base import Claim, Enqueue, Exchange, Exchanged
+from tenure.store.contract import Claim, Enqueue, Exchange, Exchanged
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, job
 from tests.waiting import wait_until

@@ -19,9 +19,9 @@ from tenure.model.ids import JobId, Token, new_job_ids
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, Failed, Outcome
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Cancel, Claim, Enqueue, Exchange, Exchanged, Heartbeat, Hold
-from tenure.store.operating import SetGate, SetQueues
-from tenure.store.reading import GetJobs, ListEvents
+from tenure.store.admin import SetGate, SetQueues
+from tenure.store.contract import Cancel, Claim, Enqueue, Exchange, Exchanged, Heartbeat, Hold
+from tenure.store.queries import GetJobs, ListEvents
 from tenure.store.sqlite import acts, one_statement
 from tenure.store.sqlite import exchange as exchange_room
 from tenure.store.sqlite import store as door

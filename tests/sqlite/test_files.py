@@ -13,7 +13,7 @@ import pytest
 
 from tenure.errors import AccessDenied, ConfigError, Corrupt, ReadOnly, SchemaBehind, StoreUnavailable, TenureError
 from tenure.model.ids import new_job_id
-from tenure.store.reading import GetJobs
+from tenure.store.queries import GetJobs
 from tenure.store.sqlite import place
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import in_fork, put

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from tenure.model.ids import JobId
-from tenure.store.reading import CountJobs, GetJobs
+from tenure.store.queries import CountJobs, GetJobs
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import in_fork, put
 

@@ -16,8 +16,8 @@ import pytest
 from tenure.errors import GateClosed
 from tenure.model.clock import ManualClock
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Claim, Enqueue, Exchange
-from tenure.store.operating import PauseQueues, SetGate, SetQueues
+from tenure.store.admin import PauseQueues, SetGate, SetQueues
+from tenure.store.contract import Claim, Enqueue, Exchange
 from tenure.store.sqlite.sockets import LONGEST_MESSAGE
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, in_fork, job, put

@@ -10,8 +10,8 @@ import pytest
 
 from tenure.errors import ConfigError, KeyConflict, SchemaBehind, StoreBusy, UnknownQueue
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Enqueue
-from tenure.store.reading import GetJobs
+from tenure.store.contract import Enqueue
+from tenure.store.queries import GetJobs
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import job, put
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import GateClosed
-from tenure.store.base import Claim, Enqueue
-from tenure.store.reading import GetJobs, ListEvents
+from tenure.store.contract import Claim, Enqueue
+from tenure.store.queries import GetJobs, ListEvents
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, job, put
 

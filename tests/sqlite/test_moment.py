@@ -13,8 +13,8 @@ import pytest
 from tenure.errors import SchemaError, StoreClosed, TenureError, UnknownQueue
 from tenure.model.clock import SystemClock
 from tenure.model.ids import JobId
-from tenure.store.base import Claim, Enqueue
-from tenure.store.reading import CountJobs
+from tenure.store.contract import Claim, Enqueue
+from tenure.store.queries import CountJobs
 from tenure.store.sqlite import writer as writing
 from tenure.store.sqlite.store import SqliteStore
 from tenure.store.sqlite.transaction import Transaction

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tenure.model.clock import ManualClock, steady_now
-from tenure.store.base import Claim
-from tenure.store.reading import ListAttempts
+from tenure.store.contract import Claim
+from tenure.store.queries import ListAttempts
 from tenure.store.sqlite import armed as arming
 from tenure.store.sqlite import offers
 from tenure.store.sqlite.armed import ArmedClaim

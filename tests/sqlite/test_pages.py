@@ -16,8 +16,8 @@ import pytest
 
 from tenure.model.outcome import Completed
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Claim, Exchange
-from tenure.store.operating import SetQueues
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Claim, Exchange
 from tenure.store.sqlite.store import SqliteStore
 from tests.fault.scale import TIMEOUT, scaled
 from tests.sqlite.bed import WORKER

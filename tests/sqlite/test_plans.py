@@ -13,8 +13,8 @@ from tenure.model.ids import new_job_ids
 from tenure.model.job import NewJob
 from tenure.model.outcome import Completed
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Claim, Enqueue, Exchange
-from tenure.store.operating import SetQueues
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Claim, Enqueue, Exchange
 from tenure.store.sqlite.connect import add_functions
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.store import SqliteStore

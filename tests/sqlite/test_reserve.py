@@ -16,8 +16,8 @@ from tenure.errors import DiskFull
 from tenure.model.ids import JobId
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed, Failed
-from tenure.store.base import Claim, Enqueue, Exchange, Heartbeat, Hold, Settle
-from tenure.store.reading import CountJobs, GetJobs
+from tenure.store.contract import Claim, Enqueue, Exchange, Heartbeat, Hold, Settle
+from tenure.store.queries import CountJobs, GetJobs
 from tenure.store.sqlite import reserve
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, job, put, small_disk, start_child

@@ -25,9 +25,9 @@ from tenure.model.ids import JobId, new_job_ids
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, Failed, Outcome
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Cancel, Claim, Enqueue, Exchange, Exchanged
-from tenure.store.operating import SetQueues
-from tenure.store.reading import GetJobs
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Cancel, Claim, Enqueue, Exchange, Exchanged
+from tenure.store.queries import GetJobs
 from tenure.store.sqlite import dictation as ours
 from tenure.store.sqlite import store as door
 from tenure.store.sqlite.claim import BACKLOG_JOBS

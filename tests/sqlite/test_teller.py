@@ -15,8 +15,8 @@ import pytest
 
 from tenure.errors import StoreUnavailable
 from tenure.model.ids import JobId
-from tenure.store.base import Claim, Exchange
-from tenure.store.reading import GetJobs
+from tenure.store.contract import Claim, Exchange
+from tenure.store.queries import GetJobs
 from tenure.store.sqlite import one_statement, scribe
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER

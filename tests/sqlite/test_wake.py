@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tenure.model.ids import new_job_id
-from tenure.store.base import Cancel, Claim, Enqueue
-from tenure.store.operating import PauseQueues, SetGate
+from tenure.store.admin import PauseQueues, SetGate
+from tenure.store.contract import Cancel, Claim, Enqueue
 from tenure.store.sqlite import wake
 from tenure.store.sqlite.sockets import Mailbox, Postman
 from tenure.store.sqlite.store import SqliteStore

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.store.reading import CountJobs
+from tenure.store.queries import CountJobs
 from tenure.store.sqlite import checkpoint, wal
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import put, small_disk, start_child

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import StoreUnavailable, TenureError
-from tenure.store.base import Enqueue
-from tenure.store.operating import SetGate
+from tenure.store.admin import SetGate
+from tenure.store.contract import Enqueue
 from tenure.store.sqlite import armed as arming
 from tenure.store.sqlite.armed import ArmedClaim
 from tenure.store.sqlite.store import SqliteStore

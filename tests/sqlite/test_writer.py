@@ -13,9 +13,9 @@ import pytest
 from tenure.errors import GateClosed, KeyConflict, StoreBusy, StoreUnavailable, TenureError, UnknownQueue
 from tenure.model.ids import JobId
 from tenure.model.job import Enqueued
-from tenure.store.base import Claim, Enqueue
-from tenure.store.operating import SetGate
-from tenure.store.reading import GetJobs
+from tenure.store.admin import SetGate
+from tenure.store.contract import Claim, Enqueue
+from tenure.store.queries import GetJobs
 from tenure.store.sqlite.store import SqliteStore
 from tenure.store.sqlite.transaction import Transaction
 from tests.sqlite.bed import WORKER, job, put

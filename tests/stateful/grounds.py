@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tenure.model.clock import ManualClock
-from tenure.store.base import Store
+from tenure.store.contract import Store
 from tests.conformance.engines import START, SteeredDatabase, open_postgres, open_sqlite
 
 

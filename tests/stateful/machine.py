@@ -17,7 +17,8 @@ from tenure.model.job import Job, NewJob
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended, Triage
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import HELD, State
-from tenure.store.base import (
+from tenure.store.admin import SetQueues, TriageDeadLetters
+from tenure.store.contract import (
     Cancel,
     Claim,
     Enqueue,
@@ -30,8 +31,7 @@ from tenure.store.base import (
     Store,
     Wake,
 )
-from tenure.store.operating import SetQueues, TriageDeadLetters
-from tenure.store.reading import CountJobs, GetJobs, ListAttempts, ListDeadLetters
+from tenure.store.queries import CountJobs, GetJobs, ListAttempts, ListDeadLetters
 from tests.conformance.engines import START
 from tests.stateful.model import BACKOFF, NEVER, WINDOW, Life, Model, Rules
 

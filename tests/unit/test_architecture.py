@@ -17,37 +17,40 @@ import pytest
 SRC: Final = Path(__file__).parents[2] / "src"
 
 INNER: Final = frozenset(
-    {"model", "profile", "handler", "store", "store.base", "store.sqlite", "store.postgres"}
-    | {"worker", "effect", "flow", "observe"}
+    {"model", "profiles", "handler", "store", "store.contract", "store.sqlite", "store.postgres"}
+    | {"worker", "effects", "sandbox", "flow", "observe"}
 )
 
 # room → the rooms it may import besides itself and `errors`. `tenure` is the package's own __init__: the public names.
 ARROWS: Final[Mapping[str, frozenset[str]]] = {
     "errors": frozenset({"model"}),
     "model": frozenset(),
-    "profile": frozenset({"model"}),
+    "profiles": frozenset({"model"}),
     "handler": frozenset({"model"}),
-    "store.base": frozenset({"model"}),
-    "store": frozenset({"model", "store.base", "store.sqlite", "store.postgres"}),
-    "store.sqlite": frozenset({"model", "store", "store.base"}),
-    "store.postgres": frozenset({"model", "store", "store.base"}),
-    "worker": frozenset({"model", "handler", "store.base"}),
-    "effect": frozenset({"model", "handler", "store.base"}),
-    "flow": frozenset({"model", "handler", "store.base"}),
-    "observe": frozenset({"model", "store.base"}),
+    "store.contract": frozenset({"model"}),
+    "store": frozenset({"model", "store.contract", "store.sqlite", "store.postgres"}),
+    "store.sqlite": frozenset({"model", "store", "store.contract"}),
+    "store.postgres": frozenset({"model", "store", "store.contract"}),
+    "worker": frozenset({"model", "handler", "store.contract"}),
+    "effects": frozenset({"model", "handler", "sandbox", "store.contract"}),
+    "sandbox": frozenset({"model", "handler"}),
+    "flow": frozenset({"model", "handler", "store.contract"}),
+    "observe": frozenset({"model", "store.contract"}),
     "door": INNER,
     "app": INNER | {"tenure", "door"},
     "tenure": INNER | {"app", "door"},
-    "testing": frozenset({"tenure", "app", "door", "model", "store", "store.base", "store.sqlite", "store.postgres"}),
+    "testing": frozenset(
+        {"tenure", "app", "door", "model", "store", "store.contract", "store.sqlite", "store.postgres"}
+    ),
     "web": frozenset({"tenure", "app", "model"}),
     "mcp": frozenset({"tenure", "app", "model"}),
     # Beside the doors: what to look at (observe), how to keep workers running, what the sandbox offers, a demo's
     # server.
-    "cli": frozenset({"tenure", "app", "model", "web", "mcp", "observe", "worker", "effect", "testing"}),
+    "cli": frozenset({"tenure", "app", "model", "web", "mcp", "observe", "worker", "effects", "sandbox", "testing"}),
 }
 
 # The contract has several files; to know one is to know the contract.
-CONTRACT: Final = frozenset({"base", "measuring", "metric", "reading", "operating", "scheduling", "summary"})
+CONTRACT: Final = frozenset({"contract", "measuring", "metrics", "queries", "admin", "schedules", "summary"})
 
 # A database's driver stays behind the store, and each engine knows only its own.
 DRIVERS: Final[Mapping[str, frozenset[str]]] = {
@@ -64,24 +67,12 @@ DRIVERS: Final[Mapping[str, frozenset[str]]] = {
 MODEL_LIBRARIES: Final = (sys.stdlib_module_names - {"asyncio", "sqlite3", "socket", "subprocess"}) | {"pydantic"}
 
 NO_NAMES: Final = frozenset({"utils", "util", "common", "helpers", "helper", "misc"})
-MAX_FILE_LINES: Final = 500
-MAX_FUNCTION_LINES: Final = 60
 
 
 def test_imports_follow_the_arrows() -> None:
     bent = bent_arrows(SRC)
 
     assert not bent, "\n".join(["These imports bend an arrow of the house:", *bent])
-
-
-def test_no_file_is_longer_than_a_reader_can_hold() -> None:
-    lengths = {_show(path): len(path.read_text().splitlines()) for path in _sources(SRC)}
-
-    assert not {path: length for path, length in lengths.items() if length > MAX_FILE_LINES}
-
-
-def test_no_function_is_longer_than_a_screen() -> None:
-    assert not long_functions(SRC)
 
 
 def test_every_module_has_a_name_that_says_what_it_owns() -> None:
@@ -97,7 +88,7 @@ def test_every_module_has_a_name_that_says_what_it_owns() -> None:
 @pytest.mark.parametrize(
     ("path", "code", "arrow"),
     [
-        ("model/job.py", "from tenure.store import base", "model → store.base"),
+        ("model/job.py", "from tenure.store import contract", "model → store.contract"),
         ("model/job.py", "import asyncio", "model → asyncio"),
         ("model/job.py", "import requests", "model → requests"),
         ("worker/run.py", "from tenure.store.sqlite.store import S", "worker → store.sqlite"),
@@ -110,14 +101,14 @@ def test_every_module_has_a_name_that_says_what_it_owns() -> None:
         ("worker/__init__.py", "from ..cli.main import main", "worker → cli"),
         ("store/sqlite/store.py", "from tenure.store.postgres import x", "store.sqlite → store.postgres"),
         ("store/sqlite/store.py", "import psycopg", "store.sqlite → psycopg"),
-        ("store/base.py", "from .sqlite import store", "store.base → store.sqlite"),
-        ("store/base.py", "from tenure.handler import registry", "store.base → handler"),
-        ("effect/aws.py", "from tenure.worker import run", "effect → worker"),
+        ("store/contract.py", "from .sqlite import store", "store.contract → store.sqlite"),
+        ("store/contract.py", "from tenure.handler import registry", "store.contract → handler"),
+        ("effects/aws.py", "from tenure.worker import run", "effects → worker"),
         ("observe/log.py", "from tenure import app", "observe → app"),
         ("observe/log.py", "from tenure import App", "observe → tenure"),
         ("app.py", "import importlib\nimportlib.import_module('tenure.web')", "app → web"),
         ("cli/jobs.py", "import sqlite3", "cli → sqlite3"),
-        ("cli/jobs.py", "from tenure.store.base import Store", "cli → store.base"),
+        ("cli/jobs.py", "from tenure.store.contract import Store", "cli → store.contract"),
         ("pantry/shelf.py", "import os", "pantry has no line in the table of rooms"),
     ],
 )
@@ -134,21 +125,15 @@ def test_arrows_that_point_inwards_are_fine(tmp_path: Path) -> None:
     _house(
         tmp_path,
         {
-            "app.py": "from .store.postgres.store import S\nfrom tenure.effect import ledger\nfrom tenure import flow",
-            "worker/run.py": "from tenure.store.base import Store\nfrom ..errors import E\nfrom . import fetch",
-            "store/sqlite/store.py": "import sqlite3\nfrom ..base import Store\nfrom ...model.job import Job",
+            "app.py": "from .store.postgres.store import S\nfrom tenure.effects import ledger\nfrom tenure import flow",
+            "worker/run.py": "from tenure.store.contract import Store\nfrom ..errors import E\nfrom . import fetch",
+            "store/sqlite/store.py": "import sqlite3\nfrom ..contract import Store\nfrom ...model.job import Job",
             "testing.py": "from tenure.app import App\nfrom tenure.store.sqlite import store",
             "cli/main.py": "from tenure import App\nfrom tenure.web import api\nimport typer",
         },
     )
 
     assert bent_arrows(tmp_path) == []
-
-
-def test_a_long_function_is_found_by_its_name(tmp_path: Path) -> None:
-    _house(tmp_path, {"app.py": "def long():\n" + "    pass\n" * MAX_FUNCTION_LINES})
-
-    assert long_functions(tmp_path) == ["src/tenure/app.py:1: long has 61 lines"]
 
 
 def bent_arrows(src: Path) -> list[str]:
@@ -164,17 +149,6 @@ def bent_arrows(src: Path) -> list[str]:
             if not _is_allowed(room, target):
                 bent.append(f"src/{where}:{line}: {room} → {_room(target)}  ({target})")
     return bent
-
-
-def long_functions(src: Path) -> list[str]:
-    """Every function under `src` with more lines than a screen shows."""
-    return [
-        f"{_show(path)}:{node.lineno}: {node.name} has {length} lines"
-        for path in _sources(src)
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
-    ]
 
 
 def _is_allowed(room: str, target: str) -> bool:
@@ -195,7 +169,7 @@ def _room(module: str) -> str:
         return "tenure"
     if parts[1] == "store" and len(parts) > 2:
         if parts[2] in CONTRACT:
-            return "store.base"
+            return "store.contract"
         if parts[2] in {"sqlite", "postgres"}:
             return f"store.{parts[2]}"
     return parts[1]
@@ -242,9 +216,9 @@ def _show(path: Path) -> str:
 
 def _house(src: Path, files: Mapping[str, str]) -> None:
     """A small house of the same shape, in which `files` are written."""
-    for room in ("model", "handler", "worker", "effect", "flow", "observe", "web", "mcp", "cli", "store/sqlite"):
+    for room in ("model", "handler", "worker", "effects", "flow", "observe", "web", "mcp", "cli", "store/sqlite"):
         (src / "tenure" / room).mkdir(parents=True, exist_ok=True)
-    for module in ("store/base.py", "app.py"):
+    for module in ("store/contract.py", "app.py"):
         (src / "tenure" / module).touch()
     for name, code in files.items():
         path = src / "tenure" / name

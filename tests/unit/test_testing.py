@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 import tenure
-from tenure.model import fault
-from tenure.store.base import Enqueue
-from tenure.store.reading import CountJobs
+from tenure.model import failpoints
+from tenure.store.contract import Enqueue
+from tenure.store.queries import CountJobs
 from tenure.testing import Crash, ManualClock, adrain, crash_at, drain, temporary_app, temporary_store
 
 ENGINES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -166,21 +166,21 @@ def test_a_reply_that_is_lost_after_the_commit_leaves_the_job_there(url: str | N
 
 def test_a_point_breaks_once_after_being_skipped_as_often_as_asked() -> None:
     with crash_at("somewhere", skip=2) as point:
-        fault.point("somewhere")
-        fault.point("elsewhere")
-        fault.point("somewhere")
+        failpoints.point("somewhere")
+        failpoints.point("elsewhere")
+        failpoints.point("somewhere")
         with pytest.raises(Crash, match="crashed at somewhere"):
-            fault.point("somewhere")
-        fault.point("somewhere")
+            failpoints.point("somewhere")
+        failpoints.point("somewhere")
 
-    fault.point("somewhere")
+    failpoints.point("somewhere")
     assert (point.hits, point.crashes) == (4, 1)
 
 
 def test_an_armed_point_can_kill_the_process() -> None:
     code = (
-        "from tenure.testing import crash_at; from tenure.model import fault\n"
-        "with crash_at('here', kill=True): fault.point('here')"
+        "from tenure.testing import crash_at; from tenure.model import failpoints\n"
+        "with crash_at('here', kill=True): failpoints.point('here')"
     )
 
     done = subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ})

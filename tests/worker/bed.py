@@ -13,11 +13,11 @@ from tenure.handler.payload import payload_codec
 from tenure.handler.registry import Handler, Mode, Registry
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Attempt, DeadLetter, Enqueued, Job, NewJob
-from tenure.model.notice import DEBUG, Notice
+from tenure.model.log_event import DEBUG, Notice
 from tenure.model.policy import Backoff, QueuePolicy
-from tenure.store.base import Enqueue, Store
-from tenure.store.operating import SetQueues
-from tenure.store.reading import GetJobs, ListAttempts, ListDeadLetters
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Enqueue, Store
+from tenure.store.queries import GetJobs, ListAttempts, ListDeadLetters
 from tenure.worker.worker import Worker, WorkerConfig, WorkerStats
 
 AT_ONCE = QueuePolicy(backoff=Backoff(shape="none"))

@@ -10,7 +10,7 @@ from typing import Any, cast
 from tenure.model.ids import Token, WorkerId, new_job_id
 from tenure.model.job import Grant
 from tenure.model.outcome import Beat
-from tenure.store.base import Exchange, Exchanged, Request, Store
+from tenure.store.contract import Exchange, Exchanged, Request, Store
 from tenure.worker.ahead import Ahead
 from tenure.worker.config import WorkerConfig
 from tenure.worker.fetch import Exchanger

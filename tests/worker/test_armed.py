@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tenure.errors import StoreUnavailable
-from tenure.model import fault
+from tenure.model import failpoints
 from tenure.model.clock import steady_now
 from tenure.model.job import Grant
-from tenure.store.base import Claim, Exchange, Exchanged, Request
+from tenure.store.contract import Claim, Exchange, Exchanged, Request
 from tenure.worker.fetch import FIRST, Exchanger
 from tests.waiting import until
 from tests.worker.bed import Bed
@@ -247,12 +247,12 @@ async def test_no_job_is_lost_with_the_answer_to_a_claim_that_a_wake_up_sent(bed
     assert worker._shift is not None
     made = worker._shift.exchanger
     await until(lambda: made._lanes.is_dry and made._asleep is not None and made.hears())
-    fault.arm("after_commit_before_reply", lose_an_answer_on_the_loop)
+    failpoints.arm("after_commit_before_reply", lose_an_answer_on_the_loop)
     try:
         job = await asyncio.to_thread(bed.enqueue, kind)
         await until(lambda: ran)
     finally:
-        fault.disarm("after_commit_before_reply")
+        failpoints.disarm("after_commit_before_reply")
     worker.stop()
     await running
 

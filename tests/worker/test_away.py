@@ -9,7 +9,7 @@ import pytest
 
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
-from tenure.store.base import Exchange, Heartbeat
+from tenure.store.contract import Exchange, Heartbeat
 from tests.waiting import until
 from tests.worker.bed import Bed
 from tests.worker.trouble import Troubled, as_store, once

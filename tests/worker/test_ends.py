@@ -15,12 +15,12 @@ import pytest
 import tenure
 from tenure.errors import StoreBusy
 from tenure.handler.context import Context
-from tenure.handler.ends import RateLimited
+from tenure.handler.signals import RateLimited
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Cancel, Exchange
-from tenure.store.reading import ListEvents, ListJobs
+from tenure.store.contract import Cancel, Exchange
+from tenure.store.queries import ListEvents, ListJobs
 from tests.waiting import until
 from tests.worker.bed import Bed
 from tests.worker.trouble import Troubled, as_store
@@ -250,7 +250,7 @@ async def test_a_kind_without_a_handler_is_rejected(bed: Bed) -> None:
 
 
 async def test_a_kind_without_a_handler_is_released_where_the_queue_says_so(bed: Bed) -> None:
-    bed.queue(QueuePolicy(no_handler="release"), "patient")
+    bed.queue(QueuePolicy(on_unknown_kind="release"), "patient")
     job_id = bed.enqueue("stranger", queue="patient")
     await bed.drain(queues=["patient"])
 

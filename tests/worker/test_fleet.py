@@ -13,9 +13,9 @@ import pytest
 from tenure.model.clock import steady_now
 from tenure.model.ids import WorkerId
 from tenure.model.job import Grant
-from tenure.store.base import Request, Store
-from tenure.store.operating import AcquireLease, NamedLease
-from tenure.store.reading import ListQueues
+from tenure.store.admin import AcquireLease, NamedLease
+from tenure.store.contract import Request, Store
+from tenure.store.queries import ListQueues
 from tenure.worker import policies
 from tenure.worker.config import WorkerConfig
 from tenure.worker.fetch import FIRST, LOOKERS, SELDOM

@@ -14,9 +14,9 @@ from tenure.handler.context import Context
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Exchange
-from tenure.store.operating import PauseQueues, SetGate
-from tenure.store.reading import CountJobs
+from tenure.store.admin import PauseQueues, SetGate
+from tenure.store.contract import Exchange
+from tenure.store.queries import CountJobs
 from tenure.worker.worker import WorkerConfig
 from tests.waiting import until
 from tests.worker.bed import AT_ONCE, Bed

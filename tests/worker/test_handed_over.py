@@ -19,9 +19,9 @@ from tenure.model.clock import steady_now
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Enqueue
-from tenure.store.operating import SetQueues
-from tenure.store.reading import ListJobs
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Enqueue
+from tenure.store.queries import ListJobs
 from tenure.store.sqlite import offers
 from tenure.store.sqlite.store import SqliteStore
 from tenure.worker.worker import Worker

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import HandlerError
-from tenure.store.base import Cancel
-from tenure.store.reading import ListEvents, ListJobs
+from tenure.store.contract import Cancel
+from tenure.store.queries import ListEvents, ListJobs
 from tests.waiting import until, wait_until
 from tests.worker.bed import Bed
 from tests.worker.children import crew as handlers

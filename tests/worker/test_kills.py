@@ -18,7 +18,7 @@ import pytest
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Job, NewJob
 from tenure.model.state import ACTIVE
-from tenure.store.reading import CountJobs, ListJobs
+from tenure.store.queries import CountJobs, ListJobs
 from tests.waiting import wait_until
 from tests.worker.bed import Bed
 from tests.worker.crews import Crew, words

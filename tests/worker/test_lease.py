@@ -12,9 +12,9 @@ from tenure.errors import ConfigError
 from tenure.handler.context import Context
 from tenure.model.ids import WorkerId
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Claim
-from tenure.store.operating import RemoveWorkers
-from tenure.store.reading import ListWorkers
+from tenure.store.admin import RemoveWorkers
+from tenure.store.contract import Claim
+from tenure.store.queries import ListWorkers
 from tenure.worker.worker import WorkerConfig
 from tests.waiting import until
 from tests.worker.bed import Bed

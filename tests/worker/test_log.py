@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from tenure.errors import ConfigError
-from tenure.model.notice import DEBUG, ERROR, INFO, WARNING, Notice
+from tenure.model.log_event import DEBUG, ERROR, INFO, WARNING, Notice
 from tenure.observe.log import HumanLog, JsonLog, StandardLog, emitter
 from tenure.worker.end import ERROR_CHARS, clean, error_text
 from tenure.worker.report import Reporter

@@ -13,7 +13,7 @@ import pytest
 from tenure.errors import GateClosed, StoreUnavailable
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed
-from tenure.store.base import Claim, Exchange, Exchanged, Request
+from tenure.store.contract import Claim, Exchange, Exchanged, Request
 from tenure.worker.fetch import FIRST, SHARE, Exchanger
 from tests.waiting import until
 from tests.worker.exchangers import Fleet, exchanger, grant, settle_down

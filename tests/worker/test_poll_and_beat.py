@@ -11,8 +11,8 @@ import pytest
 from tenure.errors import StoreUnavailable
 from tenure.model.ids import WorkerId
 from tenure.model.outcome import Beat
-from tenure.store.base import Exchange, Exchanged, Heartbeat, Request, Store, WorkerRow
-from tenure.store.reading import ListWorkers
+from tenure.store.contract import Exchange, Exchanged, Heartbeat, Request, Store, WorkerRow
+from tenure.store.queries import ListWorkers
 from tenure.worker import lease
 from tenure.worker.config import WorkerConfig
 from tenure.worker.lease import Leases

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenure.model.outcome import Completed
-from tenure.store.base import Exchange, Exchanged, Request
+from tenure.store.contract import Exchange, Exchanged, Request
 from tenure.worker.ahead import GROWTH, Ahead
 from tenure.worker.flight import Flight
 from tenure.worker.lanes import Ask

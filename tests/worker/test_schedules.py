@@ -11,10 +11,10 @@ import pytest
 
 from tenure.model.cron import Cron
 from tenure.model.schedule import Schedule, tick_job_id
-from tenure.store.base import Store
-from tenure.store.operating import AcquireLease
-from tenure.store.reading import ListJobs, ListWorkers
-from tenure.store.scheduling import ListSchedules, PauseSchedules, SetSchedules, TickSchedule
+from tenure.store.admin import AcquireLease
+from tenure.store.contract import Store
+from tenure.store.queries import ListJobs, ListWorkers
+from tenure.store.schedules import ListSchedules, PauseSchedules, SetSchedules, TickSchedule
 from tenure.worker.config import WorkerConfig
 from tenure.worker.maintain import Maintainer
 from tenure.worker.report import Reporter

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.cli.stage import freeze
-from tenure.store.reading import ListWorkers
+from tenure.cli.demo.stage import freeze
+from tenure.store.queries import ListWorkers
 from tests.waiting import until, wait_until
 from tests.worker.bed import Bed
 from tests.worker.crews import Crew, crew, words

@@ -14,9 +14,9 @@ from tenure.errors import AccessDenied
 from tenure.model.clock import ManualClock
 from tenure.model.ids import WorkerId
 from tenure.model.outcome import Completed
-from tenure.store.base import Claim, Enqueue, Settle, Store
-from tenure.store.metric import ListMetrics, Metric
-from tenure.store.operating import AcquireLease, ReleaseLease
+from tenure.store.admin import AcquireLease, ReleaseLease
+from tenure.store.contract import Claim, Enqueue, Settle, Store
+from tenure.store.metrics import ListMetrics, Metric
 from tenure.worker import maintain
 from tenure.worker.config import WorkerConfig
 from tenure.worker.maintain import LEADER, Maintainer

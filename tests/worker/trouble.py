@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from tenure.errors import StoreUnavailable
-from tenure.store.base import Request, Store
+from tenure.store.contract import Request, Store
 
 T = TypeVar("T")
 Cut = Callable[[Request[Any]], bool]

@@ -52,7 +52,7 @@ def doctor(
 
 
 def _sandbox() -> Iterator[Check]:
-    from tenure.effect.sandbox import offers
+    from tenure.sandbox.policy import offers
 
     offer = offers()
     if offer.layers:

@@ -33,7 +33,7 @@ _OUTPUT_FAULTS = frozenset({errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT})
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
-        "demo": ("demo", "Show a worker killed, its job taken over, and a failure revived; ends by itself."),
+        "demo": ("demo.command", "Show a worker killed, its job taken over, and a failure revived; ends by itself."),
         "init": ("start", "Write a small tasks.py to begin with."),
         "dev": ("start", "Run a worker that reloads when files change, with a live log."),
         "worker": ("work", "Run the handlers of an app."),
@@ -62,7 +62,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "gates": ("gates", "List, open and close the switches that stop all work."),
         "schedules": ("schedules", "List, run and pause schedules."),
         "profile": ("profile", "List, show and install profiles: another queue's words over the same jobs."),
-        "bench": ("bench", "Measure this database: enqueue, drain, wake-up, beside the bare engine."),
+        "bench": ("bench.command", "Measure this database: enqueue, drain, wake-up, beside the bare engine."),
         "doctor": ("doctor", "Check the installation, and say how to fix what is wrong."),
         "migrate": ("upkeep", "Bring the database's schema up to this version."),
         "prune": ("upkeep", "Clean up what ended long ago."),

@@ -15,7 +15,7 @@ from tenure.cli.group import verbs
 from tenure.cli.loading import DEFAULT_TARGET, loaded
 from tenure.cli.options import Json, Url, duration, moment, opened
 from tenure.cli.screen import Screen, progress
-from tenure.effect.reconcile import Discrepancy
+from tenure.effects.reconcile import Discrepancy
 from tenure.errors import ConfigError
 from tenure.model.frozen import frozen
 
@@ -92,7 +92,7 @@ def _show(screen: Screen, one: Discrepancy, *, is_first: bool) -> None:
 @contextmanager
 def _app(target: str | None, root: Path | None, url: str | None) -> Iterator[App]:
     """The user's app; or, with --root, one that knows nothing but files."""
-    from tenure.effect import files
+    from tenure.effects import files
 
     if root is not None:
         if target is not None:

@@ -13,15 +13,15 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tenure.cli import answers
-from tenure.cli.bench_rounds import Benched
-from tenure.cli.demo import Shown
+from tenure.cli.bench.rounds import Benched
+from tenure.cli.demo.command import Shown
 from tenure.cli.main import COMMANDS, EXIT_CODES, SECTIONS, find_command
 from tenure.cli.reconcile import Reconciled
 from tenure.model.event import Event
 from tenure.model.job import Job
 from tenure.observe.doctor import Diagnosis
 from tenure.observe.explain import Explanation
-from tenure.observe.overview import Glance, Overview
+from tenure.observe.stats import Glance, Overview
 from tenure.worker.worker import WorkerStats
 
 WIDTH = 100

@@ -10,7 +10,7 @@ from tenure.cli import text
 from tenure.cli.group import verbs
 from tenure.cli.options import Json, Queues, Url, duration, opened
 from tenure.cli.screen import Grid, Screen, state
-from tenure.observe.overview import HOUR, Overview, overview
+from tenure.observe.stats import HOUR, Overview, overview
 from tenure.observe.words import counted
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tenure.cli.group import verbs
 from tenure.cli.options import Json, Queues, Url, duration, opened
 from tenure.cli.screen import Screen, colours_on, console
 from tenure.observe.follow import Follower
-from tenure.observe.overview import last_event
+from tenure.observe.stats import last_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

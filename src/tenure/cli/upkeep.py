@@ -36,7 +36,7 @@ def migrate(
             screen.line(tenure.store.migration_sql())
             return
         if check:
-            from tenure.observe.overview import schema_versions
+            from tenure.observe.stats import schema_versions
 
             found = _pending(*schema_versions(tenure.store))
             screen.show({"applied": [], "schema_version": found}, Facts([("schema_version", found)]))
@@ -83,7 +83,7 @@ def prune(
 ) -> None:
     """Clean up what ended long ago: payloads and results go, rows and dead letters stay."""
     from tenure import Pruned
-    from tenure.observe.overview import prunable
+    from tenure.observe.stats import prunable
 
     total = Pruned(0, 0, 0, 0, more=False)
     screen = Screen(as_json)

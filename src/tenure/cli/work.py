@@ -17,7 +17,7 @@ from tenure.errors import UsageError
 from tenure.worker.config import CONCURRENCY, GRACE_SECONDS, POLL_SECONDS, PREFETCH
 
 if TYPE_CHECKING:
-    from tenure.model.notice import Emit
+    from tenure.model.log_event import Emit
 
 app = verbs()
 

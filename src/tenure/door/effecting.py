@@ -12,13 +12,13 @@ from tenure.door.talk import Door, Talk, ask, atwin, twin
 from tenure.errors import TenureError
 from tenure.handler import arguments
 from tenure.handler.payload import encode
-from tenure.model.notice import ERROR, INFO, WARNING, Emit, Notice
-from tenure.store.operating import ResolveEffect
-from tenure.store.reading import Effect
+from tenure.model.log_event import ERROR, INFO, WARNING, Emit, Notice
+from tenure.store.admin import ResolveEffect
+from tenure.store.queries import Effect
 
 if TYPE_CHECKING:
-    from tenure.effect.kinds import Checker, Kit
-    from tenure.effect.reconcile import Discrepancy, Progress
+    from tenure.effects.kinds import Checker, Kit
+    from tenure.effects.reconcile import Discrepancy, Progress
     from tenure.handler.ledger import Verify
 
 
@@ -74,7 +74,7 @@ class Effecting(Door):
         Streams: neither the jobs nor the files are held in memory. Changes nothing. `since` leaves out what finished
         before.
         """
-        from tenure.effect.reconcile import reconcile
+        from tenure.effects.reconcile import reconcile
 
         moment = None if since is None else arguments.moment("since", since)
         return reconcile(self.open_store(), self.checkers, self.verifiers, since=moment, progress=progress)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from tenure.errors import ConfigError, MissingExtra, SchemaAhead, SchemaBehind, nearest
-from tenure.store.base import Store
+from tenure.store.contract import Store
 
 if TYPE_CHECKING:
     from tenure.model.clock import Clock

@@ -15,8 +15,7 @@ from tenure.model.job import Enqueued
 from tenure.model.outcome import Settled, Triage
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import MOVES, Move, State
-from tenure.store.base import Cancel, Cancelled, Clone, Prune, Pruned, Reap, Revive, Wake
-from tenure.store.operating import (
+from tenure.store.admin import (
     AcquireLease,
     NamedLease,
     PauseQueues,
@@ -26,7 +25,8 @@ from tenure.store.operating import (
     SetQueues,
     TriageDeadLetters,
 )
-from tenure.store.reading import Gate, GetJobs, ListQueues, QueueRow
+from tenure.store.contract import Cancel, Cancelled, Clone, Prune, Pruned, Reap, Revive, Wake
+from tenure.store.queries import Gate, GetJobs, ListQueues, QueueRow
 
 BATCH_MAX = 1_000
 

@@ -12,9 +12,9 @@ from tenure.handler import arguments
 from tenure.handler.building import MISSING, JobOptions
 from tenure.model.job import Enqueued, NewJob
 from tenure.model.profile import Profile
-from tenure.store.base import Enqueue
-from tenure.store.operating import InstalledProfile, InstallProfile
-from tenure.store.reading import ListProfiles, ListQueues, ProfileRow
+from tenure.store.admin import InstalledProfile, InstallProfile
+from tenure.store.contract import Enqueue
+from tenure.store.queries import ListProfiles, ListQueues, ProfileRow
 
 TASK_FIELDS = ("workflow_id", "agent_name", "task_type", "payload", "priority", "max_attempts")
 LOWEST_TASK_PRIORITY = 3
@@ -38,14 +38,14 @@ class Profiling(Door):
     @staticmethod
     def known_profiles() -> list[Profile]:
         """The profiles that come with Tenure, by name. No database is asked."""
-        from tenure.profile import loader
+        from tenure.profiles import loader
 
         return [loader.load(name).profile for name in loader.shipped()]
 
     @staticmethod
     def read_profile(name: str) -> Profile:
         """A profile by its name, or by the path of a .toml file. Raises: UnknownProfile, ConfigError."""
-        from tenure.profile import loader
+        from tenure.profiles import loader
 
         return loader.load(name).profile
 
@@ -56,7 +56,7 @@ class Profiling(Door):
         whoever migrates. Raises: UnknownProfile, ConfigError, IllegalMove (its queue belongs to another profile).
         """
         from tenure.door.settings import check_policy
-        from tenure.profile import loader
+        from tenure.profiles import loader
 
         found = loader.load(name)
         check_policy(found.profile.policy)

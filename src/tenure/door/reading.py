@@ -13,7 +13,7 @@ from tenure.model.ids import WorkerId
 from tenure.model.job import Attempt, DeadLetter, Job
 from tenure.model.outcome import Triage
 from tenure.model.state import State
-from tenure.store.reading import (
+from tenure.store.queries import (
     Audit,
     Count,
     CountJobs,

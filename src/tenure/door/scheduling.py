@@ -13,8 +13,8 @@ from tenure.handler.arguments import Names
 from tenure.handler.building import MISSING, JobOptions
 from tenure.model.ids import new_job_id
 from tenure.model.job import Enqueued, NewJob
-from tenure.store.base import Enqueue
-from tenure.store.scheduling import (
+from tenure.store.contract import Enqueue
+from tenure.store.schedules import (
     ListSchedules,
     PauseSchedules,
     RemoveSchedules,

@@ -14,10 +14,10 @@ from tenure.model.policy import (
     KeyConflictRule,
     KeyScope,
     KeySpace,
-    NoHandlerRule,
     PriorityOrder,
     QueuePolicy,
     ReviveRule,
+    UnknownKindRule,
 )
 
 
@@ -39,7 +39,7 @@ class QueueSettings(TypedDict, total=False):
     key_window_seconds: float
     key_conflict: KeyConflictRule
     revive: ReviveRule
-    no_handler: NoHandlerRule
+    on_unknown_kind: UnknownKindRule
     forbidden_keys: tuple[str, ...]
     concurrency: int | None
     concurrency_per_key: int | None
@@ -88,5 +88,5 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "key_space": ("kind", "global"),
     "key_conflict": ("error", "tolerate"),
     "revive": ("revive", "clone"),
-    "no_handler": ("reject", "release"),
+    "on_unknown_kind": ("leave", "reject", "release"),
 }

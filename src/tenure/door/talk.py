@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from tenure.model.job import Enqueued
 from tenure.model.policy import Limits
-from tenure.store.base import Enqueue, Request, Store
+from tenure.store.contract import Enqueue, Request, Store
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -27,9 +27,9 @@ from tenure.model.outcome import (
     Suspended,
 )
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Claim, Heartbeat, Hold, Settle, Start, WorkerRow
-from tenure.store.operating import SetQueues
-from tenure.store.reading import ListQueues
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Claim, Heartbeat, Hold, Settle, Start, WorkerRow
+from tenure.store.queries import ListQueues
 
 Held = Grant | tuple[str, int]
 """What proves that a job is held: the grant, or its job id and token."""

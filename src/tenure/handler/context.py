@@ -17,7 +17,6 @@ from typing import Any, TypeVar, Unpack, overload
 
 from tenure.errors import ConfigError, InvalidArgument
 from tenure.handler.building import MISSING, JobOptions, build_job
-from tenure.handler.ends import Interrupt, Interrupted
 from tenure.handler.ledger import (
     EffectCall,
     EffectPlan,
@@ -30,6 +29,7 @@ from tenure.handler.ledger import (
 )
 from tenure.handler.payload import DEFAULT_LIMITS, encode
 from tenure.handler.registry import Handler
+from tenure.handler.signals import Interrupt, Interrupted
 from tenure.model.event import EventKind, NewEvent
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token

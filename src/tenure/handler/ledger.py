@@ -29,8 +29,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from tenure.errors import HandlerError, InvalidPayload, LeaseLost, StoreUnavailable
-from tenure.handler.ends import Permanent, RetryAfter, Snooze, Suspend
 from tenure.handler.payload import encode
+from tenure.handler.signals import Permanent, RetryAfter, Snooze, Suspend
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token
 from tenure.model.outcome import EffectRecord

@@ -123,6 +123,8 @@ class Job:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     cleaned_at: datetime | None = None
+    suspicion: int = 0
+    """How many workers vanished while they held this job beside others. See model.state."""
 
     @property
     def shown_state(self) -> str:
@@ -157,6 +159,8 @@ class Grant:
     """Whether the claim also started it; otherwise it is `leased` until a heartbeat, a settle or a start says so."""
     extras: dict[str, Any] | None = None
     """Columns of Job that are set, among NEW_JOB_EXTRAS and key, progress."""
+    suspicion: int = 0
+    """From ISOLATE_FROM on the job must run in a process of its own, from ALONE_FROM on also alone on its worker."""
 
     @property
     def payload(self) -> Any:

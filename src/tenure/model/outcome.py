@@ -94,12 +94,15 @@ class Rejected:
 
 @frozen
 class Released:
-    """The worker gives the job back unspent: queued, attempt refunded."""
+    """The worker gives the job back unspent: queued, attempt refunded.
+
+    `failure_class` None: the job only waited inside the worker and never started. Then no attempt row is written.
+    """
 
     job_id: JobId
     token: Token
     delay_seconds: float = 0.0
-    failure_class: FailureClass = FailureClass.SHUTDOWN
+    failure_class: FailureClass | None = FailureClass.SHUTDOWN
     error: str | None = None
 
 

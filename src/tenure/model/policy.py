@@ -18,7 +18,7 @@ KeyScope = Literal["none", "active", "window", "forever"]
 KeySpace = Literal["kind", "global"]
 KeyConflictRule = Literal["error", "tolerate"]
 ReviveRule = Literal["revive", "clone"]
-NoHandlerRule = Literal["reject", "release"]
+UnknownKindRule = Literal["leave", "reject", "release"]
 
 SUBSTRATE_FORBIDDEN_KEYS = (
     "body",
@@ -86,7 +86,7 @@ class QueuePolicy:
     key_window_seconds: float = 86_400.0
     key_conflict: KeyConflictRule = "error"
     revive: ReviveRule = "revive"
-    no_handler: NoHandlerRule = "reject"
+    on_unknown_kind: UnknownKindRule = "reject"
     forbidden_keys: tuple[str, ...] = ()
     concurrency: int | None = None
     """How many jobs of the queue may be held at once, over all workers."""

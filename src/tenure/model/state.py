@@ -1,14 +1,18 @@
-"""The states of a job and the moves between them, as one table.
+"""The states of a job, the moves between them, and everything that each move does, as one table.
 
-Four readers share it: the code, the CHECK in both schemas, the tests over all pairs, and the diagram in the docs.
-A pair that is absent is refused by every store and changes nothing.
+Five readers share it: the SQLite store carries the rules out, PostgreSQL's function `tenure.finish` is checked against
+them row by row, the CHECK constraints of both schemas list the states, tests walk all pairs, and the lifecycle page
+shows the table. A pair that is absent is refused by every store and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final, Literal
+
+from tenure.model.frozen import frozen
 
 
 class State(StrEnum):
@@ -51,29 +55,269 @@ TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.DEAD, State.CANCELLED
 ACTIVE = frozenset(State) - TERMINAL
 """The job is still to do: a key of scope `active` is taken in these."""
 
-
-def _moves() -> Iterator[tuple[tuple[State, Move], frozenset[State]]]:
-    yield (State.QUEUED, Move.CLAIM), frozenset({State.LEASED, State.RUNNING})  # running where it starts on claim
-    yield (State.LEASED, Move.START), frozenset({State.RUNNING})
-    for held in (State.LEASED, State.RUNNING):
-        yield (held, Move.HEARTBEAT), frozenset({held, State.RUNNING})
-        yield (held, Move.COMPLETE), frozenset({State.SUCCEEDED, State.CANCELLED})  # cancelled if that was asked for
-        yield (held, Move.RETRY), frozenset({State.QUEUED, State.CANCELLED})
-        yield (held, Move.EXHAUST), frozenset({State.DEAD, State.CANCELLED})
-        yield (held, Move.REJECT), frozenset({State.FAILED, State.CANCELLED})
-        yield (held, Move.RELEASE), frozenset({State.QUEUED, State.CANCELLED})
-        yield (held, Move.SUSPEND), frozenset({State.WAITING, State.CANCELLED})
-        yield (held, Move.EXPIRE), frozenset({State.QUEUED, State.DEAD, State.CANCELLED})
-        yield (held, Move.CANCEL), frozenset({held, State.CANCELLED})  # a request first; its worker settles it
-    yield (State.WAITING, Move.WAKE), frozenset({State.QUEUED})
-    yield (State.QUEUED, Move.CANCEL), frozenset({State.CANCELLED})
-    yield (State.WAITING, Move.CANCEL), frozenset({State.CANCELLED})
-    for ended in (State.FAILED, State.DEAD, State.CANCELLED):
-        yield (ended, Move.REVIVE), frozenset({State.QUEUED})
+ISOLATE_FROM: Final = 1
+"""From this suspicion on a job is run in a process of its own."""
+ALONE_FROM: Final = 2
+"""From this suspicion on a job is also run alone: its worker runs nothing else meanwhile."""
+SUSPICION_MAX: Final = 10
+"""A job that was held by this many workers that vanished counts every further one as its own crash, so that the ladder
+ends for workers that ignore suspicion too."""
 
 
-MOVES: Mapping[tuple[State, Move], frozenset[State]] = MappingProxyType(dict(_moves()))
+@frozen
+class Rule:
+    """What one move does to a job, in one case of it. Applied in one transaction."""
+
+    move: Move
+    origin: frozenset[State]
+    to: State
+    when: str = ""
+    """The case, in words. Empty: always."""
+    attempt: int = 0
+    """Added to `attempt`, which never falls below 0."""
+    crashes: int = 0
+    """Added to `crashes`: deaths of a process that are provably this job's own."""
+    suspicion: Literal["keep", "clear", "raise", "isolate"] = "keep"
+    """`raise` adds 1, `isolate` lifts it to at least ISOLATE_FROM."""
+    run_at: Literal["keep", "now", "backoff", "delay", "delay_or_keep", "delay_or_never"] = "keep"
+    """`backoff` is now + the queue's backoff, unless the outcome names a delay."""
+    frees_key: bool = False
+    """A slot of scope `active` becomes free."""
+    records_error: bool = False
+    """`last_error` and `failure_class` are set."""
+    attempt_row: str | None = None
+    """The `outcome` of the attempt row that is written; None writes none."""
+    dead_letter: bool = False
+    event: str | None = None
+    """The lifecycle event, where the queue keeps events. None: none, or one per changed part (heartbeat)."""
+
+
+def _held(move: Move, to: State, when: str = "", **does: object) -> Rule:
+    return Rule(move, HELD, to, when, **does)  # type: ignore[arg-type]
+
+
+_CANCEL_ASKED: Final = "a cancel was requested"
+_LEFT: Final = "attempts are left"
+_SPENT: Final = "no attempts are left"
+_ALONE: Final = "its worker held nothing else, or suspicion is at its maximum"
+_SHARED: Final = "its worker held other jobs too"
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(Move.CLAIM, frozenset({State.QUEUED}), State.LEASED, "the queue does not start on claim", 1, event="claimed"),
+    Rule(Move.CLAIM, frozenset({State.QUEUED}), State.RUNNING, "the queue starts on claim", 1, event="claimed"),
+    Rule(Move.START, frozenset({State.LEASED}), State.RUNNING, event="started"),
+    Rule(Move.HEARTBEAT, frozenset({State.LEASED}), State.LEASED),
+    Rule(Move.HEARTBEAT, HELD, State.RUNNING, "the worker says that it has started", event="started"),
+    _held(Move.COMPLETE, State.SUCCEEDED, suspicion="clear", frees_key=True, event="completed"),
+    _held(
+        Move.RETRY,
+        State.QUEUED,
+        f"{_LEFT}; the failure is no crash",
+        suspicion="clear",
+        run_at="backoff",
+        records_error=True,
+        attempt_row="retried",
+        event="retried",
+    ),
+    _held(
+        Move.RETRY,
+        State.QUEUED,
+        f"{_LEFT}; the process of the handler died",
+        crashes=1,
+        suspicion="isolate",
+        run_at="backoff",
+        records_error=True,
+        attempt_row="retried",
+        event="retried",
+    ),
+    _held(
+        Move.EXHAUST,
+        State.DEAD,
+        f"{_SPENT}; the failure is no crash",
+        frees_key=True,
+        records_error=True,
+        attempt_row="dead",
+        dead_letter=True,
+        event="dead",
+    ),
+    _held(
+        Move.EXHAUST,
+        State.DEAD,
+        f"{_SPENT}; the process of the handler died",
+        crashes=1,
+        frees_key=True,
+        records_error=True,
+        attempt_row="dead",
+        dead_letter=True,
+        event="dead",
+    ),
+    _held(
+        Move.REJECT,
+        State.FAILED,
+        frees_key=True,
+        records_error=True,
+        attempt_row="failed",
+        dead_letter=True,
+        event="failed",
+    ),
+    _held(
+        Move.RELEASE,
+        State.QUEUED,
+        "with a failure class",
+        attempt=-1,
+        run_at="delay_or_keep",
+        attempt_row="released",
+        event="released",
+    ),
+    _held(
+        Move.RELEASE,
+        State.QUEUED,
+        "without a failure class: it only waited inside its worker",
+        attempt=-1,
+        run_at="delay_or_keep",
+        event="released",
+    ),
+    _held(Move.SUSPEND, State.WAITING, attempt=-1, suspicion="clear", run_at="delay_or_never", event="suspended"),
+    _held(
+        Move.EXPIRE,
+        State.QUEUED,
+        f"{_SHARED}, and has vanished",
+        attempt=-1,
+        suspicion="raise",
+        records_error=True,
+        attempt_row="expired",
+        event="reclaimed",
+    ),
+    _held(
+        Move.EXPIRE,
+        State.QUEUED,
+        f"{_SHARED}, and is still seen alive",
+        attempt=-1,
+        records_error=True,
+        attempt_row="expired",
+        event="reclaimed",
+    ),
+    _held(
+        Move.EXPIRE,
+        State.QUEUED,
+        f"{_ALONE}; {_LEFT}",
+        crashes=1,
+        suspicion="raise",
+        records_error=True,
+        attempt_row="expired",
+        event="reclaimed",
+    ),
+    _held(
+        Move.EXPIRE,
+        State.DEAD,
+        f"{_ALONE}; {_SPENT}",
+        crashes=1,
+        frees_key=True,
+        records_error=True,
+        attempt_row="expired",
+        dead_letter=True,
+        event="dead",
+    ),
+    *(
+        _held(
+            move,
+            State.CANCELLED,
+            _CANCEL_ASKED,
+            frees_key=True,
+            records_error=True,
+            attempt_row="expired" if move is Move.EXPIRE else "cancelled",
+            event="cancelled",
+        )
+        for move in (
+            Move.COMPLETE,
+            Move.RETRY,
+            Move.EXHAUST,
+            Move.REJECT,
+            Move.RELEASE,
+            Move.SUSPEND,
+            Move.EXPIRE,
+        )
+    ),
+    Rule(Move.CANCEL, frozenset({State.LEASED}), State.LEASED, "a request; its worker settles it"),
+    Rule(Move.CANCEL, frozenset({State.RUNNING}), State.RUNNING, "a request; its worker settles it"),
+    _held(
+        Move.CANCEL,
+        State.CANCELLED,
+        "its worker has stopped the handler",
+        frees_key=True,
+        records_error=True,
+        attempt_row="cancelled",
+        event="cancelled",
+    ),
+    Rule(
+        Move.CANCEL,
+        frozenset({State.QUEUED, State.WAITING}),
+        State.CANCELLED,
+        frees_key=True,
+        event="cancelled",
+    ),
+    Rule(Move.WAKE, frozenset({State.WAITING}), State.QUEUED, run_at="now", event="woken"),
+    Rule(
+        Move.REVIVE,
+        frozenset({State.FAILED, State.DEAD, State.CANCELLED}),
+        State.QUEUED,
+        "an operator's act: attempt and crashes become 0",
+        suspicion="clear",
+        run_at="now",
+        event="revived",
+    ),
+)
+"""Every move in every case. The first rule that fits a case is carried out."""
+
+
+def _targets() -> dict[tuple[State, Move], frozenset[State]]:
+    found: dict[tuple[State, Move], frozenset[State]] = {}
+    for rule in RULES:
+        for state in rule.origin:
+            found[state, rule.move] = found.get((state, rule.move), frozenset()) | {rule.to}
+    return found
+
+
+MOVES: Mapping[tuple[State, Move], frozenset[State]] = MappingProxyType(_targets())
 """From a state, by a move, to one of these states. Absent means refused."""
+
+
+def end_rule(
+    move: Move,
+    *,
+    cancel_requested: bool = False,
+    attempts_left: bool = True,
+    is_crash: bool = False,
+    is_alone: bool = True,
+    is_vanished: bool = True,
+    has_class: bool = True,
+) -> Rule:
+    """The rule for one end of an attempt.
+
+    Args:
+        move: COMPLETE, RETRY (a failure; EXHAUST follows from `attempts_left`), REJECT, RELEASE, SUSPEND, EXPIRE, or
+            CANCEL for a handler that was stopped on request.
+        is_crash: Of a failure: the process of the handler died.
+        is_alone: Of an expiry: the worker held nothing else when the first of its leases ran out.
+        is_vanished: Of an expiry: the worker has not been seen since.
+        has_class: Of a release: it names a failure class.
+    """
+    if cancel_requested or move is Move.CANCEL:
+        return next(r for r in RULES if r.move is move and r.to is State.CANCELLED and r.origin == HELD)
+    if move is Move.RETRY:
+        move = Move.RETRY if attempts_left else Move.EXHAUST
+        return _first(move, crashes=int(is_crash))
+    if move is Move.RELEASE:
+        return next(r for r in RULES if r.move is move and (r.attempt_row is not None) is has_class)
+    if move is Move.EXPIRE and is_alone:
+        return _first(move, crashes=1, to=State.QUEUED if attempts_left else State.DEAD)
+    if move is Move.EXPIRE:
+        return next(r for r in RULES if r.move is move and (r.suspicion == "raise") is is_vanished)
+    return _first(move)
+
+
+def _first(move: Move, *, crashes: int = 0, to: State | None = None) -> Rule:
+    return next(r for r in RULES if r.move is move and r.crashes == crashes and (to is None or r.to is to))
 
 
 def can(state: State, move: Move) -> bool:

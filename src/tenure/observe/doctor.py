@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from tenure.model.frozen import frozen
-from tenure.observe.alive import is_alive
+from tenure.observe.liveness import is_alive
 from tenure.observe.words import counted
-from tenure.store.base import Store
-from tenure.store.reading import GroupDeadLetters, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
+from tenure.store.contract import Store
+from tenure.store.queries import GroupDeadLetters, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
 from tenure.store.summary import Inspect, Inspection, Summary, Summed
 
 Status = Literal["ok", "warn", "wrong"]

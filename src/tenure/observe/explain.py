@@ -15,10 +15,10 @@ from tenure.model.ids import JobId
 from tenure.model.job import Job
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import HELD, TERMINAL, State
-from tenure.observe.alive import alive
+from tenure.observe.liveness import alive
 from tenure.observe.words import counted
-from tenure.store.base import Store
-from tenure.store.reading import Gate, GetJobs, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
+from tenure.store.contract import Store
+from tenure.store.queries import Gate, GetJobs, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
 from tenure.store.summary import Standing, Stood
 
 MANY_AHEAD = 10_000

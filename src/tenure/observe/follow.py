@@ -11,8 +11,8 @@ from datetime import timedelta
 
 from tenure.model.event import Event
 from tenure.model.ids import JobId
-from tenure.store.base import Store
-from tenure.store.reading import ListEvents
+from tenure.store.contract import Store
+from tenure.store.queries import ListEvents
 
 LATE = timedelta(seconds=2)
 """Twice what the store promises: an event older than this has no unseen predecessor."""

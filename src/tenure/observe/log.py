@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 from tenure.errors import ConfigError
-from tenure.model.notice import DEBUG, ERROR, INFO, WARNING, Emit, Notice
+from tenure.model.log_event import DEBUG, ERROR, INFO, WARNING, Emit, Notice
 
 LogFormat = Literal["json", "human", "logging"]
 LEVELS: Mapping[str, int] = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tenure.model.frozen import frozen
-from tenure.store.base import Request
+from tenure.store.contract import Request
 
 
 @frozen

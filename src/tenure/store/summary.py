@@ -12,7 +12,7 @@ from datetime import datetime
 
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, WorkerId
-from tenure.store.base import Prune, Pruned, Request
+from tenure.store.contract import Prune, Pruned, Request
 
 
 @frozen

@@ -6,7 +6,7 @@ import asyncio
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from tenure.handler.ends import Interrupt
+from tenure.handler.signals import Interrupt
 from tenure.worker.ticket import Ticket
 
 _SPARE = 64

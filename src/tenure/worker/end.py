@@ -11,13 +11,22 @@ from typing import Any
 
 from tenure.errors import InvalidPayload, LeaseLost, StoreUnavailable
 from tenure.handler.context import Context
-from tenure.handler.ends import HandlerEnd, Interrupt, Interrupted, Permanent, RateLimited, RetryAfter, Snooze, Suspend
 from tenure.handler.payload import encode
 from tenure.handler.registry import Handler
+from tenure.handler.signals import (
+    HandlerEnd,
+    Interrupt,
+    Interrupted,
+    Permanent,
+    RateLimited,
+    RetryAfter,
+    Snooze,
+    Suspend,
+)
 from tenure.model.frozen import frozen
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed, Failed, FailureClass, Outcome, Rejected, Released, Stopped, Suspended
-from tenure.model.policy import Limits, NoHandlerRule
+from tenure.model.policy import Limits, UnknownKindRule
 
 ERROR_CHARS = Limits().error_chars
 NO_HANDLER_DELAY_SECONDS = 30.0
@@ -54,7 +63,7 @@ class BadPayload:
 class NoHandler:
     """This worker has no handler for the kind."""
 
-    rule: NoHandlerRule
+    rule: UnknownKindRule
 
 
 @frozen

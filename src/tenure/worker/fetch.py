@@ -25,9 +25,9 @@ from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
 from tenure.model.clock import steady_now
 from tenure.model.ids import WorkerId
 from tenure.model.job import Grant
-from tenure.model.notice import ERROR, INFO, WARNING
+from tenure.model.log_event import ERROR, INFO, WARNING
 from tenure.model.outcome import Outcome
-from tenure.store.base import Armed, Claim, Exchange, Exchanged, Store
+from tenure.store.contract import Armed, Claim, Exchange, Exchanged, Store
 from tenure.worker.ahead import Ahead
 from tenure.worker.config import WorkerConfig
 from tenure.worker.flight import Flight

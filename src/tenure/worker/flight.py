@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure.model.outcome import Outcome
-from tenure.store.base import Armed, Exchange, Exchanged
+from tenure.store.contract import Armed, Exchange, Exchanged
 from tenure.worker.lanes import Ask
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tenure.errors import HandlerError, StoreUnavailable, TenureError
-from tenure.handler.ends import Interrupted
 from tenure.handler.registry import Handler
+from tenure.handler.signals import Interrupted
 from tenure.model.event import NewEvent
 from tenure.model.outcome import Completed, EffectRecord, Outcome
 from tenure.worker import wire

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, WorkerId
-from tenure.store.base import Claim
+from tenure.store.contract import Claim
 from tenure.worker.config import WorkerConfig
 
 

@@ -28,12 +28,12 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 
 from tenure.errors import GateClosed, StoreUnavailable, TenureError
-from tenure.handler.ends import Interrupt
+from tenure.handler.signals import Interrupt
 from tenure.model.clock import steady_now
-from tenure.model.notice import ERROR, INFO, WARNING
+from tenure.model.log_event import ERROR, INFO, WARNING
 from tenure.model.outcome import Beat
-from tenure.store.base import Heartbeat, Hold, Store, WorkerRow
-from tenure.store.operating import AppendEvents
+from tenure.store.admin import AppendEvents
+from tenure.store.contract import Heartbeat, Hold, Store, WorkerRow
 from tenure.worker import systemd
 from tenure.worker.policies import Policies
 from tenure.worker.report import Reporter

@@ -21,13 +21,13 @@ from datetime import datetime, timedelta
 from tenure.errors import AccessDenied, StoreUnavailable, TenureError
 from tenure.model.clock import steady_now
 from tenure.model.ids import WorkerId
-from tenure.model.notice import ERROR, INFO, WARNING
+from tenure.model.log_event import ERROR, INFO, WARNING
 from tenure.model.outcome import Settled
 from tenure.model.schedule import Schedule
-from tenure.store.base import Prune, Reap, Store
-from tenure.store.metric import RollUp
-from tenure.store.operating import AcquireLease, ReleaseLease, RemoveWorkers
-from tenure.store.scheduling import ListSchedules, ScheduleRow, SetSchedules, TickSchedule
+from tenure.store.admin import AcquireLease, ReleaseLease, RemoveWorkers
+from tenure.store.contract import Prune, Reap, Store
+from tenure.store.metrics import RollUp
+from tenure.store.schedules import ListSchedules, ScheduleRow, SetSchedules, TickSchedule
 from tenure.worker.config import WorkerConfig
 from tenure.worker.policies import REFRESH_SECONDS
 from tenure.worker.report import Reporter

@@ -7,7 +7,7 @@ asks once more for that reason. So no job is held for a worker that does not kno
 
 from __future__ import annotations
 
-from tenure.store.base import Claim, Exchanged
+from tenure.store.contract import Claim, Exchanged
 from tenure.worker.config import WorkerConfig
 
 POLL_SECONDS = 2.0

@@ -8,10 +8,10 @@ from tenure.errors import AccessDenied, ConfigError, Forbidden
 from tenure.handler.registry import Handler
 from tenure.model.clock import steady_now
 from tenure.model.ids import WorkerId
-from tenure.model.policy import NoHandlerRule, QueuePolicy
-from tenure.store.base import Store
-from tenure.store.operating import SetQueues
-from tenure.store.reading import ListQueues
+from tenure.model.policy import QueuePolicy, UnknownKindRule
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Store
+from tenure.store.queries import ListQueues
 from tenure.worker.config import HEARTBEATS_PER_LEASE, WorkerConfig
 from tenure.worker.systemd import watchdog_seconds
 from tenure.worker.ticket import Ticket
@@ -71,10 +71,10 @@ class Policies:
             await self.refresh()
             self._read_after = told
 
-    def no_handler(self, queue: str) -> NoHandlerRule:
+    def no_handler(self, queue: str) -> UnknownKindRule:
         """What becomes of a job whose kind has no handler here."""
         policy = self._policies.get(queue)
-        return "reject" if policy is None else policy.no_handler
+        return "reject" if policy is None else policy.on_unknown_kind
 
     def granted_seconds(self, queue: str) -> float:
         """How long a claim leases a job of a queue."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tenure.model.notice import DEBUG, ERROR, INFO, NOTHING, WARNING, Emit, Notice
+from tenure.model.log_event import DEBUG, ERROR, INFO, NOTHING, WARNING, Emit, Notice
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Settled, Stopped, Suspended
 from tenure.worker.ticket import Ticket
 

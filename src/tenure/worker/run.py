@@ -22,12 +22,12 @@ from typing import Any, Protocol
 
 from tenure.errors import InvalidPayload, StoreUnavailable
 from tenure.handler.context import Bench, Context
-from tenure.handler.ends import Interrupt, Interrupted
 from tenure.handler.registry import Handler
+from tenure.handler.signals import Interrupt, Interrupted
 from tenure.model.event import NewEvent
-from tenure.model.notice import DEBUG
+from tenure.model.log_event import DEBUG
 from tenure.model.outcome import Completed, Outcome
-from tenure.model.policy import NoHandlerRule
+from tenure.model.policy import UnknownKindRule
 from tenure.worker.deadlines import Deadlines
 from tenure.worker.end import BadPayload, NoHandler, completed, interrupted_or, outcome_of
 from tenure.worker.report import Reporter
@@ -54,7 +54,7 @@ class Runners:
         bench: Bench,
         ended: Callable[[Ticket, Outcome | None], None],
         say: Callable[[Ticket, tuple[NewEvent, ...]], Awaitable[None]],
-        no_handler: Callable[[str], NoHandlerRule],
+        no_handler: Callable[[str], UnknownKindRule],
         isolation: Isolation,
         report: Reporter,
     ) -> None:

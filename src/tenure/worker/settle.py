@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.model.ids import JobId, Token
-from tenure.model.notice import ERROR, INFO
+from tenure.model.log_event import ERROR, INFO
 from tenure.model.outcome import Failed, Outcome, Settled
-from tenure.store.base import Exchange, Store
+from tenure.store.contract import Exchange, Store
 from tenure.worker.end import clean
 from tenure.worker.report import Reporter
 from tenure.worker.ticket import Held, Ticket

@@ -13,17 +13,17 @@ import os
 from collections.abc import Mapping, Sequence
 
 from tenure.handler.context import Bench, Flag
-from tenure.handler.ends import Interrupt, Interrupted
 from tenure.handler.payload import get_ready
 from tenure.handler.registry import Handler
+from tenure.handler.signals import Interrupt, Interrupted
 from tenure.model.event import NewEvent
 from tenure.model.ids import WorkerId
 from tenure.model.job import Grant
-from tenure.model.notice import INFO, WARNING
+from tenure.model.log_event import INFO, WARNING
 from tenure.model.outcome import Outcome
 from tenure.model.schedule import Schedule
-from tenure.store.base import Heartbeat, Hold, Store, WorkerRow
-from tenure.store.operating import AppendEvents, RecordEffect
+from tenure.store.admin import AppendEvents, RecordEffect
+from tenure.store.contract import Heartbeat, Hold, Store, WorkerRow
 from tenure.worker import systemd
 from tenure.worker.config import WorkerConfig
 from tenure.worker.end import clean, outcome_of

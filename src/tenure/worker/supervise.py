@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tenure.model.notice import ERROR, INFO, WARNING, Emit
+from tenure.model.log_event import ERROR, INFO, WARNING, Emit
 from tenure.worker.report import Reporter, Silence
 from tenure.worker.tree import die_with_parent
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from tenure.handler.context import Context
-from tenure.handler.ends import Interrupt
 from tenure.handler.registry import Handler
+from tenure.handler.signals import Interrupt
 from tenure.model.ids import JobId
 from tenure.model.job import Grant
 

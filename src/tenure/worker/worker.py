@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from tenure.handler.registry import Handler
 from tenure.model.frozen import frozen
 from tenure.model.ids import WorkerId, new_worker_id
-from tenure.model.notice import Emit
+from tenure.model.log_event import Emit
 from tenure.model.schedule import Schedule
-from tenure.store.base import Store
+from tenure.store.contract import Store
 from tenure.worker.config import WorkerConfig
 from tenure.worker.isolate import check_isolated
 from tenure.worker.policies import Policies

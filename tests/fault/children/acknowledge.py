@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 from tests.conformance.engines import sqlite_url
 from tests.fault import planted
 

@@ -7,7 +7,7 @@ import sys
 from tenure.errors import TenureError
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 from tenure.store.sqlite.store import SqliteStore
 
 store = SqliteStore(sys.argv[1])

@@ -6,7 +6,7 @@ import sys
 import threading
 
 from tenure.model.ids import WorkerId
-from tenure.store.base import Claim
+from tenure.store.contract import Claim
 from tenure.store.sqlite.store import SqliteStore
 
 store = SqliteStore(sys.argv[1])

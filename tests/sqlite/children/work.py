@@ -9,7 +9,7 @@ import threading
 from tenure.model.ids import WorkerId, new_job_ids
 from tenure.model.job import NewJob
 from tenure.model.outcome import Completed
-from tenure.store.base import Claim, Enqueue, Exchange
+from tenure.store.contract import Claim, Enqueue, Exchange
 from tenure.store.sqlite.store import SqliteStore
 
 store = SqliteStore(sys.argv[1])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.model.job import Enqueued
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 
 _MOST_JOBS = 1000
 _IN_FLIGHT = 2

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from tenure.store.base import Claim
+from tenure.store.contract import Claim
 
 FULL_LOOK_SECONDS = 1.0
 LARGE = 50

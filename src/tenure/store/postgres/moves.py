@@ -29,7 +29,7 @@ from tenure.model.outcome import (
     Stopped,
     Suspended,
 )
-from tenure.store.base import (
+from tenure.store.contract import (
     Cancel,
     Cancelled,
     Claim,

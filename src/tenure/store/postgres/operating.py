@@ -9,8 +9,7 @@ from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, Token
 from tenure.model.job import Enqueued
 from tenure.model.outcome import EffectRecord, Settled
-from tenure.store.base import Clone, Prune, Pruned, Request, Revive
-from tenure.store.operating import (
+from tenure.store.admin import (
     AcquireLease,
     AppendEvents,
     NamedLease,
@@ -23,6 +22,7 @@ from tenure.store.operating import (
     SetQueues,
     TriageDeadLetters,
 )
+from tenure.store.contract import Clone, Prune, Pruned, Request, Revive
 from tenure.store.postgres.call import Call
 from tenure.store.postgres.reading import encode, moment, policy_columns, text, to_effect, to_gate, to_queue_row
 

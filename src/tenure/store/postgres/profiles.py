@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tenure.errors import SchemaError
-from tenure.store.base import Request
-from tenure.store.operating import InstalledProfile, InstallProfile
+from tenure.store.admin import InstalledProfile, InstallProfile
+from tenure.store.contract import Request
 from tenure.store.postgres.call import Call
 from tenure.store.postgres.errors import driver_errors, redact
 from tenure.store.postgres.reading import encode, moment, policy_columns, text
-from tenure.store.reading import ListProfiles, ProfileRow
+from tenure.store.queries import ListProfiles, ProfileRow
 
 _SQL: Final = Path(__file__).parent / "sql"
 

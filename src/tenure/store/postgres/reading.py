@@ -16,9 +16,9 @@ from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import Attempt, DeadLetter, Job
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import State
-from tenure.store.base import Request, WorkerRow
+from tenure.store.contract import Request, WorkerRow
 from tenure.store.postgres.call import Call
-from tenure.store.reading import (
+from tenure.store.queries import (
     Audit,
     Count,
     CountJobs,

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from tenure.model.clock import from_us, to_us
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 from tenure.store.postgres.call import Call
 from tenure.store.postgres.moves import encode_enqueue
-from tenure.store.scheduling import (
+from tenure.store.schedules import (
     ListSchedules,
     PauseSchedules,
     RemoveSchedules,

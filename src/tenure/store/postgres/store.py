@@ -14,10 +14,11 @@ import psycopg
 from pydantic_core import from_json
 
 from tenure.errors import InternalError, StoreBusy, TenureError
-from tenure.model import fault
+from tenure.model import failpoints
 from tenure.model.clock import from_us
 from tenure.model.job import Enqueued
-from tenure.store.base import (
+from tenure.store.admin import InstalledProfile, InstallProfile
+from tenure.store.contract import (
     Armed,
     Claim,
     Enqueue,
@@ -29,7 +30,6 @@ from tenure.store.base import (
     Subscription,
 )
 from tenure.store.measuring import DropQueue, Measure
-from tenure.store.operating import InstalledProfile, InstallProfile
 from tenure.store.postgres import migrate as migrations
 from tenure.store.postgres import moves, operating, profiles, reading, scheduling, summary
 from tenure.store.postgres.address import POOL_SIZE
@@ -116,16 +116,16 @@ class PostgresStore:
 
     def enqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
         """Enqueue inside the caller's transaction."""
-        from tenure.store import caller
+        from tenure.store import transactions
 
-        answer = caller.call_enqueue(connection, moves.encode_enqueue(request, notify="always"))
+        answer = transactions.call_enqueue(connection, moves.encode_enqueue(request, notify="always"))
         return moves.decode_enqueue(answer, request)
 
     async def aenqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
         """The same on an async connection."""
-        from tenure.store import caller
+        from tenure.store import transactions
 
-        answer = await caller.acall_enqueue(connection, moves.encode_enqueue(request, notify="always"))
+        answer = await transactions.acall_enqueue(connection, moves.encode_enqueue(request, notify="always"))
         return moves.decode_enqueue(answer, request)
 
     def subscribe(
@@ -201,7 +201,7 @@ class PostgresStore:
             self._statements += 1
             try:
                 answer = link.call(function, *arguments)
-                fault.point("after_commit_before_reply")
+                failpoints.point("after_commit_before_reply")
                 return None if answer is None else from_json(answer)
             except psycopg.Error as exc:
                 self._refuse(exc, attempt, tries)
@@ -223,7 +223,7 @@ class PostgresStore:
             self._statements += 1
             try:
                 answer = await link.acall(function, *arguments, block_seconds=block_seconds)
-                fault.point("after_commit_before_reply")
+                failpoints.point("after_commit_before_reply")
                 return None if answer is None else from_json(answer)
             except psycopg.Error as exc:
                 self._refuse(exc, attempt, tries)
@@ -247,7 +247,7 @@ class PostgresStore:
         except psycopg.Error as exc:
             self._refuse(exc, 1, 1)
             raise
-        fault.point("after_commit_before_reply")
+        failpoints.point("after_commit_before_reply")
         return None if answer is None else from_json(answer)
 
     def arm(self, line: QueueSubscription, request: Exchange, leave: Callable[[], None]) -> Armed | None:
@@ -326,7 +326,7 @@ class PostgresStore:
 
 
 class _Subscription:
-    """Keeps the contract of `tenure.store.base.Subscription`."""
+    """Keeps the contract of `tenure.store.contract.Subscription`."""
 
     def __init__(self, store: PostgresStore, line: QueueSubscription) -> None:
         self._store = store
@@ -344,7 +344,7 @@ class _Subscription:
 
 
 class _Armed:
-    """Keeps the contract of `tenure.store.base.Armed`."""
+    """Keeps the contract of `tenure.store.contract.Armed`."""
 
     def __init__(
         self, call: ArmedCall, hear: Callable[[ArmedCall], Awaitable[Any]], decode: Callable[[Any], Exchanged]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tenure.model.clock import from_us
-from tenure.store.base import Pruned
-from tenure.store.metric import ListMetrics, Metric, RolledUp, RollUp
+from tenure.store.contract import Pruned
+from tenure.store.metrics import ListMetrics, Metric, RolledUp, RollUp
 from tenure.store.postgres import migrate as migrations
 from tenure.store.postgres.call import Call
 from tenure.store.postgres.errors import driver_errors

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tenure.store import base
-from tenure.store import metric as metered
-from tenure.store import operating as ordered
-from tenure.store import reading as asked
-from tenure.store import scheduling as timed
+from tenure.store import admin as ordered
+from tenure.store import contract
+from tenure.store import metrics as metered
+from tenure.store import queries as asked
+from tenure.store import schedules as timed
 from tenure.store import summary as summed
 from tenure.store.sqlite import (
     beat,
@@ -32,18 +32,18 @@ from tenure.store.sqlite import (
 from tenure.store.sqlite.waiting import Act, AtOnce
 
 WRITES: Final[Mapping[type, Act]] = {
-    base.Enqueue: enqueue.enqueue,
-    base.Claim: claim.claim,
-    base.Settle: settle.settle,
-    base.Exchange: exchange.exchange,
-    base.Heartbeat: beat.heartbeat,
-    base.Start: beat.start,
-    base.Wake: moves.wake,
-    base.Cancel: moves.cancel,
-    base.Revive: moves.revive,
-    base.Clone: moves.clone,
-    base.Reap: expire.reap,
-    base.Prune: prune.prune,
+    contract.Enqueue: enqueue.enqueue,
+    contract.Claim: claim.claim,
+    contract.Settle: settle.settle,
+    contract.Exchange: exchange.exchange,
+    contract.Heartbeat: beat.heartbeat,
+    contract.Start: beat.start,
+    contract.Wake: moves.wake,
+    contract.Cancel: moves.cancel,
+    contract.Revive: moves.revive,
+    contract.Clone: moves.clone,
+    contract.Reap: expire.reap,
+    contract.Prune: prune.prune,
     ordered.TriageDeadLetters: operating.triage,
     ordered.SetQueues: operating.set_queues,
     ordered.PauseQueues: operating.pause_queues,
@@ -62,15 +62,15 @@ WRITES: Final[Mapping[type, Act]] = {
 }
 
 AT_ONCE: Final[Mapping[type, AtOnce]] = {
-    base.Claim: claim.claim_at_once,
-    base.Exchange: exchange.exchange_at_once,
+    contract.Claim: claim.claim_at_once,
+    contract.Exchange: exchange.exchange_at_once,
 }
 """Acts that may do without a transaction around them where no other request shares the commit. How an enqueue does is
 up to the workers that wait: see `handover`."""
 
 PREPARES: Final[Mapping[type, Callable[[Any], Any]]] = {
-    base.Settle: settle.sort,
-    base.Exchange: settle.sort,
+    contract.Settle: settle.sort,
+    contract.Exchange: settle.sort,
 }
 """What is done with a request before it goes to the writer, on the caller's own thread."""
 
@@ -83,7 +83,7 @@ LARGE: Final = 64
 
 def is_large(request: Any) -> bool:
     """Whether a request fills a commit by itself: an exchange of a worker with much to do."""
-    if type(request) is not base.Exchange:
+    if type(request) is not contract.Exchange:
         return False
     return len(request.outcomes) >= LARGE or (request.claim is not None and request.claim.limit >= LARGE)
 

@@ -33,14 +33,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from tenure.errors import GateClosed, StoreUnavailable
 from tenure.model.clock import steady_now
-from tenure.store.base import Exchanged
+from tenure.store.contract import Exchanged
 from tenure.store.sqlite.grants import unpack
 from tenure.store.sqlite.offers import FRESH_SECONDS, LEASE_SHARE, NOTHING, RENEW_SECONDS, Offering
 
 if TYPE_CHECKING:
     import asyncio
 
-    from tenure.store.base import Claim
+    from tenure.store.contract import Claim
     from tenure.store.sqlite.wake import Listening
 
 UNDONE: Final = object()
@@ -50,7 +50,7 @@ WORD_SECONDS: Final = 0.05
 
 
 class ArmedClaim:
-    """Keeps the contract of `tenure.store.base.Armed`. `now` carries the claim out, `later` asks in the ordinary way,
+    """Keeps the contract of `Armed`. `now` carries the claim out, `later` asks in the ordinary way,
     `again` also for what was granted unheard."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Final
 from tenure.errors import GateClosed, InvalidArgument
 from tenure.model.ids import JobId
 from tenure.model.outcome import Beat, Settled
-from tenure.store.base import Heartbeat, Hold, Start, WorkerRow
+from tenure.store.contract import Heartbeat, Hold, Start, WorkerRow
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction
 

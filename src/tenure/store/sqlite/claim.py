@@ -22,7 +22,7 @@ from tenure.errors import GateClosed, InternalError, InvalidArgument
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Grant
-from tenure.store.base import Claim
+from tenure.store.contract import Claim
 from tenure.store.sqlite import expire, policies
 from tenure.store.sqlite.grants import EXTRA_NAMES, Granted, Terms, in_order, make
 from tenure.store.sqlite.known import Known

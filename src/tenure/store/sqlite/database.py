@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 from tenure.store.sqlite import place
 from tenure.store.sqlite.acts import AT_ONCE
 from tenure.store.sqlite.handover import HandOver

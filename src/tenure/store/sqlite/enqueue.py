@@ -14,7 +14,7 @@ from tenure.model.clock import to_us
 from tenure.model.ids import JobId
 from tenure.model.job import NEW_JOB_EXTRAS, Enqueued, NewJob
 from tenure.model.policy import QueuePolicy
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 from tenure.store.sqlite import policies
 from tenure.store.sqlite.connect import forbidden_key, payload_hash
 from tenure.store.sqlite.known import Known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure.model.outcome import Settled
-from tenure.store.base import Reap
+from tenure.store.contract import Reap
 from tenure.store.sqlite.ends import End, end
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Row, Transaction, check_limit

@@ -20,7 +20,7 @@ from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.job import NEW_JOB_EXTRAS, Grant
 from tenure.model.outcome import Settled
-from tenure.store.base import Exchanged
+from tenure.store.contract import Exchanged
 from tenure.store.sqlite.transaction import Row
 
 in_order: Final = itemgetter(0, 1, 2)

@@ -32,11 +32,11 @@ import logging
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from tenure.model import fault
+from tenure.model import failpoints
 from tenure.model.clock import from_us, to_us
 from tenure.model.ids import Token
 from tenure.model.job import Enqueued, Grant
-from tenure.store.base import Claim, Enqueue
+from tenure.store.contract import Claim, Enqueue
 from tenure.store.sqlite import enqueue
 from tenure.store.sqlite.claim import claim_at_once, known_terms
 from tenure.store.sqlite.ends import End, end
@@ -95,7 +95,7 @@ class HandOver:
         try:
             taken = self._offers.take(name, queue)
             is_made, grant = _make(connection, known, values, taken)
-            fault.point("after_hand_over_before_commit")
+            failpoints.point("after_hand_over_before_commit")
             connection.execute(_COMMIT if is_made else _ROLLBACK)
         except BaseException:
             _roll_back(connection)
@@ -104,7 +104,7 @@ class HandOver:
         if taken is None or grant is None:
             self._say(taken, NOTHING)
             return ([Enqueued(job_id)], queue) if is_made else None
-        fault.point("after_hand_over_before_word")
+        failpoints.point("after_hand_over_before_word")
         is_told = self._hub.send_word(taken.mailbox, taken.nonce, pack(grant))
         if not is_told:
             self._give_back(connection, known, grant, now)

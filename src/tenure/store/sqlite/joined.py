@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tenure.errors import ConfigError
 from tenure.model.job import Enqueued
-from tenure.store.base import Enqueue
+from tenure.store.contract import Enqueue
 from tenure.store.sqlite import enqueue
 from tenure.store.sqlite.connect import add_functions
 from tenure.store.sqlite.queries import load

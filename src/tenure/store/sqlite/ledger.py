@@ -10,9 +10,9 @@ from tenure.errors import IllegalMove, InvalidArgument, NotFound
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, Token
 from tenure.model.outcome import EffectRecord
-from tenure.store.base import Wake
-from tenure.store.operating import AppendEvents, RecordEffect, ResolveEffect
-from tenure.store.reading import Effect
+from tenure.store.admin import AppendEvents, RecordEffect, ResolveEffect
+from tenure.store.contract import Wake
+from tenure.store.queries import Effect
 from tenure.store.sqlite import moves, rows
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction

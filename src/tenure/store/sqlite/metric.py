@@ -7,7 +7,7 @@ from typing import Final
 
 from tenure.errors import InvalidArgument
 from tenure.model.clock import from_us
-from tenure.store.metric import ListMetrics, Metric, RolledUp, RollUp
+from tenure.store.metrics import ListMetrics, Metric, RolledUp, RollUp
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction, check_limit
 

@@ -10,7 +10,7 @@ from tenure.model.ids import JobId, Token
 from tenure.model.job import Enqueued
 from tenure.model.outcome import Settled
 from tenure.model.state import TERMINAL, State
-from tenure.store.base import Cancel, Cancelled, Clone, Revive, Wake
+from tenure.store.contract import Cancel, Cancelled, Clone, Revive, Wake
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction
 

@@ -41,7 +41,7 @@ from typing import Final
 from tenure.model.clock import steady_now
 from tenure.model.frozen import frozen
 from tenure.model.ids import WorkerId
-from tenure.store.base import Claim
+from tenure.store.contract import Claim
 from tenure.store.sqlite.sockets import OFFER_SUFFIX, SUFFIX, Postman
 
 FRESH_SECONDS: Final = 2.0

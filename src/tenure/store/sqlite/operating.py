@@ -8,7 +8,7 @@ from typing import Final
 
 from tenure.errors import IllegalMove, InvalidArgument
 from tenure.model.clock import from_us
-from tenure.store.operating import (
+from tenure.store.admin import (
     AcquireLease,
     NamedLease,
     PauseQueues,
@@ -17,7 +17,7 @@ from tenure.store.operating import (
     SetQueues,
     TriageDeadLetters,
 )
-from tenure.store.reading import Gate, ListQueues, QueueRow
+from tenure.store.queries import Gate, ListQueues, QueueRow
 from tenure.store.sqlite import policies, reading
 from tenure.store.sqlite.moves import audit
 from tenure.store.sqlite.queries import load

@@ -7,8 +7,8 @@ import sqlite3
 
 from tenure.errors import IllegalMove, SchemaError
 from tenure.model.clock import from_us
-from tenure.store.operating import InstalledProfile, InstallProfile, SetGate, SetQueues
-from tenure.store.reading import ListProfiles, ProfileRow
+from tenure.store.admin import InstalledProfile, InstallProfile, SetGate, SetQueues
+from tenure.store.queries import ListProfiles, ProfileRow
 from tenure.store.sqlite import operating, policies
 from tenure.store.sqlite.migrate import statements
 from tenure.store.sqlite.moves import audit

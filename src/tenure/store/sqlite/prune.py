@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from tenure.model.ids import WorkerId
-from tenure.store.base import Prune, Pruned
-from tenure.store.operating import RemoveWorkers
+from tenure.store.admin import RemoveWorkers
+from tenure.store.contract import Prune, Pruned
 from tenure.store.sqlite import expire, metric, tally
 from tenure.store.sqlite.queries import load
 from tenure.store.sqlite.transaction import Transaction, check_limit

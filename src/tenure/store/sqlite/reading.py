@@ -10,7 +10,7 @@ from tenure.errors import InvalidArgument
 from tenure.model.clock import from_us
 from tenure.model.event import Event
 from tenure.model.job import Attempt, DeadLetter, Job
-from tenure.store.reading import (
+from tenure.store.queries import (
     Audit,
     Count,
     CountJobs,

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from tenure.errors import DiskFull
-from tenure.store import base
-from tenure.store import metric as metered
-from tenure.store import operating as ordered
-from tenure.store import scheduling as timed
+from tenure.store import admin as ordered
+from tenure.store import contract
+from tenure.store import metrics as metered
+from tenure.store import schedules as timed
 
 T = TypeVar("T")
 
@@ -34,17 +34,17 @@ ROOM_BYTES: Final = 2 * BYTES
 LOOK_SECONDS: Final = 0.25
 """How long another process may go on without noticing that the reserve is spent."""
 
-_CLAIMS: Final = frozenset({base.Claim, base.Exchange})
+_CLAIMS: Final = frozenset({contract.Claim, contract.Exchange})
 _GROWS: Final = frozenset(
-    {base.Enqueue, base.Claim, base.Clone, ordered.AppendEvents, metered.RollUp, timed.TickSchedule}
+    {contract.Enqueue, contract.Claim, contract.Clone, ordered.AppendEvents, metered.RollUp, timed.TickSchedule}
 )
 _MAY_SPEND: Final = frozenset(
     {
-        base.Settle,
-        base.Exchange,
-        base.Heartbeat,
-        base.Start,
-        base.Prune,
+        contract.Settle,
+        contract.Exchange,
+        contract.Heartbeat,
+        contract.Start,
+        contract.Prune,
         ordered.RecordEffect,
         ordered.ResolveEffect,
         ordered.ReleaseLease,
@@ -62,7 +62,7 @@ class Reserve:
         self._is_spent = False
         self._look_at = 0.0
 
-    def admit(self, request: base.Request[T]) -> base.Request[T]:
+    def admit(self, request: contract.Request[T]) -> contract.Request[T]:
         """The request as it may go on. While the reserve is spent an exchange claims nothing.
 
         Raises:
@@ -76,22 +76,22 @@ class Reserve:
             self._look()
         if not self._is_spent:
             return request
-        if isinstance(request, base.Exchange) and request.claim is not None:
+        if isinstance(request, contract.Exchange) and request.claim is not None:
             if not request.outcomes:
                 raise self._refusal()
-            return cast(base.Request[T], replace(request, claim=None))
+            return cast(contract.Request[T], replace(request, claim=None))
         if kind in _GROWS:
             raise self._refusal()
         return request
 
-    def explain(self, exchanged: Any) -> base.Exchanged:
+    def explain(self, exchanged: Any) -> contract.Exchanged:
         """The answer to an exchange whose claim was left out."""
-        assert isinstance(exchanged, base.Exchanged)
+        assert isinstance(exchanged, contract.Exchanged)
         return replace(exchanged, refused=self._refusal())
 
-    def gives_way(self, request: base.Request[Any], error: Exception) -> bool:
+    def gives_way(self, request: contract.Request[Any], error: Exception) -> bool:
         """After a failure: whether the disk is full, the request may use the reserve, and there was one to give."""
-        if type(request) not in _MAY_SPEND or (isinstance(request, base.Exchange) and not request.outcomes):
+        if type(request) not in _MAY_SPEND or (isinstance(request, contract.Exchange) and not request.outcomes):
             return False
         with contextlib.suppress(OSError):
             if isinstance(error, DiskFull) or self._free() < BYTES:

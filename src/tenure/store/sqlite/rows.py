@@ -10,8 +10,8 @@ from tenure.model.clock import from_us
 from tenure.model.event import Event
 from tenure.model.job import Attempt, DeadLetter, Job
 from tenure.model.state import State
-from tenure.store.base import WorkerRow
-from tenure.store.reading import Audit, Effect, Gate, QueueRow, WorkerSeen
+from tenure.store.contract import WorkerRow
+from tenure.store.queries import Audit, Effect, Gate, QueueRow, WorkerSeen
 from tenure.store.sqlite import policies
 from tenure.store.sqlite.transaction import Row
 

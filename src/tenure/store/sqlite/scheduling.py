@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 
 from tenure.model.clock import from_us, to_us
-from tenure.store.scheduling import (
+from tenure.store.schedules import (
     ListSchedules,
     PauseSchedules,
     RemoveSchedules,

@@ -17,7 +17,7 @@ from tenure.model.outcome import (
     Stopped,
     Suspended,
 )
-from tenure.store.base import Claim, Exchange, Settle
+from tenure.store.contract import Claim, Exchange, Settle
 from tenure.store.sqlite import enqueue, ledger
 from tenure.store.sqlite.ends import End, answer_again, end
 from tenure.store.sqlite.queries import load

@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tenure.errors import InternalError, StoreClosed, StoreUnavailable, TenureError
-from tenure.model import fault
+from tenure.model import failpoints
 from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
-from tenure.store.base import Armed, Claim, Enqueue, Exchange, Request, StoreStats, Subscription
-from tenure.store.operating import InstalledProfile, InstallProfile
+from tenure.store.admin import InstalledProfile, InstallProfile
+from tenure.store.contract import Armed, Claim, Enqueue, Exchange, Request, StoreStats, Subscription
 from tenure.store.processors import processors
 from tenure.store.sqlite import database, joined, migrate, place, profiles
 from tenure.store.sqlite.acts import AT_ONCE, LATE, PREPARES, READS, WRITES, is_large
@@ -70,7 +70,7 @@ class SqliteStore:
                     raise
                 admitted = shared.reserve.admit(request)
                 answer = shared.writer.call(act, _prepared(admitted), self._clock)
-            fault.point("after_commit_before_reply")
+            failpoints.point("after_commit_before_reply")
             if isinstance(answer, LATE):
                 answer = answer.finish()
             if admitted is not request:
@@ -105,7 +105,7 @@ class SqliteStore:
                     raise
                 admitted = shared.reserve.admit(request)
                 answer = await shared.writer.acall(act, _prepared(admitted), self._clock)
-            fault.point("after_commit_before_reply")
+            failpoints.point("after_commit_before_reply")
             answer = answer.finish() if isinstance(answer, LATE) else answer
             return cast(T, answer if admitted is request else shared.reserve.explain(answer))
         act = READS.get(kind)
@@ -126,17 +126,17 @@ class SqliteStore:
         answer = await dictation.exchange(shared.writer.handle.known, prepared, self._clock.now_us())
         if not isinstance(answer, LATE):
             return answer
-        fault.point("after_commit_before_reply")
+        failpoints.point("after_commit_before_reply")
         return answer.finish()
 
     def enqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
         """See store.base.Store. The wake-up follows the commit within milliseconds; see `joined`."""
-        from tenure.store import caller
+        from tenure.store import transactions
 
         shared = self._shared()
         shared.reserve.admit(request)
         try:
-            answers = caller.use_sqlite(connection, lambda raw: self._join(raw, request))
+            answers = transactions.use_sqlite(connection, lambda raw: self._join(raw, request))
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
             raise translate(exc, self._path) from exc
         shared.hub.tell_soon()
@@ -144,12 +144,12 @@ class SqliteStore:
 
     async def aenqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
         """See store.base.Store. Also for aiosqlite."""
-        from tenure.store import caller
+        from tenure.store import transactions
 
         shared = self._shared()
         shared.reserve.admit(request)
         try:
-            answers = await caller.ause_sqlite(connection, lambda raw: self._join(raw, request))
+            answers = await transactions.ause_sqlite(connection, lambda raw: self._join(raw, request))
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
             raise translate(exc, self._path) from exc
         shared.hub.tell_soon()
@@ -226,7 +226,7 @@ class SqliteStore:
         answer = shared.writer.call_here(WRITES[Exchange], _prepared(admitted), self._clock, AT_ONCE[Exchange])
         if answer is UNDONE:
             return UNDONE
-        fault.point("after_commit_before_reply")
+        failpoints.point("after_commit_before_reply")
         return answer.finish() if isinstance(answer, LATE) else answer
 
     def end_dictation(self, dictation: Dictation) -> None:
@@ -294,7 +294,7 @@ class SqliteStore:
 
 
 class _Subscription:
-    """Keeps the contract of `tenure.store.base.Subscription`."""
+    """Keeps the contract of `tenure.store.contract.Subscription`."""
 
     def __init__(self, store: SqliteStore, listening: Listening, dictation: Dictation | None) -> None:
         self._store = store

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tenure.model.clock import from_us
-from tenure.store.base import Pruned
+from tenure.store.contract import Pruned
 from tenure.store.sqlite import migrate
 from tenure.store.sqlite.queries import load, migrations
 from tenure.store.sqlite.transaction import Transaction, check_limit

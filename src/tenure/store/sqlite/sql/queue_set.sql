@@ -3,14 +3,14 @@ INSERT INTO tenure_queue (
     name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts,
     backoff_shape, backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter,
     lease_seconds, lease_max_seconds, key_scope, key_space, key_required, key_window_seconds, key_conflict,
-    revive, no_handler, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events,
+    revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events,
     created_at, updated_at
 )
 VALUES (
     :name, :profile, :priority_order, :priority_default, :aging_seconds, :start_on_claim, :max_attempts,
     :backoff_shape, :backoff_base_seconds, :backoff_power, :backoff_factor, :backoff_cap_seconds, :backoff_jitter,
     :lease_seconds, :lease_max_seconds, :key_scope, :key_space, :key_required, :key_window_seconds, :key_conflict,
-    :revive, :no_handler, :forbidden_keys, :concurrency, :concurrency_per_key, :retain_seconds, :events,
+    :revive, :on_unknown_kind, :forbidden_keys, :concurrency, :concurrency_per_key, :retain_seconds, :events,
     :now, :now
 )
 ON CONFLICT (name) DO UPDATE
@@ -34,7 +34,7 @@ SET profile = excluded.profile,
     key_window_seconds = excluded.key_window_seconds,
     key_conflict = excluded.key_conflict,
     revive = excluded.revive,
-    no_handler = excluded.no_handler,
+    on_unknown_kind = excluded.on_unknown_kind,
     forbidden_keys = excluded.forbidden_keys,
     concurrency = excluded.concurrency,
     concurrency_per_key = excluded.concurrency_per_key,

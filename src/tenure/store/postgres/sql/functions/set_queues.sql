@@ -82,7 +82,7 @@ BEGIN
         key_window_seconds = v_new.key_window_seconds,
         key_conflict = v_new.key_conflict,
         revive = v_new.revive,
-        no_handler = v_new.no_handler,
+        on_unknown_kind = v_new.on_unknown_kind,
         forbidden_keys = v_new.forbidden_keys,
         concurrency = v_new.concurrency,
         concurrency_per_key = v_new.concurrency_per_key,

@@ -148,7 +148,7 @@ BEGIN
             (p_queue).key_window_seconds,
             (p_queue).key_conflict,
             (p_queue).revive,
-            (p_queue).no_handler,
+            (p_queue).on_unknown_kind,
             (p_queue).forbidden_keys,
             (p_queue).concurrency,
             (p_queue).concurrency_per_key,

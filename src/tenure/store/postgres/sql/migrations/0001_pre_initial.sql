@@ -102,7 +102,7 @@ CREATE TABLE tenure.queue (
     key_window_seconds double precision NOT NULL DEFAULT 86400,
     key_conflict text NOT NULL DEFAULT 'error',
     revive text NOT NULL DEFAULT 'revive',
-    no_handler text NOT NULL DEFAULT 'reject',
+    on_unknown_kind text NOT NULL DEFAULT 'reject',
     forbidden_keys text[],
     concurrency integer,
     concurrency_per_key integer,
@@ -119,7 +119,7 @@ CREATE TABLE tenure.queue (
     CONSTRAINT queue_key_space_known CHECK (key_space IN ('kind', 'global')),
     CONSTRAINT queue_key_conflict_known CHECK (key_conflict IN ('error', 'tolerate')),
     CONSTRAINT queue_revive_known CHECK (revive IN ('revive', 'clone')),
-    CONSTRAINT queue_no_handler_known CHECK (no_handler IN ('reject', 'release')),
+    CONSTRAINT queue_on_unknown_kind_known CHECK (on_unknown_kind IN ('leave', 'reject', 'release')),
     CONSTRAINT queue_numbers_sound CHECK (
         max_attempts >= 1 AND lease_seconds > 0 AND lease_max_seconds >= lease_seconds
         AND backoff_base_seconds >= 0 AND backoff_cap_seconds >= 0 AND backoff_jitter >= 0 AND key_window_seconds > 0
@@ -764,7 +764,7 @@ BEGIN
             (p_queue).key_window_seconds,
             (p_queue).key_conflict,
             (p_queue).revive,
-            (p_queue).no_handler,
+            (p_queue).on_unknown_kind,
             (p_queue).forbidden_keys,
             (p_queue).concurrency,
             (p_queue).concurrency_per_key,
@@ -1165,7 +1165,7 @@ AS $$
         FROM unnest(p_queues) WITH ORDINALITY AS q(
             name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts, backoff_shape,
             backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter, lease_seconds,
-            lease_max_seconds, key_scope, key_space, key_required, key_window_seconds, key_conflict, revive, no_handler,
+            lease_max_seconds, key_scope, key_space, key_required, key_window_seconds, key_conflict, revive, on_unknown_kind,
             forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events, paused_at, paused_by, created_at, updated_at, nth)
         CROSS JOIN LATERAL (
             SELECT j.rank, j.run_at, j.id
@@ -4253,7 +4253,7 @@ BEGIN
         key_window_seconds = v_new.key_window_seconds,
         key_conflict = v_new.key_conflict,
         revive = v_new.revive,
-        no_handler = v_new.no_handler,
+        on_unknown_kind = v_new.on_unknown_kind,
         forbidden_keys = v_new.forbidden_keys,
         concurrency = v_new.concurrency,
         concurrency_per_key = v_new.concurrency_per_key,

@@ -28,7 +28,7 @@ CREATE TABLE tenure_queue (
     key_window_seconds REAL NOT NULL DEFAULT 86400,
     key_conflict TEXT NOT NULL DEFAULT 'error',
     revive TEXT NOT NULL DEFAULT 'revive',
-    no_handler TEXT NOT NULL DEFAULT 'reject',
+    on_unknown_kind TEXT NOT NULL DEFAULT 'reject',
     forbidden_keys TEXT,
     concurrency INTEGER,
     concurrency_per_key INTEGER,
@@ -45,7 +45,7 @@ CREATE TABLE tenure_queue (
     CONSTRAINT queue_key_space_known CHECK (key_space IN ('kind', 'global')),
     CONSTRAINT queue_key_conflict_known CHECK (key_conflict IN ('error', 'tolerate')),
     CONSTRAINT queue_revive_known CHECK (revive IN ('revive', 'clone')),
-    CONSTRAINT queue_no_handler_known CHECK (no_handler IN ('reject', 'release')),
+    CONSTRAINT queue_on_unknown_kind_known CHECK (on_unknown_kind IN ('leave', 'reject', 'release')),
     CONSTRAINT queue_numbers_sound CHECK (
         max_attempts >= 1 AND lease_seconds > 0 AND lease_max_seconds >= lease_seconds
         AND backoff_base_seconds >= 0 AND backoff_cap_seconds >= 0 AND backoff_jitter >= 0 AND key_window_seconds > 0

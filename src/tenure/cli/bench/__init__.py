@@ -1,0 +1,1 @@
+"""`tenure bench`: measures the user's own database and leaves nothing behind."""

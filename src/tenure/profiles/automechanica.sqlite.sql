@@ -1,0 +1,131 @@
+-- automechanica (specification 001) on SQLite: its tables as views. INSERT INTO tasks creates a task, and its agent's queue if need be.
+-- A file has no logins: that an agent acts for itself alone is a rule of the database on PostgreSQL only.
+-- Moments are text, as SQLite's own functions make and read it: datetime('now', '-5 minutes') compares with them.
+DROP VIEW IF EXISTS automechanica_embedding_jobs;
+DROP VIEW IF EXISTS automechanica_tasks;
+CREATE VIEW automechanica_tasks AS
+SELECT
+    s.id,
+    s.workflow_id,
+    s.queue AS agent_name,
+    s.kind AS task_type,
+    s.payload,
+    s.priority,
+    CASE s.stage
+        WHEN 'due' THEN 'pending'
+        WHEN 'later' THEN 'pending'
+        WHEN 'retry' THEN 'pending'
+        WHEN 'waiting' THEN 'pending'
+        WHEN 'leased' THEN 'leased'
+        WHEN 'running' THEN 'running'
+        WHEN 'succeeded' THEN 'completed'
+        WHEN 'dead' THEN 'dead'
+        ELSE 'failed'
+    END AS status,
+    s.attempt AS attempts,
+    s.max_attempts,
+    CASE WHEN s.stage <> 'waiting' OR s.run_at < 253402300799999999 THEN
+        datetime(s.run_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.run_at / 1000 % 1000), -3) END AS available_at,
+    s.lease_owner,
+    datetime(s.lease_until / 1000000, 'unixepoch') || '.' || substr('00' || (s.lease_until / 1000 % 1000), -3) AS lease_expires_at,
+    CASE WHEN s.failure_class IS NOT NULL THEN
+        json_patch(coalesce(json_extract(s.progress, '$.error_info'), '{}'), json_object('class', s.failure_class, 'message', s.last_error))
+    END AS error_info,
+    datetime(s.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.created_at / 1000 % 1000), -3) AS created_at,
+    s.touched_text AS updated_at
+FROM tenure_shown AS s
+WHERE s.of_profile = 'automechanica';
+
+CREATE TRIGGER automechanica_enqueue INSTEAD OF INSERT ON automechanica_tasks
+BEGIN
+    SELECT RAISE(ABORT, 'A task begins as pending, with no attempts made. Nothing was created.')
+    WHERE coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0;
+    SELECT RAISE(ABORT, 'A task needs an agent_name. Nothing was created.') WHERE trim(coalesce(NEW.agent_name, '')) = '';
+    SELECT RAISE(ABORT, 'Priorities are 0 critical, 1 high, 2 medium, 3 low. Nothing was created.') WHERE NEW.priority NOT BETWEEN 0 AND 3;
+    INSERT INTO tenure_queue (
+        name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts,
+        backoff_shape, backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter,
+        lease_seconds, lease_max_seconds, key_scope, key_space, key_required, key_window_seconds, key_conflict,
+        revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events, created_at, updated_at
+    )
+    SELECT
+        NEW.agent_name, q.profile, q.priority_order, q.priority_default, q.aging_seconds, q.start_on_claim, q.max_attempts,
+        q.backoff_shape, q.backoff_base_seconds, q.backoff_power, q.backoff_factor, q.backoff_cap_seconds, q.backoff_jitter,
+        q.lease_seconds, q.lease_max_seconds, q.key_scope, q.key_space, q.key_required, q.key_window_seconds, q.key_conflict,
+        q.revive, q.on_unknown_kind, q.forbidden_keys, q.concurrency, q.concurrency_per_key, q.retain_seconds, q.events,
+        CAST(strftime('%s', 'now') AS INTEGER) * 1000000, CAST(strftime('%s', 'now') AS INTEGER) * 1000000
+    FROM tenure_queue AS q
+    WHERE q.name = 'automechanica'
+    ON CONFLICT DO NOTHING;
+    INSERT INTO tenure_inbox (id, profile, queue, kind, payload, priority, max_attempts, workflow_id, run_at)
+    VALUES (
+        NEW.id, 'automechanica', NEW.agent_name, NEW.task_type, coalesce(NEW.payload, '{}'), NEW.priority, NEW.max_attempts, NEW.workflow_id,
+        CAST(round((julianday(NEW.available_at) - 2440587.5) * 86400000) AS INTEGER) * 1000
+    );
+END;
+
+-- SQLite's RETURNING shows what was given. RETURNING (SELECT id FROM automechanica_tasks_inserted) shows what was made, or found under the key.
+DROP VIEW IF EXISTS automechanica_tasks_inserted;
+CREATE VIEW automechanica_tasks_inserted AS
+SELECT j.id AS id, j.kind AS task_type, i.is_duplicate AS duplicate
+FROM tenure_inserted AS i
+JOIN tenure_job AS j ON j.id = i.id
+WHERE i.profile = 'automechanica';
+
+-- Without these an UPDATE or DELETE … RETURNING would answer as if it had been done.
+CREATE TRIGGER automechanica_refuse_update INSTEAD OF UPDATE ON automechanica_tasks
+BEGIN
+    SELECT RAISE(ABORT, 'A task is not changed by UPDATE: it could come from a worker that lost its lease. Nothing was changed. Claim, complete and fail tasks through App or the tenure command; tenure jobs cancel and tenure jobs revive are for operators.');
+END;
+CREATE TRIGGER automechanica_refuse_delete INSTEAD OF DELETE ON automechanica_tasks
+BEGIN
+    SELECT RAISE(ABORT, 'A task is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
+END;
+
+DROP VIEW IF EXISTS automechanica_workflows;
+CREATE VIEW automechanica_workflows AS
+SELECT
+    w.id,
+    w.kind AS workflow_type,
+    w.state AS status,
+    w.step AS current_step,
+    w.data,
+    w.error,
+    datetime(w.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.created_at / 1000 % 1000), -3) AS created_at,
+    datetime(w.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.updated_at / 1000 % 1000), -3) AS updated_at,
+    datetime(w.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.finished_at / 1000 % 1000), -3) AS completed_at
+FROM tenure_workflow AS w
+WHERE w.profile = 'automechanica';
+
+DROP VIEW IF EXISTS automechanica_agent_events;
+CREATE VIEW automechanica_agent_events AS
+SELECT
+    e.id,
+    e.job_id AS task_id,
+    e.workflow_id,
+    e.agent AS agent_name,
+    e.kind AS event_type,
+    e.data,
+    datetime(e.at / 1000000, 'unixepoch') || '.' || substr('00' || (e.at / 1000 % 1000), -3) AS created_at
+FROM tenure_agent_event AS e;
+
+CREATE VIEW automechanica_embedding_jobs AS
+SELECT t.id, json_extract(t.payload, '$.agent_event_id') AS agent_event_id, t.status, t.attempts, t.max_attempts, t.error_info,
+    t.created_at, t.updated_at
+FROM automechanica_tasks AS t
+WHERE t.task_type = 'embedding';
+
+-- One row per minute and agent.
+DROP VIEW IF EXISTS automechanica_task_queue_metrics;
+CREATE VIEW automechanica_task_queue_metrics AS
+SELECT
+    datetime(m.minute / 1000000, 'unixepoch') || '.' || substr('00' || (m.minute / 1000 % 1000), -3) AS minute,
+    m.queue AS agent_name,
+    m.created AS tasks_created,
+    m.completed AS tasks_completed,
+    m.failed AS tasks_failed,
+    m.latency_seconds / nullif(m.completed, 0) AS average_latency,
+    m.heartbeat_delay_seconds AS worker_heartbeat_delay,
+    CAST(m.failed AS REAL) / nullif(m.completed + m.failed, 0) AS error_rates_per_agent
+FROM tenure_metric AS m
+WHERE m.profile = 'automechanica';

@@ -1,0 +1,237 @@
+"""Webhooks go out signed, with a stable key, to allowed addresses only; a doubt is for the key, or for a person."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure.effects import webhooks
+from tenure.sandbox.ssrf import SsrfPolicy, verify
+from tenure.testing import drain, temporary_app
+from tests.effects.conftest import on_both_engines
+from tests.effects.proxies import CuttingProxy, Reply, Rule
+
+KEY = b"a signing secret of some length"
+TOKEN = "bearer-canary-99"
+FROM_A_FILE = "canary-with-an-end\n"
+
+
+@dataclass
+class Bed:
+    app: tenure.App
+    server: CuttingProxy
+    answers: list[Reply | None] = field(default_factory=list)
+
+    def send(self, path: str = "/hook", **payload: Any) -> tenure.Job:
+        given = {"url": f"{self.server.url}{path}", "body": {"n": 7}, **payload}
+        job_id = self.app.enqueue("http_request", given).id
+        drain(self.app)
+        return self.app.get(job_id)
+
+    def answer(self, *replies: Reply | None) -> None:
+        """What the next requests are answered; None: nothing, although they arrived."""
+        self.server.rules = [Rule(lambda _: True, reply) for reply in replies]
+
+
+@pytest.fixture
+def bed(store_url: str | None) -> Iterator[Bed]:
+    kit = webhooks(
+        policy=SsrfPolicy(allow_private=True),
+        signing={"crm": KEY},
+        default_sign="crm",
+        secrets={"github": TOKEN, "file": FROM_A_FILE},
+    )
+    with CuttingProxy(None) as server, temporary_app(tenure.App().use(kit), url=store_url) as app:
+        app.set_queue("webhooks", backoff=tenure.Backoff(shape="none"))
+        bed = Bed(app, server)
+        bed.answer(*[Reply(200, b'{"ok": true}')] * 5)
+        yield bed
+
+
+def _silent_port() -> int:
+    """A port at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@on_both_engines
+def test_a_request_is_signed_and_bears_its_key_and_token(bed: Bed) -> None:
+    job = bed.send(headers={"Authorization": "secret://github", "X-Kind": "test"})
+
+    (seen,) = bed.server.seen
+    assert json.loads(seen.body) == {"n": 7}
+    assert verify(seen.headers["tenure-signature"], [KEY], seen.body, now=time.time())
+    assert not verify(seen.headers["tenure-signature"], [KEY], seen.body + b" ", now=time.time())
+    (row,) = bed.app.effects(job_id=job.id)
+    assert (seen.headers["idempotency-key"], seen.headers["tenure-token"]) == (row.key, "1")
+    assert (seen.headers["authorization"], seen.headers["x-kind"]) == (TOKEN, "test")
+    assert job.result == {"status": 200, "body": '{"ok": true}'}
+
+
+@on_both_engines
+@pytest.mark.parametrize("lost", [Reply(500, b""), None], ids=["broken", "cut"])
+def test_a_lost_reply_is_sent_again_with_the_same_key(bed: Bed, lost: Reply | None) -> None:
+    bed.answer(lost, Reply(200, b""))
+
+    job = bed.send()
+
+    first, second = bed.server.seen
+    assert (job.state, job.attempt) == ("succeeded", 2)
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+    assert (first.headers["tenure-token"], second.headers["tenure-token"]) == ("1", "2")
+
+
+@on_both_engines
+def test_at_most_once_leaves_a_doubt_to_a_person(bed: Bed) -> None:
+    bed.answer(Reply(502, b""))
+
+    job = bed.send(atMostOnce=True)
+
+    assert (job.state, job.waiting_for, len(bed.server.seen)) == ("waiting", f"effect:{job.id}:http", 1)
+
+
+def test_nobody_there_to_hear_is_no_doubt(bed: Bed) -> None:
+    url = f"http://127.0.0.1:{_silent_port()}/"
+    job_id = bed.app.enqueue("http_request", {"url": url, "atMostOnce": True}, max_attempts=2).id
+    drain(bed.app)
+
+    job = bed.app.get(job_id)
+    assert (job.state, job.attempt) == ("dead", 2)
+
+
+@on_both_engines
+@pytest.mark.parametrize(
+    ("reply", "seconds"),
+    [
+        (Reply(429, b"", {"Retry-After": "90"}), 90),
+        (Reply(503, b"", {"Retry-After": "12"}), 12),
+        (Reply(429, b""), 30),
+        (Reply(429, b"", {"Retry-After": "soon"}), 30),
+    ],
+)
+def test_a_busy_receiver_spends_no_attempt(bed: Bed, reply: Reply, seconds: int) -> None:
+    bed.answer(reply)
+
+    job = bed.send()
+
+    assert (job.state, job.attempt) == ("queued", 0)
+    assert seconds - 5 < (job.run_at - bed.app.now()).total_seconds() <= seconds
+    assert bed.app.attempts(job.id)[0].failure_class == "rate_limited"
+
+
+@on_both_engines
+@pytest.mark.parametrize("status", [400, 404, 410, 302])
+def test_a_refusal_is_for_good(bed: Bed, status: int) -> None:
+    bed.answer(Reply(status, f"no {TOKEN}".encode(), {"Location": "http://169.254.169.254/"}))
+
+    job = bed.send(headers={"Authorization": "secret://github"})
+
+    assert (job.state, job.attempt, len(bed.server.seen)) == ("failed", 1, 1)
+    assert TOKEN not in (job.last_error or "")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9/",
+        "http://169.254.169.254/latest/meta-data",
+        "http://[::ffff:127.0.0.1]/",
+        "file:///etc/passwd",
+    ],
+)
+def test_private_addresses_are_shut_unless_the_operator_opens_them(url: str) -> None:
+    with temporary_app(tenure.App().use(webhooks())) as app:
+        job_id = app.enqueue("http_request", {"url": url}).id
+        drain(app)
+
+        job = app.get(job_id)
+        assert (job.state, job.attempt) == ("failed", 1)
+        assert "Nothing was sent" in (job.last_error or "")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil"},
+        {"Idempotency-Key": "x"},
+        {"a\nb": "x"},
+        {"A": "x\r\nB: y"},
+        {"A": "\u20ac"},
+        {"Tenure-Token": "9"},
+        {"Expect": "100-continue"},
+        {"upgrade": "h2c"},
+        {"X-A": "1", "x-a": "2"},
+    ],
+)
+def test_headers_that_would_be_ours_or_two_are_refused_at_enqueue(bed: Bed, headers: dict[str, str]) -> None:
+    with pytest.raises(tenure.InvalidPayload, match="headers"):
+        bed.app.enqueue("http_request", {"url": "http://example.com/", "headers": headers})
+
+
+def test_secrets_that_are_not_known_are_refused(bed: Bed) -> None:
+    missing = bed.send(headers={"Authorization": "secret://gitlab"})
+    unsigned = bed.send(sign="crn")
+
+    assert "Did you mean 'github'?" in (missing.last_error or "")
+    assert "Did you mean 'crm'?" in (unsigned.last_error or "")
+    assert bed.server.seen == []
+
+
+def test_a_secret_that_cannot_be_sent_is_told_by_its_header_only(bed: Bed) -> None:
+    job = bed.send(headers={"X-Token": "secret://file"})
+
+    assert (job.state, job.attempt, bed.server.seen) == ("failed", 1, [])
+    assert "X-Token" in (job.last_error or "")
+    assert "canary" not in (job.last_error or "") + repr(bed.app.effects(job_id=job.id).items)
+
+
+@on_both_engines
+def test_what_a_receiver_sends_back_shows_no_secret_and_breaks_no_store(bed: Bed) -> None:
+    bed.answer(Reply(200, b"a\0b " + TOKEN.encode()))
+
+    job = bed.send(headers={"Authorization": "secret://github"})
+
+    assert job.result == {"status": 200, "body": "a\ufffdb [redacted]"}
+
+
+@on_both_engines
+def test_a_secret_in_what_should_be_a_status_line_is_not_told(bed: Bed) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as echo:
+        threading.Thread(target=_echo_authorization, args=(echo,), daemon=True).start()
+        url = f"http://127.0.0.1:{echo.getsockname()[1]}/"
+        payload = {"url": url, "headers": {"Authorization": "secret://github"}}
+        job_id = bed.app.enqueue("http_request", payload, max_attempts=1).id
+        drain(bed.app)
+
+    job = bed.app.get(job_id)
+    assert job.state == "dead"
+    assert "BadStatusLine: [redacted]" in (job.last_error or "")
+    told = (job.last_error or "") + repr(bed.app.attempts(job_id)) + repr(bed.app.effects(job_id=job_id).items)
+    assert TOKEN not in told
+
+
+def _echo_authorization(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += connection.recv(65536)
+        line = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"authorization:"))
+        connection.sendall(line.partition(b": ")[2] + b"\r\n\r\n")
+
+
+def test_a_type_of_its_own_stands_alone(bed: Bed) -> None:
+    bed.send(headers={"content-type": "text/plain"}, body="hello")
+
+    (seen,) = bed.server.seen
+    assert (seen.headers["content-type"], seen.body) == ("text/plain", b"hello")
+    assert seen.raw_names.count("content-type") == 1
