@@ -93,7 +93,7 @@ def looks(view: View, name: str, some_id: str) -> dict[str, str]:
         "oldest queued": f"SELECT {view.id}, {view.kind}, created_at FROM {name} "
         f"WHERE {view.status} = '{view.queued}' ORDER BY created_at LIMIT 1",
     }
-    for word in sorted(set(App.read_profile(view.name.partition(".")[0]).words.values())):
+    for word in sorted(set(App().profiles.read(view.name.partition(".")[0]).words.values())):
         found[f"state {word}"] = f"{rows} {view.status} = '{word}' LIMIT 50"
     if view.name.startswith("substrate"):
         found["health"] = f"SELECT * FROM {name.replace('job_queue', 'v_queue_health')}"
@@ -118,8 +118,8 @@ def on_postgres(server: Server, profile: str, rows: int) -> Iterator[Ask]:
         with App(url, migrate="always") as app:
             app.migrate()
             before = "orchestrator" if profile == "outbox" else "outbox"
-            app.install_profile(before)
-            app.install_profile(profile)
+            app.profiles.install(before)
+            app.profiles.install(profile)
         with psycopg.connect(url, autocommit=True) as connection:
             for name in (before, profile):
                 values = {"rows": rows, "queue": name, "profile": name}
@@ -135,7 +135,7 @@ def on_sqlite(folder: Path, profile: str, rows: int) -> Iterator[Ask]:
     """A filled file."""
     path = folder / f"{profile}.db"
     with App(f"sqlite:///{path}") as app:
-        app.install_profile(profile)
+        app.profiles.install(profile)
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             values = {"rows": rows, "queue": profile, "profile": profile, "now": int(time.time() * 1e6)}
@@ -207,9 +207,9 @@ def compare(engine: str, url: str, profile: str, drops: list[str], turns: int) -
         admin = psycopg.connect(url, autocommit=True)
     with closing(admin), App(url, migrate="always") as app:
         app.migrate()
-        app.install_profile(profile)
+        app.profiles.install(profile)
         for gate in ("master", "worker", "heartbeat"):
-            app.open_gate(f"{profile}.{gate}")
+            app.gates.open(f"{profile}.{gate}")
         spent = time.process_time if engine == "sqlite" else lambda: _backends(admin)
         taken: dict[str, list[dict[str, float]]] = {"without": [], "with": []}
         work(app, spent, profile)
@@ -218,7 +218,7 @@ def compare(engine: str, url: str, profile: str, drops: list[str], turns: int) -
                 for drop in drops:
                     admin.execute(drop)
                 if which == "with":
-                    app.install_profile(profile)
+                    app.profiles.install(profile)
                 work(app, spent, profile, batches=1)  # What was planned before has to be planned anew.
                 taken[which].append(work(app, spent, profile))
     return [_compared(engine, part, taken) for part in taken["with"][0]]

@@ -170,16 +170,16 @@ def _methods(classes: list[type]) -> str:
 
 def _door() -> str:
     from tenure.app import App
-    from tenure.door.working import Working
+    from tenure.client.work import Working
 
     return _methods([App]) + "\n" + _methods([Working])
 
 
 def _door_rest() -> str:
     from tenure.app import App
-    from tenure.door.working import Working
+    from tenure.client.work import Working
 
-    rest = [one for one in App.__mro__ if one.__module__.startswith("tenure.door.") and one is not Working]
+    rest = [one for one in App.__mro__ if one.__module__.startswith("tenure.client.") and one is not Working]
     return _methods([one for one in rest if one.__name__ != "Door"])
 
 

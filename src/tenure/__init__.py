@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tenure.app import App as App
-    from tenure.door.function import JobFunction as JobFunction
-    from tenure.door.settings import QueueSettings as QueueSettings
-    from tenure.door.working import Held as Held
+    from tenure.async_app import AsyncApp as AsyncApp
+    from tenure.client.function import JobFunction as JobFunction
+    from tenure.client.settings import QueueSettings as QueueSettings
+    from tenure.client.work import Held as Held
     from tenure.errors import AccessDenied as AccessDenied
     from tenure.errors import ConfigError as ConfigError
     from tenure.errors import Corrupt as Corrupt
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessDenied",
     "App",
+    "AsyncApp",
     "Attempt",
     "Audit",
     "Backoff",
@@ -195,9 +197,10 @@ __all__ = [
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "tenure.app": ("App",),
-    "tenure.door.function": ("JobFunction",),
-    "tenure.door.settings": ("QueueSettings",),
-    "tenure.door.working": ("Held",),
+    "tenure.async_app": ("AsyncApp",),
+    "tenure.client.function": ("JobFunction",),
+    "tenure.client.settings": ("QueueSettings",),
+    "tenure.client.work": ("Held",),
     "tenure.errors": (
         "AccessDenied",
         "ConfigError",

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tenure.app import App
-from tenure.door.opening import open_store, scheme_of
+from tenure.client.connect import open_store, scheme_of
 from tenure.errors import ConfigError
 from tenure.model import clock as model_clock
 from tenure.model import failpoints
@@ -142,7 +142,7 @@ def drain(app: App, *, queues: list[str] | None = None, concurrency: int = 1) ->
 
 async def adrain(app: App, *, queues: list[str] | None = None, concurrency: int = 1) -> None:
     """`drain` on the running event loop."""
-    await app.arun_worker(queues=queues, concurrency=concurrency, drain=True, handle_signals=False, maintain=False)
+    await app.aio.run_worker(queues=queues, concurrency=concurrency, drain=True, handle_signals=False, maintain=False)
 
 
 class Crash(BaseException):

@@ -118,7 +118,7 @@ def test_a_queue_of_that_name_with_other_jobs_is_never_taken_away(cli: Cli, data
 @pytest.mark.parametrize("gate", ["master", "worker", "default.worker"])
 def test_a_closed_gate_makes_it_refuse(cli: Cli, database: str, rows: Rows, gate: str) -> None:
     with App(database) as app:
-        app.close_gate(gate)
+        app.gates.close(gate)
     before = rows()
 
     found = cli("bench", "--quick", "--json")

@@ -17,7 +17,7 @@ NOBODY = "01890000-0000-7000-8000-000000000000"
 
 
 def _gate(app: App) -> None:
-    app.close_gate("master")
+    app.gates.close("master")
 
 
 def _nothing(app: App) -> None: ...

@@ -105,7 +105,7 @@ def test_many_jobs_need_a_yes_where_nobody_can_be_asked(cli: Cli, app: App, verb
     made = [app.enqueue("k", queue="mail").id for _ in range(3)]
     other = app.enqueue("k").id
     if verb == "revive":
-        app.cancel([*made, other])
+        app.cancel_many([*made, other])
     before = {one: app.get(one).state for one in made}
 
     refused = cli("jobs", verb, "--queue", "mail")

@@ -161,7 +161,7 @@ def test_a_leader_without_the_right_to_prune_is_found_by_doctor(cli: Cli, app: A
     app.store.do(Heartbeat([], worker=row))
     assert not [one for one in cli("doctor", "--no-sandbox", "--json").json["checks"] if one["name"] == "upkeep"]
 
-    app.acquire_lease("leader", "w-1")
+    app.leases.acquire("leader", "w-1")
     found = [one for one in cli("doctor", "--no-sandbox", "--json").json["checks"] if one["name"] == "upkeep"]
 
     assert [one["status"] for one in found] == ["wrong"]
@@ -221,7 +221,7 @@ def test_doctor_tells_that_a_full_disk_has_taken_the_reserve(cli: Cli, app: App,
 
 def test_doctor_finds_work_that_nobody_does(cli: Cli, app: App) -> None:
     app.enqueue("k", queue="mail")
-    app.close_gate("worker")
+    app.gates.close("worker")
     app.pause("default")
 
     checks = cli("doctor", "--no-sandbox", "--json").json["checks"]
@@ -264,10 +264,10 @@ def test_explain_names_every_cause_of_waiting(cli: Cli, app: App) -> None:
     assert _codes(cli, second) == ["in_line"]
     assert _codes(cli, later) == ["delayed"]
     app.pause("mail")
-    app.close_gate("queue:mail")
+    app.gates.close("queue:mail")
     assert _codes(cli, first) == ["gate_closed", "paused", "next"]
     app.resume("mail")
-    app.open_gate("queue:mail")
+    app.gates.open("queue:mail")
     (grant,) = app.claim(queues="mail", worker="w-1", limit=2)
     assert grant.id == first
     assert _codes(cli, first) == ["running"]
@@ -299,7 +299,7 @@ def test_explain_sees_a_lease_that_ran_out(cli: Cli, app: App) -> None:
 
 def test_schedules_are_listed_run_paused_and_resumed(cli: Cli, app: App) -> None:
     app.schedule("nightly", "0 3 * * *", "report", {"all": True}, tz="Europe/Berlin")
-    app.declare_schedules()
+    app.schedules.declare()
 
     (shown,) = cli("schedules", "ls", "--json").json["schedules"]
     made = cli("schedules", "run", "nightly", "--json").json["jobs"][0]["id"]

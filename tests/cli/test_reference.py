@@ -56,7 +56,7 @@ def busy(app: App) -> dict[str, str]:
     (grant,) = app.claim(queues="mail")
     app.enqueue("k", queue="mail", delay=60, key="one")
     app.schedule("nightly", "@daily", "report")
-    app.declare_schedules()
+    app.schedules.declare()
     done = app.enqueue("k").id
     app.complete(app.claim()[0], [1], events=[NewEvent("log", '{"message":"x"}')])
     return {"dead": dead, "held": held, "token": str(grant.token), "done": done}

@@ -47,7 +47,7 @@ async def app(url: str) -> AsyncIterator[tenure.App]:  # noqa: F811
     app = tenure.App(url)
     app.set_queue("default", backoff=tenure.Backoff(shape="none"))
     yield app
-    await app.aclose()
+    await app.aio.close()
 
 
 Build = Callable[..., Callable[..., Any]]
@@ -182,7 +182,7 @@ async def test_a_person_may_let_it_be_done_again(app: tenure.App, build: Build) 
     sink = Sink([Killed()])
     job = await run(app, build(sink))
 
-    await app.aresolve_effect(job.id, "mail", "retry", actor="ann")
+    await app.aio.resolve_effect(job.id, "mail", "retry", actor="ann")
     await adrain(app)
 
     assert (app.get(job.id).state, len(sink.calls)) == ("succeeded", 2)

@@ -144,7 +144,7 @@ def test_an_argument_that_does_not_fit_into_the_socket_is_sent_whole(
 ) -> None:
     store = open_store(url)
     app = tenure.App(url, limits=tenure.Limits(payload_bytes=20_000_000))
-    app._store = store
+    app._state.store = store
     text = "x" * 10_000_000
 
     made = app.enqueue("k", {"text": text})

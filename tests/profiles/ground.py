@@ -51,7 +51,7 @@ class Ground:
     def open(self) -> None:
         """Open the gates that `substrate` is installed with."""
         for gate in ("master", "worker", "notify", "heartbeat"):
-            self.app.open_gate(f"substrate.{gate}")
+            self.app.gates.open(f"substrate.{gate}")
 
     def claim(self, queue: str, worker: str = "host-1-a", **options: Any) -> Grant:
         """The one job that is due."""
@@ -114,7 +114,7 @@ def _prepare(*scripts: str) -> Callable[[str], None]:
         with App(url, migrate="always", actor="test") as app:
             app.migrate()
             for name in PROFILES:
-                app.install_profile(name)
+                app.profiles.install(name)
         with psycopg.connect(url, autocommit=True) as connection:
             for script in (*scripts, engines._KEEP_PRISTINE):
                 connection.execute(script.encode())
@@ -133,7 +133,7 @@ def sqlite_ground(path: Path) -> Iterator[Ground]:
     clock = ManualClock(datetime.now(UTC))
     with App(engines.sqlite_url(path), clock=clock, actor="test") as app:
         for name in PROFILES:
-            app.install_profile(name)
+            app.profiles.install(name)
         connection = sqlite3.connect(path, isolation_level=None)
         connection.row_factory = sqlite3.Row
 

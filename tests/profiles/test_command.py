@@ -29,7 +29,7 @@ def test_ls_without_a_database_lists_what_comes_with_tenure(url: str, capsys: py
 
     profiles = json.loads(out)["profiles"]
     assert code == 0
-    assert [one["name"] for one in profiles] == [profile.name for profile in App.known_profiles()]
+    assert [one["name"] for one in profiles] == [profile.name for profile in App().profiles.known()]
     assert {one["installed_at"] for one in profiles} == {None}
 
 

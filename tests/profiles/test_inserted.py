@@ -32,8 +32,8 @@ def path() -> Iterator[Path]:
     with scratch_folder() as folder:
         with App(sqlite_url(folder / "jobs.db")) as app:
             for name in PROFILES:
-                app.install_profile(name)
-            app.open_gate("substrate.master")
+                app.profiles.install(name)
+            app.gates.open("substrate.master")
         yield folder / "jobs.db"
 
 

@@ -158,7 +158,7 @@ def files() -> Iterator[list[sqlite3.Connection]]:
 def _file(path: Path, rows: int) -> sqlite3.Connection:
     with App(sqlite_url(path)) as app:
         for name in PROFILES:
-            app.install_profile(name)
+            app.profiles.install(name)
     connection = sqlite3.connect(path, isolation_level=None)
     for name in PROFILES:
         values = {"rows": rows, "queue": name, "profile": name, "now": int(time.time() * 1e6)}

@@ -298,15 +298,15 @@ def test_one_worker_leads_for_thirty_seconds_and_the_next_one_takes_over(ground:
     for worker in ("host-1-a", "host-2-b"):
         beat(ground, worker)
 
-    mine = ground.app.acquire_lease("leader", "host-1-a")
-    not_yours = ground.app.acquire_lease("leader", "host-2-b")
+    mine = ground.app.leases.acquire("leader", "host-1-a")
+    not_yours = ground.app.leases.acquire("leader", "host-2-b")
 
     assert (mine.acquired, not_yours.acquired) == (True, False)
     assert (mine.until - ground.clock.now()).total_seconds() == pytest.approx(30)
     leaders = {row["id"]: bool(row["is_leader"]) for row in ground.rows(WORKERS)}
     assert leaders == {"host-1-a": True, "host-2-b": False}
     ground.clock.advance(31)
-    assert ground.app.acquire_lease("leader", "host-2-b").term == mine.term + 1
+    assert ground.app.leases.acquire("leader", "host-2-b").term == mine.term + 1
 
 
 @pytest.mark.postgres

@@ -95,12 +95,12 @@ def bakery(ground: Ground, mine: Path) -> Any:
 
 
 def test_a_profile_of_ones_own_gets_its_queue_gates_settings_and_view(ground: Ground, bakery: str) -> None:
-    made = ground.app.install_profile(bakery)
+    made = ground.app.profiles.install(bakery)
 
     assert (made.is_new, list(made.queues), list(made.gates)) == (True, ["oven"], ["bakery.notify"])
     (queue,) = ground.app.queues("oven")
     assert (queue.policy.profile, queue.policy.max_attempts, queue.policy.retain_seconds) == ("bakery", 2, None)
-    found = {row.name: row for row in ground.app.profiles()}["bakery"]
+    found = {row.name: row for row in ground.app.profiles.installed()}["bakery"]
     assert (found.title, found.words["dead"], found.settings) == ("A bakery", "ash", {"oven.degrees": 220})
     assert (list(found.queues), list(found.shows)) == (["oven"], ["loaves"])
     ground.app.enqueue("rye", queue="oven")
@@ -110,18 +110,18 @@ def test_a_profile_of_ones_own_gets_its_queue_gates_settings_and_view(ground: Gr
 def test_installing_again_changes_what_the_file_says_and_nothing_that_operators_set(
     ground: Ground, bakery: str
 ) -> None:
-    ground.app.install_profile(bakery)
+    ground.app.profiles.install(bakery)
     ground.app.set_queue("oven", max_attempts=9)
-    ground.app.open_gate("bakery.notify")
+    ground.app.gates.open("bakery.notify")
     Path(bakery).write_text(MINE.replace("A bakery", "The bakery").replace('dead = "ash"', 'dead = "coal"'))
 
-    again = ground.app.install_profile(bakery)
+    again = ground.app.profiles.install(bakery)
 
     assert (again.is_new, list(again.queues), list(again.gates)) == (False, [], [])
-    found = {row.name: row for row in ground.app.profiles()}["bakery"]
+    found = {row.name: row for row in ground.app.profiles.installed()}["bakery"]
     assert (found.title, found.words["dead"]) == ("The bakery", "coal")
     assert ground.app.queues("oven")[0].policy.max_attempts == 9
-    assert {gate.name: gate.is_open for gate in ground.app.gates()}["bakery.notify"] is True
+    assert {gate.name: gate.is_open for gate in ground.app.gates.all()}["bakery.notify"] is True
 
 
 def test_a_script_that_is_refused_leaves_nothing(ground: Ground, bakery: str) -> None:
@@ -133,9 +133,9 @@ def test_a_script_that_is_refused_leaves_nothing(ground: Ground, bakery: str) ->
     )
 
     with pytest.raises(SchemaError, match="bakery"):
-        ground.app.install_profile(bakery)
+        ground.app.profiles.install(bakery)
 
-    assert "bakery" not in {row.name for row in ground.app.profiles()}
+    assert "bakery" not in {row.name for row in ground.app.profiles.installed()}
     assert [row.name for row in ground.app.queues() if row.name == "oven"] == []
     with pytest.raises((psycopg.Error, sqlite3.Error), match=r"bakery.loaves"):
         ground.rows("bakery.loaves")
@@ -145,10 +145,10 @@ def test_a_queue_of_another_profile_is_not_taken_over(ground: Ground, bakery: st
     ground.app.set_queue("oven", max_attempts=7)
 
     with pytest.raises(IllegalMove, match="oven"):
-        ground.app.install_profile(bakery)
+        ground.app.profiles.install(bakery)
 
     assert ground.app.queues("oven")[0].policy.profile == "default"
-    assert "bakery" not in {row.name for row in ground.app.profiles()}
+    assert "bakery" not in {row.name for row in ground.app.profiles.installed()}
 
 
 def test_two_that_install_at_once_do_no_harm(ground: Ground, bakery: str) -> None:
@@ -156,7 +156,7 @@ def test_two_that_install_at_once_do_no_harm(ground: Ground, bakery: str) -> Non
     apps = [App(ground.app.url, clock=None) for _ in range(2)]
 
     def install(app: App) -> None:
-        answers.append(app.install_profile(bakery).is_new)
+        answers.append(app.profiles.install(bakery).is_new)
 
     threads = [threading.Thread(target=install, args=[app]) for app in apps]
     for thread in threads:
@@ -171,8 +171,8 @@ def test_two_that_install_at_once_do_no_harm(ground: Ground, bakery: str) -> Non
 
 def test_async_callers_install_and_list_without_blocking(ground: Ground, bakery: str) -> None:
     async def act() -> list[str]:
-        await ground.app.ainstall_profile(bakery)
-        return [row.name for row in await ground.app.aprofiles()]
+        await ground.app.aio.profiles.install(bakery)
+        return [row.name for row in await ground.app.aio.profiles.installed()]
 
     assert "bakery" in asyncio.run(act())
 
@@ -180,15 +180,15 @@ def test_async_callers_install_and_list_without_blocking(ground: Ground, bakery:
 def test_a_profile_needs_no_sql(ground: Ground, tmp_path: Path) -> None:
     (tmp_path / "plain.toml").write_text(MINE.replace('"bakery"', '"plain"').replace('["oven"]', '["plainly"]'))
 
-    ground.app.install_profile(str(tmp_path / "plain.toml"))
+    ground.app.profiles.install(str(tmp_path / "plain.toml"))
 
     assert ground.app.queues("plainly")[0].policy.profile == "plain"
 
 
 def test_the_shipped_profiles_are_the_five_and_our_own() -> None:
     assert loader.shipped() == ("agent_queue", "automechanica", "default", "orchestrator", "outbox", "substrate")
-    assert [profile.name for profile in App.known_profiles()] == list(loader.shipped())
-    assert {p.name: p.specification for p in App.known_profiles()} == {
+    assert [profile.name for profile in App().profiles.known()] == list(loader.shipped())
+    assert {p.name: p.specification for p in App().profiles.known()} == {
         "agent_queue": "000",
         "automechanica": "001",
         "substrate": "002",
@@ -200,9 +200,9 @@ def test_the_shipped_profiles_are_the_five_and_our_own() -> None:
 
 def test_an_unknown_name_offers_the_nearest() -> None:
     with pytest.raises(UnknownProfile, match="Did you mean 'substrate'"):
-        App.read_profile("substrat")
+        App().profiles.read("substrat")
     with pytest.raises(UnknownProfile, match="no profile file"):
-        App.read_profile("./missing.toml")
+        App().profiles.read("./missing.toml")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_policy_that_makes_no_sense_is_refused_before_anything_is_made(tmp_pat
     path.write_text(MINE.replace("lease_seconds = 45", "lease_seconds = -1"))
 
     with App(f"sqlite:///{tmp_path / 'jobs.db'}") as app, pytest.raises(InvalidArgument, match="lease_seconds"):
-        app.install_profile(str(path))
+        app.profiles.install(str(path))
 
 
 def test_importing_tenure_reads_no_profile() -> None:
@@ -260,7 +260,7 @@ def test_whoever_may_migrate_may_install_with_roles_or_without(right: str, owner
         url = server.url("plainly", user="plain")
         with App(url, migrate="always") as app:
             for name in (*PROFILES, *PROFILES):
-                app.install_profile(name)
+                app.profiles.install(name)
             app.enqueue("x", queue="outbox")
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("INSERT INTO orchestrator.tasks (type) VALUES ('x')")

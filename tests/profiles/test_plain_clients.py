@@ -33,8 +33,8 @@ def test_psql_alone_runs_a_whole_job_life(request: pytest.FixtureRequest, versio
     server_ground = postgres_ground.fresh()
     psql = shutil.which("psql") or shutil.which("psql", path=str(wheel_bin_path(18)))
     assert psql is not None
-    server_ground.app.open_gate("substrate.master")
-    server_ground.app.open_gate("substrate.heartbeat")
+    server_ground.app.gates.open("substrate.master")
+    server_ground.app.gates.open("substrate.heartbeat")
 
     told = run(
         psql, postgres_ground.login("worker"), "-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1",
@@ -81,8 +81,8 @@ def test_node_runs_a_whole_job_life_in_thirty_lines(server_ground: Ground, postg
     if node is None or place is None:
         pytest.skip("node, or its package pg, is not installed (npm install pg, then NODE_MODULES names the folder)")
     assert len((EXAMPLES / "node_worker.mjs").read_text().splitlines()) <= 30
-    server_ground.app.open_gate("substrate.master")
-    server_ground.app.open_gate("substrate.heartbeat")
+    server_ground.app.gates.open("substrate.master")
+    server_ground.app.gates.open("substrate.heartbeat")
 
     told = run(node, str(EXAMPLES / "node_worker.mjs"), postgres_ground.login("worker"), NODE_MODULES=str(place))
 

@@ -44,7 +44,7 @@ def _exists(path: str, name: str) -> bool:
 
 
 def test_there_is_a_page_for_each_specification_that_a_profile_stands_for() -> None:
-    wanted = {profile.specification for profile in App.known_profiles()} - {None}
+    wanted = {profile.specification for profile in App().profiles.known()} - {None}
 
     assert {page.stem for page in PAGES} == wanted
 

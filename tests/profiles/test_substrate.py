@@ -115,19 +115,19 @@ def test_nothing_is_taken_in_until_the_master_gate_is_opened(ground: Ground) -> 
     with pytest.raises(GateClosed, match=r"substrate\.master"):
         put(ground)
 
-    ground.app.open_gate("substrate.master")
+    ground.app.gates.open("substrate.master")
 
     assert shown(ground, put(ground))["state"] == "queued"
 
 
 def test_a_workers_loop_gets_nothing_until_the_worker_gate_is_opened(ground: Ground) -> None:
-    ground.app.open_gate("substrate.master")
+    ground.app.gates.open("substrate.master")
     put(ground)
 
     with pytest.raises(GateClosed, match=r"substrate\.worker"):
         ground.app.claim(worker="w", queues="substrate")
 
-    ground.app.open_gate("substrate.worker")
+    ground.app.gates.open("substrate.worker")
     assert ground.claim("substrate").kind == "index_unit"
 
 
@@ -135,7 +135,7 @@ def test_a_second_install_leaves_gates_and_settings_as_they_were_set(ground: Gro
     ground.open()
     ground.app.set_queue("substrate", max_attempts=9)
 
-    ground.app.install_profile("substrate")
+    ground.app.profiles.install("substrate")
 
     config = {row["key"]: row["value"] for row in ground.rows("substrate.dot_config")}
     assert config["queue.job_substrate.enabled"] == "true"

@@ -92,7 +92,7 @@ def test_the_stale_check_has_no_gate(server_ground: Ground) -> None:
 
 
 def test_claiming_by_function_needs_the_master_gate_alone(server_ground: Ground) -> None:
-    server_ground.app.open_gate("substrate.master")
+    server_ground.app.gates.open("substrate.master")
     put(server_ground)
 
     assert claim(server_ground)["job_kind"] == "index_unit"
@@ -100,7 +100,7 @@ def test_claiming_by_function_needs_the_master_gate_alone(server_ground: Ground)
 
 def test_the_global_master_gate_stops_the_functions_too(server_ground: Ground) -> None:
     server_ground.open()
-    server_ground.app.close_gate("master")
+    server_ground.app.gates.close("master")
 
     answer = call(server_ground, "fn_job_enqueue", "kind", "key", "ada")
 

@@ -7,7 +7,7 @@ from tests.profiles.test_substrate import QUEUE, put, tick
 
 
 def test_health_has_25_columns_four_of_them_gates(ground: Ground) -> None:
-    ground.app.open_gate("substrate.notify")
+    ground.app.gates.open("substrate.notify")
 
     row = ground.row("substrate.v_queue_health")
 

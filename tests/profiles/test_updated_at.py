@@ -131,11 +131,11 @@ def test_on_postgresql_the_triggers_come_with_their_profile_and_once(postgres_se
     try:
         with App(url, migrate="always") as app, psycopg.connect(url, autocommit=True) as connection:
             app.migrate()
-            app.install_profile("outbox")
+            app.profiles.install("outbox")
             assert connection.execute(found, [list(TRIGGERS)]).fetchall() == []
             for _ in range(2):
-                app.install_profile("substrate")
-                app.install_profile("orchestrator")
+                app.profiles.install("substrate")
+                app.profiles.install("orchestrator")
             assert dict(connection.execute(found, [list(TRIGGERS)]).fetchall()) == {
                 name: f"tenure.{on}" for name, on in TRIGGERS.items()
             }
@@ -146,12 +146,12 @@ def test_on_postgresql_the_triggers_come_with_their_profile_and_once(postgres_se
 def test_on_sqlite_the_triggers_come_with_their_profile_and_once() -> None:
     found = "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' AND name LIKE '%updated_at'"
     with scratch_folder() as folder, App(sqlite_url(folder / "jobs.db")) as app:
-        app.install_profile("outbox")
+        app.profiles.install("outbox")
         connection = sqlite3.connect(folder / "jobs.db")
         before = connection.execute(found).fetchall()
         for _ in range(2):
-            app.install_profile("substrate")
-            app.install_profile("orchestrator")
+            app.profiles.install("substrate")
+            app.profiles.install("orchestrator")
         after = connection.execute(found).fetchall()
         connection.close()
 

@@ -44,7 +44,7 @@ MAIN: Final = {
 
 
 def profile_of(name: str) -> Profile:
-    return App.read_profile(name)
+    return App().profiles.read(name)
 
 
 def queue_of(ground: Ground, name: str) -> str:
@@ -283,7 +283,7 @@ def files_of_two_sizes() -> Iterator[tuple[sqlite3.Connection, sqlite3.Connectio
 def _file(path: Path, rows: int) -> sqlite3.Connection:
     with App(sqlite_url(path)) as app:
         for name in PROFILES:
-            app.install_profile(name)
+            app.profiles.install(name)
         connection = sqlite3.connect(path, isolation_level=None)
         statement = (FILL / "profile_fill_sqlite.sql").read_text()
         for name in PROFILES:

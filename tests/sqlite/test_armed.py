@@ -156,7 +156,7 @@ def test_a_worker_starts_a_job_of_another_process_by_the_claim_that_lay_ready(
         ran.append(payload["process"])
 
     def enqueue_when_it_waits() -> None:
-        store = app.open_store()
+        store = app.store
         assert isinstance(store, SqliteStore)
         wait_until(lambda: is_read_by_its_loop(store))
         while len(carried) < 3 and len(ran) < 30:  # now and then a worker has something else to do just then

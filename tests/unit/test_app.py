@@ -1,4 +1,4 @@
-"""The front door before a database is opened: URLs, handlers, queues."""
+"""An App before a database is opened: URLs, handlers, queues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pydantic
 import pytest
 
 import tenure
-from tenure.door.opening import shown_url
+from tenure.client.connect import shown_url
 
 
 class Welcome(pydantic.BaseModel):
@@ -251,32 +251,66 @@ def test_declaring_the_default_queue_would_change_nothing_and_says_so(app: tenur
         app.queue("default", max_attempts=9)
 
 
-def test_every_act_has_an_async_twin_with_the_same_parameters() -> None:
-    acts = [name for name in dir(tenure.App) if f"a{name}" in dir(tenure.App) and callable(getattr(tenure.App, name))]
-
-    for name in acts:
-        one, twin = getattr(tenure.App, name), getattr(tenure.App, f"a{name}")
-        assert inspect.iscoroutinefunction(twin), name
-        assert inspect.signature(one).parameters.keys() == inspect.signature(twin).parameters.keys(), name
-        assert twin.__name__ == f"a{name}"
-        assert twin.__doc__, name
-        told = str(inspect.signature(one).return_annotation)
-        assert "Talk" not in told, f"help() shows {told} for {name}"
-        assert told.count("[") == told.count("]"), f"help() shows {told} for {name}"
-    assert {"enqueue", "claim", "heartbeat", "complete", "fail", "release", "get", "jobs", "cancel", "revive"} <= {
-        *acts
-    }
-    assert len(acts) > 40
+def public_names(client: object) -> set[str]:
+    return {name for name in dir(client) if not name.startswith("_")}
 
 
-def test_help_shows_what_an_act_returns_and_not_how_it_is_spoken() -> None:
+def test_the_async_view_has_the_operations_of_the_app_under_the_same_names(app: tenure.App) -> None:
+    own = public_names(app)
+    view = public_names(app.aio)
+
+    assert view <= own
+    for name in sorted(view):
+        sync, awaited = getattr(tenure.App, name, None), getattr(tenure.AsyncApp, name, None)
+        if not callable(sync) or inspect.signature(sync) == inspect.signature(tenure.App.new_job):
+            continue  # a group of operations, or `new_job`, which asks no store
+        assert not inspect.iscoroutinefunction(sync), name
+        assert inspect.iscoroutinefunction(awaited), name
+        assert inspect.signature(sync) == inspect.signature(awaited), name
+        assert awaited.__name__ == name
+        assert awaited.__doc__, name
+    assert {"enqueue", "claim", "heartbeat", "complete", "fail", "release", "get", "jobs", "cancel", "revive"} <= view
+    assert {"run_worker", "close", "gates", "leases", "schedules", "profiles"} <= view
+
+
+@pytest.mark.parametrize("group", ["gates", "leases", "schedules", "profiles"])
+def test_the_groups_of_both_views_have_the_same_names(app: tenure.App, group: str) -> None:
+    assert public_names(getattr(app, group)) == public_names(getattr(app.aio, group))
+
+
+def test_a_client_has_few_enough_names_to_read(app: tenure.App) -> None:
+    assert len(public_names(app)) <= 65
+    assert len(public_names(app.aio)) <= 65
+
+
+def test_help_shows_the_result_of_an_operation() -> None:
     assert inspect.signature(tenure.App.claim).return_annotation == "list[Grant]"
-    assert inspect.signature(tenure.App.aprune).return_annotation == "Pruned"
+    assert inspect.signature(tenure.AsyncApp.prune).return_annotation == "Pruned"
+    for view in (tenure.App, tenure.AsyncApp):
+        for name in public_names(view):
+            member = getattr(view, name)
+            if callable(member):
+                assert "Steps" not in str(inspect.signature(member)), name
 
 
-def test_a_process_has_one_worker_id(app: tenure.App) -> None:
-    assert app.worker_id == app.worker_id
-    assert app.worker_id != tenure.App("sqlite:///a.db").worker_id
+def test_the_async_view_shares_handlers_queues_and_the_store(app: tenure.App) -> None:
+    @app.job(queue="mail", max_attempts=3)
+    def welcome(payload: Welcome) -> None: ...
+
+    job = app.aio.new_job("welcome", {"user_id": 7})
+
+    assert (job.queue, job.max_attempts) == ("mail", 3)
+    with pytest.raises(tenure.InvalidPayload):
+        app.aio.new_job("welcome", {"user_id": "x"})
+
+
+def test_a_process_claims_under_one_worker_id(tmp_path: Path) -> None:
+    with tenure.App(f"sqlite:///{tmp_path}/a.db") as one, tenure.App(f"sqlite:///{tmp_path}/a.db") as other:
+        one.enqueue_many([("kind", None)] * 3)
+        first, second, third = (app.claim()[0].worker for app in (one, one, other))
+
+    assert first == second
+    assert first != third
 
 
 def test_postgresql_without_its_driver_names_the_extra(tmp_path: Path) -> None:
@@ -305,7 +339,7 @@ def test_a_schedule_that_cannot_be_is_refused(app: tenure.App, cron: str, option
         app.schedule("daily", cron, "kind", **options)
 
     assert sentence in str(caught.value)
-    assert app.declared_schedules == {}
+    assert app._state.declared_schedules == {}
 
 
 def test_a_schedules_payload_is_checked_when_it_is_declared(app: tenure.App) -> None:

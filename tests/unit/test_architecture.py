@@ -36,15 +36,16 @@ ARROWS: Final[Mapping[str, frozenset[str]]] = {
     "sandbox": frozenset({"model", "handler"}),
     "flow": frozenset({"model", "handler", "store.contract"}),
     "observe": frozenset({"model", "store.contract"}),
-    "door": INNER,
-    "app": INNER | {"tenure", "door"},
-    "tenure": INNER | {"app", "door"},
+    "client": INNER,
+    "async_app": INNER | {"client"},
+    "app": INNER | {"client", "async_app"},
+    "tenure": INNER | {"app", "async_app", "client"},
     "testing": frozenset(
-        {"tenure", "app", "door", "model", "store", "store.contract", "store.sqlite", "store.postgres"}
+        {"tenure", "app", "client", "model", "store", "store.contract", "store.sqlite", "store.postgres"}
     ),
     "web": frozenset({"tenure", "app", "model"}),
     "mcp": frozenset({"tenure", "app", "model"}),
-    # Beside the doors: what to look at (observe), how to keep workers running, what the sandbox offers, a demo's
+    # Beside the clients: what to look at (observe), how to keep workers running, what the sandbox offers, a demo's
     # server.
     "cli": frozenset({"tenure", "app", "model", "web", "mcp", "observe", "worker", "effects", "sandbox", "testing"}),
 }

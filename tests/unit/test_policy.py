@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.door.settings import QueueSettings
+from tenure.client.settings import QueueSettings
 from tenure.model.policy import SUBSTRATE_FORBIDDEN_KEYS, Backoff, QueuePolicy
 
 

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 import tenure
-from tenure.door.signature import read_signature
+from tenure.client.signature import read_signature
 from tenure.errors import HandlerError, InvalidPayload
 from tenure.handler.payload import Later
 

@@ -144,7 +144,7 @@ async def test_drain_has_a_twin_for_async_tests() -> None:
 
         await handler.aenqueue(7)
         await adrain(app)
-        await app.aclose()
+        await app.aio.close()
 
     assert ran == [7]
 

@@ -199,7 +199,7 @@ def replay(
         else:
             with progress("replaying", len(jobs)) as advance:
                 for batch in batches(jobs, BATCH):
-                    done += tenure.revive(batch, reason=reason)
+                    done += tenure.revive_many(batch, reason=reason)
                     advance(len(batch))
     rows = [(one.job_id, state(one.state or "refused")) for one in done]
     screen = Screen(as_json)

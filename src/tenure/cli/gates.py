@@ -26,7 +26,7 @@ Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", he
 def ls(url: Url = None, as_json: Json = False) -> None:
     """List gates and how they stand. One that was never touched is open."""
     with opened(url) as tenure:
-        found = tenure.gates()
+        found = tenure.gates.all()
         screen = Screen(as_json, tenure.now())
     _show(screen, found)
 
@@ -35,7 +35,7 @@ def ls(url: Url = None, as_json: Json = False) -> None:
 def open_(name: Name, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
     """Allow what the gate guards."""
     with opened(url, actor=actor) as tenure:
-        found = tenure.open_gate(name, reason=reason)
+        found = tenure.gates.open(name, reason=reason)
         screen = Screen(as_json, tenure.now())
     _show(screen, [found])
 
@@ -44,7 +44,7 @@ def open_(name: Name, reason: Reason = None, actor: Actor = None, url: Url = Non
 def close(name: Name, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
     """Refuse what the gate guards, at once and for all: exit code 7 for whoever tries."""
     with opened(url, actor=actor) as tenure:
-        found = tenure.close_gate(name, reason=reason)
+        found = tenure.gates.close(name, reason=reason)
         screen = Screen(as_json, tenure.now())
     _show(screen, [found])
 

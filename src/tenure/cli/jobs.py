@@ -235,7 +235,7 @@ def cancel(
             done = []
             with progress("cancelling", choice.count) as advance:
                 for batch in choice.batches():
-                    done += tenure.cancel(batch, reason=reason)
+                    done += tenure.cancel_many(batch, reason=reason)
                     advance(len(batch))
     rows = [(one.job_id, state(one.answer), one.state) for one in done]
     screen = Screen(as_json)
@@ -267,7 +267,7 @@ def revive(
             done = []
             with progress("reviving", choice.count) as advance:
                 for batch in choice.batches():
-                    done += tenure.revive(batch, reason=reason)
+                    done += tenure.revive_many(batch, reason=reason)
                     advance(len(batch))
     rows = [(one.job_id, state(one.state or "refused")) for one in done]
     screen = Screen(as_json)

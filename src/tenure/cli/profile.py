@@ -33,9 +33,9 @@ def ls(url: Url = None, as_json: Json = False) -> None:
     now = None
     if url or os.environ.get("TENURE_URL") or Path(DEFAULT_FILE).is_file():
         with opened(url) as tenure:
-            installed = {row.name: row for row in tenure.profiles()}
+            installed = {row.name: row for row in tenure.profiles.installed()}
             now = tenure.now()
-    known = {one.name: one for one in App.known_profiles()}
+    known = {one.name: one for one in App().profiles.known()}
     found = [_seen(name, known.get(name), installed.get(name)) for name in sorted(known | installed)]
     rows = [
         (
@@ -56,7 +56,7 @@ def show(name: Name, as_json: Json = False) -> None:
     """Show a profile: its words, how its queues behave, its gates, views and functions."""
     from tenure.app import App
 
-    found = App.read_profile(name)
+    found = App().profiles.read(name)
     policy = {field.name: getattr(found.policy, field.name) for field in fields(found.policy)}
     closed = [f"{found.name}.{gate}" for gate in found.closed_gates]
     answer = {
@@ -89,9 +89,9 @@ def install(name: Name, actor: Actor = None, url: Url = None, as_json: Json = Fa
     """Make a profile's views, functions, queues and closed gates in the database. Repeat it after an upgrade."""
     from tenure.app import App
 
-    profile = App.read_profile(name)
+    profile = App().profiles.read(name)
     with opened(url, create=True, actor=actor) as tenure:
-        made = tenure.install_profile(name)
+        made = tenure.profiles.install(name)
     answer = {"name": profile.name, "is_new": made.is_new, "queues": list(made.queues), "gates": list(made.gates)}
     rows = [
         ("profile", profile.name),

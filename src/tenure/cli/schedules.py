@@ -27,7 +27,7 @@ Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", he
 def ls(url: Url = None, as_json: Json = False) -> None:
     """List schedules with their last and next tick."""
     with opened(url) as tenure:
-        rows = tenure.schedules()
+        rows = tenure.schedules.all()
         now = tenure.now()
     shown = [_shown(row, now) for row in rows]
     told = [
@@ -56,7 +56,7 @@ def run(
     """Enqueue a schedule's job once, now. Its own ticks go on as before."""
     with opened(url) as tenure:
         _known(tenure, [name])
-        made = tenure.run_schedule(name)
+        made = tenure.schedules.run(name)
     Screen(as_json).show({"jobs": [made]}, Grid(("id", "answer"), [(made.id, "queued")]))
 
 
@@ -65,7 +65,7 @@ def pause(names: Names, reason: Reason = None, actor: Actor = None, url: Url = N
     """Let schedules make no jobs until they are resumed."""
     with opened(url, actor=actor) as tenure:
         _known(tenure, names)
-        changed = tenure.pause_schedules(names, reason=reason)
+        changed = tenure.schedules.pause(names, reason=reason)
     _show(names, changed, "paused", as_json)
 
 
@@ -74,7 +74,7 @@ def resume(names: Names, reason: Reason = None, actor: Actor = None, url: Url = 
     """Let schedules go on from now; ticks of the pause are not made up for."""
     with opened(url, actor=actor) as tenure:
         _known(tenure, names)
-        changed = tenure.resume_schedules(names, reason=reason)
+        changed = tenure.schedules.resume(names, reason=reason)
     _show(names, changed, "open", as_json)
 
 
@@ -84,7 +84,7 @@ def _show(names: list[str], changed: list[str], now_is: str, as_json: bool) -> N
 
 
 def _known(tenure: App, names: list[str]) -> None:
-    known = [row.name for row in tenure.schedules()]
+    known = [row.name for row in tenure.schedules.all()]
     for name in names:
         if name not in known:
             raise NotFound(f"There is no schedule {name!r}.{nearest(name, known)} See `tenure schedules ls`.")

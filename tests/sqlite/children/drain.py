@@ -12,7 +12,7 @@ said: list[int] = []
 
 @app.job(kind="work")
 async def work() -> None:
-    dictation = app.open_store()._database.dictation  # type: ignore[attr-defined]
+    dictation = app.store._database.dictation  # type: ignore[attr-defined]
     if not said and dictation is not None and dictation._is_ready:
         said.append(dictation._process.pid)
         print(said[0], flush=True)

@@ -121,7 +121,7 @@ class _Queue:
 
 
 def _refuse_closed_gates(tenure: App) -> None:
-    for gate in tenure.gates():
+    for gate in tenure.gates.all():
         name = gate.name.removeprefix("default.")
         if not gate.is_open and name in {"master", "worker", f"queue:{QUEUE}"}:
             raise GateClosed(gate.name, "bench")

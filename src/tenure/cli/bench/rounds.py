@@ -158,7 +158,7 @@ async def _at_once(app: App, jobs: int) -> tuple[int, float]:
         for i in range(number, jobs, CLIENTS):
             if time.perf_counter() - begun > MOST_SECONDS:
                 return
-            await app.aenqueue_new(_job(app, i))
+            await app.aio.enqueue_new(_job(app, i))
             done += 1
 
     await asyncio.gather(*(client(number) for number in range(CLIENTS)))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from tenure.handler.building import MISSING, JobOptions, build_job
+from tenure.client.enqueue import enqueue_job, enqueue_jobs
+from tenure.client.operations import run, run_async
+from tenure.client.state import ClientState
+from tenure.handler.building import MISSING, JobOptions, build_job, build_jobs
 from tenure.handler.registry import Handler
 from tenure.model.job import Enqueued, NewJob
-from tenure.model.policy import Limits
 
 if TYPE_CHECKING:
     from tenure.handler.context import Context
@@ -19,33 +21,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Enqueuer(Protocol):
-    """What a handler needs of its app."""
-
-    limits: Limits
-
-    def new_job(self, kind: str, payload: Any = ..., **options: Unpack[JobOptions]) -> NewJob: ...
-
-    def new_jobs(self, kind: str, payloads: Iterable[Any], **options: Unpack[JobOptions]) -> Iterable[NewJob]: ...
-
-    def enqueue_new(self, job: NewJob, connection: Any = None) -> Enqueued: ...
-
-    def aenqueue_new(self, job: NewJob, connection: Any = None) -> Awaitable[Enqueued]: ...
-
-    def enqueue_many(self, jobs: Iterable[NewJob], *, connection: Any = None) -> list[Enqueued]: ...
-
-    def aenqueue_many(self, jobs: Iterable[NewJob], *, connection: Any = None) -> Awaitable[list[Enqueued]]: ...
-
-
 class JobFunction(Generic[PayloadT, P, R]):
     """A handler. Calling it runs the function here and now; enqueueing it leaves that to a worker."""
 
     __name__: str
     __qualname__: str
 
-    def __init__(self, function: Callable[P, R], handler: Handler, app: Enqueuer) -> None:
+    def __init__(self, function: Callable[P, R], handler: Handler, state: ClientState) -> None:
         self.handler = handler
-        self._app = app
+        self._state = state
         self._function = function
         update_wrapper(self, function)
 
@@ -75,8 +59,7 @@ class JobFunction(Generic[PayloadT, P, R]):
 
         With `connection`, the job belongs to the caller's transaction: it exists exactly if that commits.
         """
-        handler, app = self.handler, self._app
-        return app.enqueue_new(build_job(handler.kind, payload, options, handler, app.limits, "default"), connection)
+        return run(self._state, enqueue_job(self._state, self.new(payload, **options), connection))
 
     @overload
     async def aenqueue(
@@ -90,7 +73,7 @@ class JobFunction(Generic[PayloadT, P, R]):
         self, payload: Any = MISSING, *, connection: Any = None, **options: Unpack[JobOptions]
     ) -> Enqueued:
         """`enqueue` for async callers."""
-        return await self._app.aenqueue_new(self._app.new_job(self.kind, payload, **options), connection)
+        return await run_async(self._state, enqueue_job(self._state, self.new(payload, **options), connection))
 
     def enqueue_many(
         self,
@@ -100,7 +83,7 @@ class JobFunction(Generic[PayloadT, P, R]):
         **options: Unpack[JobOptions],
     ) -> list[Enqueued]:
         """Enqueue many payloads with the same options; one answer each, in order. See `App.enqueue_many`."""
-        return self._app.enqueue_many(self._app.new_jobs(self.kind, payloads, **options), connection=connection)
+        return run(self._state, enqueue_jobs(self._state, self._new_many(payloads, options), connection))
 
     async def aenqueue_many(
         self,
@@ -110,11 +93,14 @@ class JobFunction(Generic[PayloadT, P, R]):
         **options: Unpack[JobOptions],
     ) -> list[Enqueued]:
         """`enqueue_many` for async callers."""
-        return await self._app.aenqueue_many(self._app.new_jobs(self.kind, payloads, **options), connection=connection)
+        return await run_async(self._state, enqueue_jobs(self._state, self._new_many(payloads, options), connection))
 
     def new(self, payload: Any = MISSING, **options: Unpack[JobOptions]) -> NewJob:
         """A checked job that is not enqueued yet: for `App.enqueue_many` with a key each, or to follow a completion."""
-        return self._app.new_job(self.kind, payload, **options)
+        return build_job(self.kind, payload, options, self.handler, self._state.limits, "default")
+
+    def _new_many(self, payloads: Iterable[Any], options: JobOptions) -> Iterator[NewJob]:
+        return build_jobs(self.kind, payloads, options, self.handler, self._state.limits, "default")
 
     def __repr__(self) -> str:
         return f"<job {self.kind!r} on queue {self.queue!r}>"

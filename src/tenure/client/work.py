@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tenure.door.talk import Door, Talk, ask, atwin, twin
+from tenure.client.enqueue import declare_queues
+from tenure.client.operations import Client, Steps, ask, operation
 from tenure.errors import InternalError, InvalidArgument, LeaseLost
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
@@ -26,10 +27,7 @@ from tenure.model.outcome import (
     Stopped,
     Suspended,
 )
-from tenure.model.policy import QueuePolicy
-from tenure.store.admin import SetQueues
 from tenure.store.contract import Claim, Heartbeat, Hold, Settle, Start, WorkerRow
-from tenure.store.queries import ListQueues
 
 Held = Grant | tuple[str, int]
 """What proves that a job is held: the grant, or its job id and token."""
@@ -39,15 +37,11 @@ SETTLE_MAX = 1_000
 _NOTHING: Any = object()
 
 
-class Working(Door):
+class Work(Client):
     """Claims, keeps and ends jobs."""
 
-    worker_id: WorkerId
-    declared: dict[str, QueuePolicy]
-    """Queues that the code declares; they are created when first needed."""
-    _made: set[str]
-
-    def _claim(
+    @operation
+    def claim(
         self,
         *,
         worker: str | None = None,
@@ -58,8 +52,7 @@ class Working(Door):
         affinity: Sequence[str | None] | None = None,
         strict: bool = False,
         held: Iterable[Held] | None = None,
-        wants_wake: bool | None = None,
-    ) -> Talk[list[Grant]]:
+    ) -> Steps[list[Grant]]:
         """Take up to `limit` due jobs under a lease. Leases that ran out are taken back first.
 
         No job is ever granted twice at once. Without `queues`: those that this app declares, and `default`.
@@ -67,9 +60,9 @@ class Working(Door):
 
         Raises: UnknownQueue, GateClosed, InvalidArgument.
         """
-        wanted = arguments.names("queues", queues) or ("default", *(q for q in self.declared if q != "default"))
+        wanted = arguments.names("queues", queues) or self._state.own_queues()
         request = Claim(
-            worker=WorkerId(arguments.name("worker", worker)) if worker is not None else self.worker_id,
+            worker=WorkerId(arguments.name("worker", worker)) if worker is not None else self._state.worker_id,
             queues=wanted,
             limit=arguments.whole("limit", limit, 1, CLAIM_MAX),
             kinds=None if kinds is None else arguments.names("kinds", kinds),
@@ -77,47 +70,38 @@ class Working(Door):
             lease_seconds=_lease(lease_seconds),
             strict=strict,
             held=None if held is None else [_held(one)[0] for one in held],
-            wants_wake=wants_wake,
         )
-        yield from self.declare(wanted)
+        yield from declare_queues(self._state, wanted)
         return (yield from ask(request))
 
-    def declare(self, queues: Iterable[str]) -> Talk[None]:
-        """Create those of the queues that the code declares and this process has not seen yet.
-
-        Looks before it asks: a login that may work but not create queues gets by if an operator has made them.
-        """
-        unseen = {name: self.declared[name] for name in queues if name in self.declared and name not in self._made}
-        if unseen:
-            known = {row.name for row in (yield from ask(ListQueues(list(unseen))))}
-            missing = {name: policy for name, policy in unseen.items() if name not in known}
-            if missing:
-                yield from ask(SetQueues(missing, actor=self.actor, only_new=True))
-            self._made.update(unseen)
-
-    def _heartbeat(
+    @operation
+    def heartbeat(
         self,
         grants: Held | Iterable[Held],
         *,
         lease_seconds: Duration | None = None,
         progress: Mapping[str, Any] | None = None,
         worker: WorkerRow | None = None,
-    ) -> Talk[Beat]:
+    ) -> Steps[Beat]:
         """Extend the leases of held jobs. Says which are lost and which are asked to stop; raises for neither.
 
         `progress` maps job ids to any JSON value to be shown beside the job.
         """
-        told = {str(key): encode(value, self.limits, what="The progress") for key, value in (progress or {}).items()}
+        told = {
+            str(key): encode(value, self._state.limits, what="The progress") for key, value in (progress or {}).items()
+        }
         holds = [Hold(job_id, token, told.get(job_id)) for job_id, token in _all_held(grants)]
         return (yield from ask(Heartbeat(holds, _lease(lease_seconds), worker)))
 
-    def _start(self, grant: Held) -> Talk[Settled]:
+    @operation
+    def start(self, grant: Held) -> Steps[Settled]:
         """leased → running, for queues that do not start on claim. A running job stays so. Raises: LeaseLost."""
         job_id, token = _held(grant)
         answers = yield from ask(Start([Hold(job_id, token)]))
         return _accepted(grant, answers, "was not started")
 
-    def _complete(
+    @operation
+    def complete(
         self,
         grant: Held,
         result: Any = _NOTHING,
@@ -127,19 +111,21 @@ class Working(Door):
         jobs: Iterable[NewJob] = (),
         events: Iterable[NewEvent] = (),
         effects: Iterable[EffectRecord] = (),
-    ) -> Talk[Settled]:
+    ) -> Steps[Settled]:
         """End an attempt well. Follow-up jobs, events and effects are committed with it or not at all.
 
         Repeating it answers as the first time. Raises: LeaseLost, and nothing was changed; InvalidPayload.
         """
         job_id, token = _held(grant)
         followers = tuple(jobs)
-        yield from self.declare({job.queue for job in followers})
+        yield from declare_queues(self._state, {job.queue for job in followers})
         done = Completed(
             job_id,
             token,
-            result=None if result is _NOTHING else encode(result, self.limits, what=f"Job {job_id}: the result"),
-            result_summary=None if summary is None else arguments.text("summary", summary, self.limits.error_chars),
+            result=None if result is _NOTHING else encode(result, self._state.limits, what=f"Job {job_id}: the result"),
+            result_summary=None
+            if summary is None
+            else arguments.text("summary", summary, self._state.limits.error_chars),
             artifacts_path=None if artifacts_path is None else arguments.text("artifacts_path", artifacts_path),
             jobs=followers,
             events=tuple(events),
@@ -147,62 +133,68 @@ class Working(Door):
         )
         return (yield from _settle_one(grant, done, "was not saved"))
 
-    def _fail(
+    @operation
+    def fail(
         self,
         grant: Held,
         error: str | BaseException,
         *,
         retry_after: Duration | None = None,
         failure_class: FailureClass | str = FailureClass.ERROR,
-    ) -> Talk[Settled]:
+    ) -> Steps[Settled]:
         """End an attempt badly: queued again by backoff (or after `retry_after`), or dead when no attempts are left."""
         job_id, token = _held(grant)
         wait = None if retry_after is None else arguments.seconds("retry_after", retry_after)
-        said = arguments.error_text(error, self.limits.error_chars)
+        said = arguments.error_text(error, self._state.limits.error_chars)
         failed = Failed(job_id, token, said, _failure_class(failure_class), wait)
         return (yield from _settle_one(grant, failed, "was not recorded as failed"))
 
-    def _reject(
+    @operation
+    def reject(
         self,
         grant: Held,
         error: str | BaseException,
         *,
         failure_class: FailureClass | str = FailureClass.PERMANENT,
-    ) -> Talk[Settled]:
+    ) -> Steps[Settled]:
         """Say that the job can never succeed: failed at once, whatever attempts are left, with a dead letter."""
         job_id, token = _held(grant)
-        said = arguments.error_text(error, self.limits.error_chars)
+        said = arguments.error_text(error, self._state.limits.error_chars)
         rejected = Rejected(job_id, token, said, _failure_class(failure_class))
         return (yield from _settle_one(grant, rejected, "was not recorded as rejected"))
 
-    def _release(
+    @operation
+    def release(
         self,
         grant: Held,
         *,
         delay: Duration = 0.0,
         reason: str | None = None,
         failure_class: FailureClass | str = FailureClass.SHUTDOWN,
-    ) -> Talk[Settled]:
+    ) -> Steps[Settled]:
         """Give the job back unspent: queued, attempt refunded, due after `delay`."""
         job_id, token = _held(grant)
-        why = None if reason is None else arguments.error_text(reason, self.limits.error_chars)
+        why = None if reason is None else arguments.error_text(reason, self._state.limits.error_chars)
         released = Released(job_id, token, arguments.seconds("delay", delay), _failure_class(failure_class), why)
         return (yield from _settle_one(grant, released, "was not given back"))
 
-    def _suspend(self, grant: Held, waiting_for: str, *, delay: Duration | None = None) -> Talk[Settled]:
-        """Let the job wait without a slot until somebody wakes it, or `delay` passes. Attempt refunded."""
+    @operation
+    def suspend(self, grant: Held, waiting_for: str, *, delay: Duration | None = None) -> Steps[Settled]:
+        """Let the job wait without a slot until it is woken, or `delay` passes. Attempt refunded."""
         job_id, token = _held(grant)
         wait = None if delay is None else arguments.seconds("delay", delay)
         suspended = Suspended(job_id, token, arguments.text("waiting_for", waiting_for), wait)
         return (yield from _settle_one(grant, suspended, "was not suspended"))
 
-    def _stop(self, grant: Held, *, reason: str | None = None) -> Talk[Settled]:
+    @operation
+    def stop(self, grant: Held, *, reason: str | None = None) -> Steps[Settled]:
         """End an attempt because a cancel was asked for: cancelled."""
         job_id, token = _held(grant)
-        why = None if reason is None else arguments.error_text(reason, self.limits.error_chars)
+        why = None if reason is None else arguments.error_text(reason, self._state.limits.error_chars)
         return (yield from _settle_one(grant, Stopped(job_id, token, why), "was not recorded as cancelled"))
 
-    def _settle(self, outcomes: Iterable[Outcome]) -> Talk[list[Settled]]:
+    @operation
+    def settle(self, outcomes: Iterable[Outcome]) -> Steps[list[Settled]]:
         """End many attempts at once; one answer each, in order. A lost lease is an answer, not an error."""
         given = list(outcomes)
         answers: list[Settled] = []
@@ -210,29 +202,8 @@ class Working(Door):
             answers += yield from ask(Settle(given[first : first + SETTLE_MAX]))
         return answers
 
-    claim = twin(_claim)
-    aclaim = atwin(_claim)
-    heartbeat = twin(_heartbeat)
-    aheartbeat = atwin(_heartbeat)
-    start = twin(_start)
-    astart = atwin(_start)
-    complete = twin(_complete)
-    acomplete = atwin(_complete)
-    fail = twin(_fail)
-    afail = atwin(_fail)
-    reject = twin(_reject)
-    areject = atwin(_reject)
-    release = twin(_release)
-    arelease = atwin(_release)
-    suspend = twin(_suspend)
-    asuspend = atwin(_suspend)
-    stop = twin(_stop)
-    astop = atwin(_stop)
-    settle = twin(_settle)
-    asettle = atwin(_settle)
 
-
-def _settle_one(grant: Held, outcome: Outcome, refused: str) -> Talk[Settled]:
+def _settle_one(grant: Held, outcome: Outcome, refused: str) -> Steps[Settled]:
     answers = yield from ask(Settle([outcome]))
     return _accepted(grant, answers, refused)
 

@@ -1,4 +1,4 @@
-"""The front door on real stores: every act and its twin, on both engines."""
+"""Operations of App and of its async view, on real stores of both engines."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ class Welcome(pydantic.BaseModel):
 
 
 class Acts:
-    """An app whose acts are awaited in either case: through the sync door or through the async one."""
+    """A client, sync or async, whose operations are awaited in either case."""
 
-    def __init__(self, app: tenure.App, door: str) -> None:
+    def __init__(self, app: tenure.App, client: Any) -> None:
         self.app = app
-        self._prefix = "a" if door == "async" else ""
+        self._client = client
 
     def __getattr__(self, name: str) -> Any:
-        act = getattr(self.app, self._prefix + name)
+        found = getattr(self._client, name)
+        if not callable(found):
+            return Acts(self.app, found)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            answer = act(*args, **kwargs)
+            answer = found(*args, **kwargs)
             return await answer if inspect.isawaitable(answer) else answer
 
         return call
@@ -66,8 +68,8 @@ def app(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tenure.A
 
 @pytest.fixture(params=["sync", "async"])
 async def acts(request: pytest.FixtureRequest, app: tenure.App) -> Any:
-    yield Acts(app, request.param)
-    await app.aclose()
+    yield Acts(app, app if request.param == "sync" else app.aio)
+    await app.aio.close()
 
 
 async def test_a_job_goes_from_enqueue_to_success(acts: Acts, clock: ManualClock) -> None:
@@ -189,7 +191,7 @@ async def test_cancelling_one_raises_and_cancelling_many_answers(acts: Acts) -> 
         await acts.cancel(done)
     with pytest.raises(tenure.NotFound):
         await acts.cancel(nobody)
-    answers = await acts.cancel([done, nobody])
+    answers = await acts.cancel_many([done, nobody])
 
     assert [(a.answer, a.state) for a in answers] == [("refused", "succeeded"), ("refused", None)]
     assert (await acts.heartbeat(held_grant)).cancel_requested == {held}
@@ -201,7 +203,7 @@ async def test_a_job_that_cannot_be_revived_says_why(acts: Acts, clock: ManualCl
     queued = (await acts.enqueue("kind")).id
     final = (await acts.enqueue("kind", queue="final")).id
     keyed = (await acts.enqueue("kind", key="k")).id
-    await acts.cancel([final, keyed])
+    await acts.cancel_many([final, keyed])
     await acts.enqueue("kind", key="k")
     reason = {"reason": "again", "actor": "ops"}
 
@@ -215,7 +217,7 @@ async def test_a_job_that_cannot_be_revived_says_why(acts: Acts, clock: ManualCl
         await acts.revive(str(new_job_id()), **reason)
     with pytest.raises(tenure.InvalidArgument, match="`reason` is empty"):
         await acts.revive(queued, reason="")
-    assert [answer.lost for answer in await acts.revive([queued, final], **reason)] == [True, True]
+    assert [answer.lost for answer in await acts.revive_many([queued, final], **reason)] == [True, True]
 
     (copy,) = await acts.clone(final, **reason)
     assert (await acts.get(copy.id)).parent_id == final
@@ -266,7 +268,7 @@ async def test_a_queue_that_nobody_declared_is_unknown(acts: Acts) -> None:
 
 
 async def test_many_jobs_go_in_batches_and_are_answered_in_order(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.app.BATCH_JOBS", 10)
+    monkeypatch.setattr("tenure.client.enqueue.BATCH_JOBS", 10)
     jobs = [acts.app.new_job("kind", {"n": n % 30}, key=f"k{n % 30}") for n in range(45)]
 
     first = await acts.enqueue_many(jobs)
@@ -342,17 +344,17 @@ async def test_queues_can_be_paused_and_gates_closed(acts: Acts) -> None:
     assert await acts.pause("default", actor="ops", reason="later") == ["default"]
     assert await acts.claim() == []
     assert await acts.resume(["default"]) == ["default"]
-    await acts.close_gate("master", actor="ops")
+    await acts.gates.close("master", actor="ops")
     with pytest.raises(tenure.GateClosed, match="tenure gates open master"):
         await acts.enqueue("kind")
     with pytest.raises(tenure.GateClosed):
         await acts.claim()
-    assert (await acts.open_gate("master")).is_open
+    assert (await acts.gates.open("master")).is_open
 
     assert len(await acts.claim()) == 1
-    assert [gate.name for gate in await acts.gates()][:1]
+    assert [gate.name for gate in await acts.gates.all()][:1]
     with pytest.raises(tenure.InvalidArgument):
-        await acts.close_gate("mastre")
+        await acts.gates.close("mastre")
     with pytest.raises(tenure.UnknownQueue):
         await acts.pause("mial")
 
@@ -376,15 +378,15 @@ async def test_jobs_are_listed_newest_first_and_page_by_page(acts: Acts) -> None
 
 
 async def test_a_named_lease_has_one_owner_per_term(acts: Acts, clock: ManualClock) -> None:
-    mine = await acts.acquire_lease("leader", "a", seconds=10)
-    theirs = await acts.acquire_lease("leader", "b", seconds=10)
+    mine = await acts.leases.acquire("leader", "a", seconds=10)
+    theirs = await acts.leases.acquire("leader", "b", seconds=10)
     clock.advance(11)
-    later = await acts.acquire_lease("leader", "b", seconds=10)
+    later = await acts.leases.acquire("leader", "b", seconds=10)
 
     assert (mine.acquired, theirs.acquired, later.acquired) == (True, False, True)
     assert later.term == mine.term + 1
-    assert not await acts.release_lease("leader", "a", mine.term)
-    assert await acts.release_lease("leader", "b", later.term)
+    assert not await acts.leases.release("leader", "a", mine.term)
+    assert await acts.leases.release("leader", "b", later.term)
 
 
 async def test_workers_are_seen_by_their_heartbeats_and_can_be_removed(acts: Acts) -> None:
@@ -437,7 +439,7 @@ async def test_a_delayed_job_waits_for_the_stores_clock(acts: Acts, clock: Manua
         (lambda acts: acts.release((str(new_job_id()), 1), delay="later"), "`delay`"),
         (lambda acts: acts.jobs(limit=1001), "`limit`"),
         (lambda acts: acts.prune(older_than=-1), "`older_than`"),
-        (lambda acts: acts.acquire_lease("leader", "me", seconds=0), "`seconds`"),
+        (lambda acts: acts.leases.acquire("leader", "me", seconds=0), "`seconds`"),
     ],
 )
 async def test_bad_arguments_never_reach_the_store(acts: Acts, act: Any, sentence: str) -> None:
@@ -472,7 +474,7 @@ def test_threads_that_come_at_once_open_one_store(app: tenure.App) -> None:
 def test_an_app_is_a_context_manager_and_tells_how_it_goes(tmp_path: Path) -> None:
     with tenure.App(f"sqlite:///{tmp_path}/jobs.db") as app:
         app.enqueue("kind")
-        stats = app.stats()
+        stats = app.store.stats()
         now = app.now()
 
     assert stats.requests >= 1
@@ -510,17 +512,17 @@ async def test_schedules_are_declared_shown_paused_run_and_removed(acts: Acts) -
     def digest(payload: Welcome) -> None: ...
 
     acts.app.schedule("daily", "0 7 * * *", digest, {"user_id": 1}, tz="Europe/Rome", missed="skip")
-    await acts.declare_schedules()
+    await acts.schedules.declare()
     await acts.claim()  # makes the queue
 
-    (row,) = await acts.schedules()
+    (row,) = await acts.schedules.all()
     assert row.name == "daily"
-    assert await acts.pause_schedules("daily", actor="ops", reason="holiday") == ["daily"]
-    assert (await acts.schedules("daily"))[0].paused_by == "ops"
-    assert await acts.resume_schedules(["daily"]) == ["daily"]
-    job = await acts.get((await acts.run_schedule("daily")).id)
+    assert await acts.schedules.pause("daily", actor="ops", reason="holiday") == ["daily"]
+    assert (await acts.schedules.all("daily"))[0].paused_by == "ops"
+    assert await acts.schedules.resume(["daily"]) == ["daily"]
+    job = await acts.get((await acts.schedules.run("daily")).id)
     assert (job.kind, job.payload, job.queue, job.max_attempts) == ("digest", {"user_id": 1}, "mail", 9)
     with pytest.raises(tenure.NotFound, match="no schedule 'weekly'"):
-        await acts.run_schedule("weekly")
-    assert await acts.remove_schedules("daily") == ["daily"]
-    assert await acts.schedules() == []
+        await acts.schedules.run("weekly")
+    assert await acts.schedules.remove("daily") == ["daily"]
+    assert await acts.schedules.all() == []

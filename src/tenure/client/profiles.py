@@ -1,16 +1,17 @@
-"""Profiles at the front door: which there are, installing them, and the one act that a specification names itself."""
+"""Profiles: list, read and install them; and `create_task`, which a specification names itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any
 
-from tenure.door.opening import scheme_of
-from tenure.door.talk import Door, Talk, ask, atwin, twin
+from tenure.client.connect import scheme_of
+from tenure.client.enqueue import Enqueueing
+from tenure.client.operations import AsyncClient, Blocking, Client, Steps, SyncClient, ask, operation
+from tenure.client.settings import check_policy
 from tenure.errors import Forbidden, InvalidArgument, UnknownProfile, nearest
 from tenure.handler import arguments
-from tenure.handler.building import MISSING, JobOptions
-from tenure.model.job import Enqueued, NewJob
+from tenure.model.job import Enqueued
 from tenure.model.profile import Profile
 from tenure.store.admin import InstalledProfile, InstallProfile
 from tenure.store.contract import Enqueue
@@ -20,65 +21,61 @@ TASK_FIELDS = ("workflow_id", "agent_name", "task_type", "payload", "priority", 
 LOWEST_TASK_PRIORITY = 3
 
 
-class Profiling(Door):
-    """Installs profiles and shows them."""
-
-    _agents: set[str]
-    """Agents whose queues are known to be of the profile, in the database at hand."""
-
-    @property
-    def url(self) -> str:
-        """See App.url."""
-        raise NotImplementedError
-
-    def new_job(self, kind: str, payload: Any = MISSING, **options: Unpack[JobOptions]) -> NewJob:
-        """See App.new_job."""
-        raise NotImplementedError
+class Profiles(Client):
+    """Profiles that come with Tenure, and those that the database has: `app.profiles`."""
 
     @staticmethod
-    def known_profiles() -> list[Profile]:
+    def known() -> list[Profile]:
         """The profiles that come with Tenure, by name. No database is asked."""
         from tenure.profiles import loader
 
         return [loader.load(name).profile for name in loader.shipped()]
 
     @staticmethod
-    def read_profile(name: str) -> Profile:
+    def read(name: str) -> Profile:
         """A profile by its name, or by the path of a .toml file. Raises: UnknownProfile, ConfigError."""
         from tenure.profiles import loader
 
         return loader.load(name).profile
 
-    def install_profile(self, name: str, *, actor: str | None = None) -> InstalledProfile:
+    @operation
+    def install(self, name: str, *, actor: str | None = None) -> Steps[InstalledProfile]:
         """Make a profile's views, functions, queues and closed gates. `name`: a shipped one, or a path to a .toml file.
 
-        In one transaction, and repeatable: what operators have set since stays. On PostgreSQL it takes the rights of
-        whoever migrates. Raises: UnknownProfile, ConfigError, IllegalMove (its queue belongs to another profile).
+        In one transaction, and repeatable: settings that operators changed since stay. On PostgreSQL it needs the
+        rights of the role that migrates.
+
+        Raises: UnknownProfile, ConfigError, IllegalMove (its queue belongs to another profile).
         """
-        from tenure.door.settings import check_policy
         from tenure.profiles import loader
 
         found = loader.load(name)
         check_policy(found.profile.policy)
-        engine = "sqlite" if scheme_of(self.url) == "sqlite" else "postgres"
-        by = self.actor if actor is None else arguments.text("actor", actor)
-        answer = self.open_store().install_profile(
-            InstallProfile(found.profile, found.scripts[engine], found.checksum, by)
-        )
-        self._agents.clear()
+        engine = "sqlite" if scheme_of(self._state.url) == "sqlite" else "postgres"
+        request = InstallProfile(found.profile, found.scripts[engine], found.checksum, self._by(actor))
+        answer = yield from ask(Blocking(lambda store: store.install_profile(request)))
+        self._state.seen_agents.clear()
         return answer
 
-    async def ainstall_profile(self, name: str, *, actor: str | None = None) -> InstalledProfile:
-        """The same without blocking the event loop."""
-        import asyncio
-
-        return await asyncio.to_thread(self.install_profile, name, actor=actor)
-
-    def _profiles(self) -> Talk[list[ProfileRow]]:
+    @operation
+    def installed(self) -> Steps[list[ProfileRow]]:
         """The profiles that are installed in this database, by name."""
         return (yield from ask(ListProfiles()))
 
-    def _create_task(self, task: Mapping[str, Any]) -> Talk[Enqueued]:
+
+class SyncProfiles(Profiles, SyncClient):
+    """`app.profiles`."""
+
+
+class AsyncProfiles(Profiles, AsyncClient):
+    """`app.aio.profiles`."""
+
+
+class AgentTasks(Enqueueing):
+    """Tasks for agents, as an AutoMechanica orchestrator creates them."""
+
+    @operation
+    def create_task(self, task: Mapping[str, Any]) -> Steps[Enqueued]:
         """Create a task for an agent, as an AutoMechanica orchestrator does: `workflow_id`, `agent_name`, `task_type`,
         `payload`, `priority` (0 critical to 3 low) and `max_attempts`. The agent's queue is made with its first task.
 
@@ -101,7 +98,7 @@ class Profiling(Door):
             max_attempts=task.get("max_attempts"),
         )
         create = {}
-        if agent not in self._agents:
+        if agent not in self._state.seen_agents:
             rows = {row.name: row for row in (yield from ask(ListQueues([agent, "automechanica"])))}
             pattern = rows.get("automechanica")
             if pattern is None:
@@ -110,10 +107,5 @@ class Profiling(Door):
                 raise Forbidden(f"Queue {agent!r} belongs to profile {rows[agent].policy.profile!r}; it is no agent's.")
             create = {} if agent in rows else {agent: pattern.policy}
         (answer,) = yield from ask(Enqueue([job], create))
-        self._agents.add(agent)
+        self._state.seen_agents.add(agent)
         return answer
-
-    profiles = twin(_profiles)
-    aprofiles = atwin(_profiles)
-    create_task = twin(_create_task)
-    acreate_task = atwin(_create_task)

@@ -1,0 +1,112 @@
+"""Enqueue: from a kind and a payload to a durable job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Unpack
+
+from tenure.client.operations import Client, EnqueueOn, Steps, ask, operation
+from tenure.client.state import ClientState
+from tenure.errors import UnknownQueue
+from tenure.handler.building import MISSING, JobOptions, build_job
+from tenure.model.job import Enqueued, NewJob
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Enqueue
+from tenure.store.queries import ListQueues
+
+BATCH_JOBS = 2_000
+BATCH_CHARS = 16 * 1024 * 1024
+
+
+class Enqueueing(Client):
+    """Builds and enqueues jobs."""
+
+    def new_job(self, kind: str, payload: Any = MISSING, **options: Unpack[JobOptions]) -> NewJob:
+        """A checked job with an id, not enqueued yet. Enqueueing it twice makes one job.
+
+        Raises: InvalidPayload, InvalidArgument.
+        """
+        return build_job(kind, payload, options, self._state.registry.get(kind), self._state.limits, "default")
+
+    @operation
+    def enqueue(
+        self, kind: str, payload: Any = MISSING, *, connection: Any = None, **options: Unpack[JobOptions]
+    ) -> Steps[Enqueued]:
+        """Put one job in its queue; it is durable when this returns. A key that is taken answers the job that holds it.
+
+        A kind that has a handler here gets its payload checked, and goes to the handler's queue; others, which may be
+        served in other languages, go to `queue` or `default`. With `connection` (sqlite3, psycopg, SQLAlchemy, Django;
+        for async callers also asyncpg and aiosqlite) the job belongs to the caller's transaction: it exists exactly if
+        that commits.
+
+        Raises: InvalidPayload, InvalidArgument, UnknownQueue, KeyConflict, GateClosed, StoreUnavailable.
+        """
+        return (yield from enqueue_job(self._state, self.new_job(kind, payload, **options), connection))
+
+    @operation
+    def enqueue_new(self, job: NewJob, connection: Any = None) -> Steps[Enqueued]:
+        """Put one job in its queue that `new_job` made."""
+        return (yield from enqueue_job(self._state, job, connection))
+
+    @operation
+    def enqueue_many(
+        self, jobs: Iterable[NewJob | tuple[str, Any]], *, connection: Any = None
+    ) -> Steps[list[Enqueued]]:
+        """Enqueue many jobs, made by `new_job` or given as (kind, payload); one answer each, in order.
+
+        They go in batches of up to 2,000, each all or none. After an error, repeating the same NewJobs does no harm.
+        """
+        made = (job if isinstance(job, NewJob) else self.new_job(*job) for job in jobs)
+        return (yield from enqueue_jobs(self._state, made, connection))
+
+
+def enqueue_job(state: ClientState, job: NewJob, connection: Any) -> Steps[Enqueued]:
+    """Enqueue one job."""
+    (answer,) = yield from _enqueue_batch(state, [job], connection)
+    return answer
+
+
+def enqueue_jobs(state: ClientState, jobs: Iterable[NewJob], connection: Any) -> Steps[list[Enqueued]]:
+    """Enqueue jobs batch by batch, as they are made."""
+    answers: list[Enqueued] = []
+    batch: list[NewJob] = []
+    chars = 0
+    for job in jobs:
+        batch.append(job)
+        chars += len(job.payload)
+        if len(batch) >= BATCH_JOBS or chars >= BATCH_CHARS:
+            answers += yield from _enqueue_batch(state, batch, connection)
+            batch, chars = [], 0
+    if batch:
+        answers += yield from _enqueue_batch(state, batch, connection)
+    return answers
+
+
+def _enqueue_batch(state: ClientState, jobs: list[NewJob], connection: Any) -> Steps[list[Enqueued]]:
+    declared = {job.queue: state.declared[job.queue] for job in jobs if job.queue in state.declared}
+    if connection is not None:
+        # The caller may roll back, and the queues with it: declare them each time, and remember nothing.
+        return (yield from ask(EnqueueOn(connection, Enqueue(jobs, declared))))
+    unseen = {name: policy for name, policy in declared.items() if name not in state.seen_queues}
+    try:
+        answers = yield from ask(Enqueue(jobs, unseen))
+    except UnknownQueue:
+        if declared == unseen:
+            raise
+        answers = yield from ask(Enqueue(jobs, declared))  # the database was replaced since the queues were seen
+    state.seen_queues.update(unseen)
+    return answers
+
+
+def declare_queues(state: ClientState, queues: Iterable[str]) -> Steps[None]:
+    """Create those of the queues that the code declares and this process has not seen yet.
+
+    Asks which exist before it creates any: a login that may not create queues can use those that an operator made.
+    """
+    unseen = {name: state.declared[name] for name in queues if name in state.declared and name not in state.seen_queues}
+    if unseen:
+        known = {row.name for row in (yield from ask(ListQueues(list(unseen))))}
+        missing = {name: policy for name, policy in unseen.items() if name not in known}
+        if missing:
+            yield from ask(SetQueues(missing, actor=state.actor, only_new=True))
+        state.seen_queues.update(unseen)

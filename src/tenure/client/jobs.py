@@ -1,0 +1,204 @@
+"""Jobs: look at them, and cancel, revive, copy and wake them. Every change is recorded with its actor and reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tenure.client.operations import Client, Steps, ask, operation
+from tenure.errors import IllegalMove, NotFound
+from tenure.handler import arguments
+from tenure.handler.arguments import Names
+from tenure.model.event import Event
+from tenure.model.ids import JobId, WorkerId, new_job_ids
+from tenure.model.job import Attempt, Enqueued, Job
+from tenure.model.outcome import Settled
+from tenure.model.state import MOVES, Move, State
+from tenure.store.contract import Cancel, Cancelled, Clone, Revive, Wake
+from tenure.store.queries import Count, CountJobs, GetJobs, ListAttempts, ListEvents, ListJobs, ListQueues, Page
+
+PAGE_MAX = 1_000
+EVENTS_MAX = 10_000
+BATCH_MAX = 1_000
+
+
+class Jobs(Client):
+    """Questions about jobs, and moves of jobs that no worker holds."""
+
+    @operation
+    def get(self, job_id: str) -> Steps[Job]:
+        """One job. Raises: NotFound."""
+        (found,) = yield from ask(GetJobs([arguments.job_id("job_id", job_id)]))
+        if found is None:
+            raise NotFound(f"There is no job {job_id}. It may have been deleted by retention; look at `app.jobs()`.")
+        return found
+
+    @operation
+    def get_many(self, job_ids: Iterable[str]) -> Steps[list[Job | None]]:
+        """Jobs by id, in order; None where there is none."""
+        ids = [arguments.job_id("job_ids", one) for one in job_ids]
+        found: list[Job | None] = []
+        for first in range(0, len(ids), PAGE_MAX):
+            found += yield from ask(GetJobs(ids[first : first + PAGE_MAX]))
+        return found
+
+    @operation
+    def jobs(
+        self,
+        *,
+        state: Names | None = None,
+        queue: Names | None = None,
+        kind: Names | None = None,
+        key: str | None = None,
+        workflow_id: str | None = None,
+        parent_id: str | None = None,
+        profile: str | None = None,
+        worker: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Steps[Page[Job]]:
+        """Jobs that match, newest first, a page at a time: pass `page.next` as `after` to go on."""
+        return (
+            yield from ask(
+                ListJobs(
+                    states=arguments.one_of("state", state, State),
+                    queues=arguments.names("queue", queue),
+                    kinds=arguments.names("kind", kind),
+                    key=None if key is None else arguments.text("key", key),
+                    workflow_id=None if workflow_id is None else arguments.uuid_text("workflow_id", workflow_id),
+                    parent_id=None if parent_id is None else arguments.job_id("parent_id", parent_id),
+                    profile=profile,
+                    worker=None if worker is None else WorkerId(worker),
+                    limit=arguments.whole("limit", limit, 1, PAGE_MAX),
+                    after=after,
+                )
+            )
+        )
+
+    @operation
+    def counts(self, *, queue: Names | None = None, state: Names | None = None) -> Steps[list[Count]]:
+        """How many jobs there are by queue, kind and state, and the oldest of each. Exact at the moment of asking."""
+        queues, states = arguments.names("queue", queue), arguments.one_of("state", state, State)
+        return (yield from ask(CountJobs(queues, states)))
+
+    @operation
+    def attempts(self, job_id: str) -> Steps[list[Attempt]]:
+        """The attempts of a job that did not end well, oldest first."""
+        return (yield from ask(ListAttempts(arguments.job_id("job_id", job_id))))
+
+    @operation
+    def events(
+        self,
+        *,
+        after: int = 0,
+        job_id: str | None = None,
+        queue: Names | None = None,
+        kind: Names | None = None,
+        limit: int = 500,
+    ) -> Steps[list[Event]]:
+        """Events above `after`, in order. To follow, pass the highest `seq` seen, less a second for late ones."""
+        return (
+            yield from ask(
+                ListEvents(
+                    after=arguments.whole("after", after, 0, 2**63 - 1),
+                    job_id=None if job_id is None else arguments.job_id("job_id", job_id),
+                    queues=arguments.names("queue", queue),
+                    kinds=arguments.names("kind", kind),
+                    limit=arguments.whole("limit", limit, 1, EVENTS_MAX),
+                )
+            )
+        )
+
+    @operation
+    def cancel(self, job_id: str, *, actor: str | None = None, reason: str = "") -> Steps[Cancelled]:
+        """Cancel a job: a queued or waiting one at once, a held one by request, which its worker carries out.
+
+        After `cancelled` it never starts; after `requested` it never succeeds. Repeating is harmless.
+        Raises: NotFound; IllegalMove, if it has ended.
+        """
+        (answer,) = yield from self._cancel([arguments.job_id("job_id", job_id)], actor, reason)
+        if answer.answer != "refused" or answer.state == State.CANCELLED:
+            return answer
+        if answer.state is None:
+            raise NotFound(f"There is no job {job_id}, so it cannot be cancelled.")
+        raise IllegalMove(f"Job {job_id} has ended as {answer.state}, so it cannot be cancelled any more.")
+
+    @operation
+    def cancel_many(
+        self, job_ids: Iterable[str], *, actor: str | None = None, reason: str = ""
+    ) -> Steps[list[Cancelled]]:
+        """Cancel many jobs; one answer each, in order. A job that is not there or has ended is answered `refused`."""
+        return (yield from self._cancel(_ids(job_ids), actor, reason))
+
+    def _cancel(self, ids: list[JobId], actor: str | None, reason: str) -> Steps[list[Cancelled]]:
+        answers: list[Cancelled] = []
+        for first in range(0, len(ids), BATCH_MAX):
+            answers += yield from ask(Cancel(ids[first : first + BATCH_MAX], self._by(actor), reason))
+        return answers
+
+    @operation
+    def revive(self, job_id: str, *, reason: str, actor: str | None = None) -> Steps[Settled]:
+        """Queue a failed, dead or cancelled job again, with all its attempts. `reason` goes into the audit.
+
+        Raises: NotFound; IllegalMove, with the reason why it cannot be revived.
+        """
+        identity = arguments.job_id("job_id", job_id)
+        (answer,) = yield from self._revive([identity], actor, reason)
+        if answer.lost:
+            raise (yield from _why_not_revived(identity))
+        return answer
+
+    @operation
+    def revive_many(self, job_ids: Iterable[str], *, reason: str, actor: str | None = None) -> Steps[list[Settled]]:
+        """Revive many jobs; one answer each, in order. A job that cannot be revived is answered `lost`."""
+        return (yield from self._revive(_ids(job_ids), actor, reason))
+
+    def _revive(self, ids: list[JobId], actor: str | None, reason: str) -> Steps[list[Settled]]:
+        why = arguments.text("reason", reason)
+        answers: list[Settled] = []
+        for first in range(0, len(ids), BATCH_MAX):
+            answers += yield from ask(Revive(ids[first : first + BATCH_MAX], self._by(actor), why))
+        return answers
+
+    @operation
+    def clone(self, job_ids: str | Iterable[str], *, reason: str, actor: str | None = None) -> Steps[list[Enqueued]]:
+        """Enqueue copies of ended jobs, each with `parent_id` set to its original. All or none.
+
+        Raises: NotFound, IllegalMove.
+        """
+        ids = _ids(job_ids)
+        request = Clone(
+            dict(zip(ids, new_job_ids(len(ids)), strict=True)), self._by(actor), arguments.text("reason", reason)
+        )
+        return (yield from ask(request))
+
+    @operation
+    def wake(self, job_ids: str | Iterable[str] = (), *, waiting_for: str | None = None) -> Steps[list[JobId]]:
+        """Queue suspended jobs again: those named, or all that wait for `waiting_for`. Answers which were woken."""
+        ids = _ids(job_ids)
+        return (yield from ask(Wake(ids, waiting_for)))
+
+
+def _ids(job_ids: str | Iterable[str]) -> list[JobId]:
+    given = [job_ids] if isinstance(job_ids, str) else job_ids
+    return [arguments.job_id("job_ids", one) for one in given]
+
+
+def _why_not_revived(job_id: JobId) -> Steps[NotFound | IllegalMove]:
+    (job,) = yield from ask(GetJobs([job_id]))
+    if job is None:
+        return NotFound(f"There is no job {job_id}, so it cannot be revived.")
+    if (job.state, Move.REVIVE) not in MOVES:
+        return IllegalMove(
+            f"Job {job_id} is {job.state}, so it cannot be revived: only failed, dead and cancelled jobs can."
+        )
+    if job.cleaned_at is not None:
+        return IllegalMove(f"Job {job_id} cannot be revived: retention removed its payload. Enqueue it anew.")
+    rows = yield from ask(ListQueues([job.queue]))
+    if rows and rows[0].policy.revive == "clone":
+        return IllegalMove(
+            f"Job {job_id} cannot be revived: in queue {job.queue!r} an end is final. Make a copy with `app.clone`."
+        )
+    return IllegalMove(
+        f"Job {job_id} cannot be revived: another job holds its key {job.key!r}. "
+        f"See `app.audit(subject={job_id!r})`, and cancel the other one first if it should not run."
+    )

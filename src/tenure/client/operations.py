@@ -1,0 +1,164 @@
+"""Operations: each method of a client is written once, as a generator, and run by a sync or an async driver.
+
+An operation yields requests and is sent their answers, so that argument checks, follow-up requests and the reading of
+an answer stand in one place and know nothing of threads or event loops:
+
+    class Jobs(Client):
+        @operation
+        def get(self, job_id: str) -> Steps[Job]:
+            (found,) = yield from ask(GetJobs([job_id]))
+            ...
+
+On a `SyncClient` the method `get` returns a Job; on an `AsyncClient` it is a coroutine method that returns a Job.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from tenure.client.state import ClientState
+from tenure.model.job import Enqueued
+from tenure.store.contract import Enqueue, Request, Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+Steps = Generator[Request[Any], Any, R]
+"""Yields requests, is sent their answers, returns the caller's result. A failed request is thrown into it."""
+
+
+class Client:
+    """Base of every class with operations: one view, sync or async, on a client's state."""
+
+    def __init__(self, state: ClientState) -> None:
+        self._state = state
+
+    def _by(self, actor: str | None) -> str:
+        """The actor to record: the one given, else the app's."""
+        return self._state.actor_or_default(actor)
+
+
+class SyncClient(Client):
+    """A client whose operations block until they are done."""
+
+
+class AsyncClient(Client):
+    """A client whose operations are awaited."""
+
+
+class operation(Generic[P, R_co]):  # noqa: N801  a decorator, used like `property`
+    """Make a generator method an operation: a plain method on a SyncClient, a coroutine method on an AsyncClient."""
+
+    def __init__(self, steps: Callable[Concatenate[Any, P], Steps[R_co]]) -> None:
+        self.__doc__ = steps.__doc__
+        # `help()` and the reference show the result of an operation instead of the steps to it.
+        result = str(steps.__annotations__["return"])
+        steps.__annotations__["return"] = result.removeprefix("Steps[").removesuffix("]")
+        self._sync = _sync_method(steps)
+        self._async = _async_method(steps)
+
+    @overload
+    def __get__(self, client: SyncClient, owner: type[Client]) -> Callable[P, R_co]: ...
+    @overload
+    def __get__(self, client: AsyncClient, owner: type[Client]) -> Callable[P, Coroutine[Any, Any, R_co]]: ...
+    @overload
+    def __get__(self, client: None, owner: type[Client]) -> Callable[..., Any]: ...
+    def __get__(self, client: Client | None, owner: type[Client]) -> Callable[..., Any]:
+        method: Any = self._async if issubclass(owner, AsyncClient) else self._sync
+        bound: Callable[..., Any] = method.__get__(client, owner)
+        return bound
+
+
+def ask(request: Request[T]) -> Steps[T]:
+    """Send one request; its answer keeps its type."""
+    answer: T = yield request
+    return answer
+
+
+class EnqueueOn(Request[list[Enqueued]]):
+    """An enqueue inside the transaction of the caller's connection."""
+
+    __slots__ = ("connection", "enqueue")
+
+    def __init__(self, connection: Any, enqueue: Enqueue) -> None:
+        self.connection = connection
+        self.enqueue = enqueue
+
+
+class Blocking(Request[T]):
+    """A call of the store that has no async form: the async driver runs it in a thread."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[Store], T]) -> None:
+        self.call = call
+
+
+def run(state: ClientState, steps: Steps[R]) -> R:
+    """Run an operation and block until it is done. The store is opened when the first request is sent."""
+    try:
+        request = next(steps)
+        while True:
+            try:
+                answer = _send(state.open_store(), request)
+            except Exception as exc:  # noqa: BLE001 - the operation decides what an error means
+                request = steps.throw(exc)
+            else:
+                request = steps.send(answer)
+    except StopIteration as end:
+        result: R = end.value
+        return result
+
+
+async def run_async(state: ClientState, steps: Steps[R]) -> R:
+    """Run an operation without blocking the event loop."""
+    try:
+        request = next(steps)
+        while True:
+            try:
+                answer = await _send_async(await state.open_store_async(), request)
+            except Exception as exc:  # noqa: BLE001 - the operation decides what an error means
+                request = steps.throw(exc)
+            else:
+                request = steps.send(answer)
+    except StopIteration as end:
+        result: R = end.value
+        return result
+
+
+def _send(store: Store, request: Request[Any]) -> Any:
+    if isinstance(request, EnqueueOn):
+        return store.enqueue_on(request.connection, request.enqueue)
+    if isinstance(request, Blocking):
+        return request.call(store)
+    return store.do(request)
+
+
+async def _send_async(store: Store, request: Request[Any]) -> Any:
+    if isinstance(request, EnqueueOn):
+        return await store.aenqueue_on(request.connection, request.enqueue)
+    if isinstance(request, Blocking):
+        import asyncio
+
+        return await asyncio.to_thread(request.call, store)
+    return await store.ado(request)
+
+
+def _sync_method(steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
+    @functools.wraps(steps)
+    def method(self: Client, /, *args: Any, **kwargs: Any) -> Any:
+        return run(self._state, steps(self, *args, **kwargs))
+
+    return method
+
+
+def _async_method(steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
+    @functools.wraps(steps)
+    async def method(self: Client, /, *args: Any, **kwargs: Any) -> Any:
+        return await run_async(self._state, steps(self, *args, **kwargs))
+
+    return method
