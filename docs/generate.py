@@ -154,33 +154,39 @@ def _options() -> str:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def _methods(classes: list[type]) -> str:
-    """Methods of the front door by the class that has them, with what they promise. Async twins are named once."""
-    parts = []
-    for owner in classes:
-        for name, method in vars(owner).items():
-            if name.startswith("_") or not callable(method) or name in _SKIPPED.get(owner.__name__, ()):
-                continue
-            twin = name.startswith("a") and name[1:] in vars(owner)
-            if not twin:
-                has_twin = f"a{name}" in vars(owner)
-                parts.append(_callable(f"app.{name}", method, f"a{name}" if has_twin else None))
-    return "\n".join(parts)
+def _methods(owner: type, view: type, variable: str = "app") -> str:
+    """Methods that `owner` defines, as a sync caller sees them on `view`, with their promises."""
+    return "\n".join(
+        _callable(f"{variable}.{name}", getattr(view, name), None)
+        for name in vars(owner)
+        if not name.startswith("_") and callable(getattr(view, name)) and name not in _SKIPPED.get(owner.__name__, ())
+    )
 
 
-def _door() -> str:
+def _app() -> str:
     from tenure.app import App
-    from tenure.client.work import Working
+    from tenure.client.enqueue import Enqueueing
+    from tenure.client.work import Work
 
-    return _methods([App]) + "\n" + _methods([Working])
+    return "\n".join(_methods(owner, App) for owner in (App, Enqueueing, Work))
 
 
-def _door_rest() -> str:
+def _app_admin() -> str:
     from tenure.app import App
-    from tenure.client.work import Working
+    from tenure.client.admin import Admin, Gates, Leases, SyncGates, SyncLeases
+    from tenure.client.effects import Effects
+    from tenure.client.jobs import Jobs
+    from tenure.client.profiles import AgentTasks, Profiles, SyncProfiles
+    from tenure.client.schedules import Schedules, SyncSchedules
 
-    rest = [one for one in App.__mro__ if one.__module__.startswith("tenure.client.") and one is not Working]
-    return _methods([one for one in rest if one.__name__ != "Door"])
+    flat = [_methods(owner, App) for owner in (Jobs, Admin, Effects, AgentTasks)]
+    groups = [
+        _methods(Gates, SyncGates, "app.gates"),
+        _methods(Leases, SyncLeases, "app.leases"),
+        _methods(Schedules, SyncSchedules, "app.schedules"),
+        _methods(Profiles, SyncProfiles, "app.profiles"),
+    ]
+    return "\n".join(flat + groups)
 
 
 def _class(owner: type, variable: str) -> str:
@@ -320,9 +326,7 @@ def _title(page: Path) -> str:
 # --- reading the code -------------------------------------------------------------------------------------------------
 
 _SKIPPED = {
-    "App": {"do", "ado", "open_store", "aopen_store", "store"},
-    "Working": {"declare"},
-    "Scheduling": {"new_job"},
+    "App": {"do", "store"},
     "Context": {"stop", "take_events"},
     "JobFunction": {"handler"},
 }
@@ -479,8 +483,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "worker-settings": lambda: _settings(WorkerConfig, "worker"),
     "limits": lambda: _settings(Limits, "limits"),
     "job-options": _options,
-    "door": _door,
-    "door-rest": _door_rest,
+    "app": _app,
+    "app-admin": _app_admin,
     "context": lambda: _class(tenure.Context, "ctx"),
     "job-function": lambda: _class(tenure.JobFunction, "welcome"),
     "names": _names,

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
@@ -84,7 +85,7 @@ class App(AgentTasks, Jobs, Work, Admin, Effects, SyncClient):
         self.schedules = SyncSchedules(state)
         self.profiles = SyncProfiles(state)
 
-    @property
+    @cached_property
     def aio(self) -> AsyncApp:
         """The same operations for async callers: `await app.aio.claim(…)`."""
         from tenure.async_app import AsyncApp

@@ -137,7 +137,7 @@ def test_a_fault_of_our_own_is_told_as_such(cli: Cli, app: App, monkeypatch: pyt
     def broken(*_args: object, **_options: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(App, "gates", broken)
+    monkeypatch.setattr("tenure.client.admin.Gates.all", broken)
 
     found = cli("gates", "ls")
 
@@ -153,7 +153,7 @@ def test_ctrl_c_ends_with_130(cli: Cli, app: App, monkeypatch: pytest.MonkeyPatc
     def interrupted(*_args: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(App, "gates", interrupted)
+    monkeypatch.setattr("tenure.client.admin.Gates.all", interrupted)
 
     assert cli("gates", "ls").code == 130
 

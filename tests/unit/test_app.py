@@ -299,6 +299,7 @@ def test_the_async_view_shares_handlers_queues_and_the_store(app: tenure.App) ->
 
     job = app.aio.new_job("welcome", {"user_id": 7})
 
+    assert app.aio is app.aio
     assert (job.queue, job.max_attempts) == ("mail", 3)
     with pytest.raises(tenure.InvalidPayload):
         app.aio.new_job("welcome", {"user_id": "x"})

@@ -159,7 +159,6 @@ def command_line() -> Any:
     from typer.core import TyperGroup
 
     from tenure.cli.group import nearest
-    from tenure.cli.light import light
 
     class Root(TyperGroup):
         """Finds commands by name, offers the nearest one for a name that is not there."""
@@ -190,7 +189,7 @@ def command_line() -> Any:
     )
     def _root() -> None: ...
 
-    return light(typer.main.get_command(root))
+    return typer.main.get_command(root)
 
 
 def find_command(name: str) -> Any:
@@ -199,11 +198,9 @@ def find_command(name: str) -> Any:
         return None
     import typer
 
-    from tenure.cli.light import light
-
     module: Any = import_module(f"tenure.cli.{COMMANDS[name][0]}")
     group: Any = typer.main.get_group(module.app)
-    return light(group.commands.get(name, group))
+    return group.commands.get(name, group)
 
 
 def _sentence(message: str) -> str:

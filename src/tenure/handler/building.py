@@ -67,13 +67,6 @@ def build_job(
 
     Raises: InvalidPayload, InvalidArgument.
     """
-    if not options and handler is not None and handler.key_of is None:  # as most are: nothing to check but the payload
-        body = handler.encode({} if payload is MISSING else payload)
-        # By place up to `backoff`: with names, Python makes a dict of them first.
-        return NewJob(
-            new_job_id(), kind, body, handler.queue, handler.priority, None, None, None,
-            handler.max_attempts, handler.backoff,
-        )  # fmt: skip
     (job,) = build_jobs(kind, (payload,), options, handler, limits, default_queue)
     return job
 

@@ -1,6 +1,6 @@
 """Payloads: from a Python value to JSON text that every engine holds exactly, and back to what a handler asked for.
 
-What cannot survive the journey is refused at the door, with the path of the field: NUL (PostgreSQL has none in text),
+What cannot survive the journey is refused on enqueue, with the path of the field: NUL (PostgreSQL has none in text),
 lone surrogates (not UTF-8), NaN and infinities (not JSON), integers beyond 64 bits (rounded by other clients), keys
 that are not strings (two of them could become one), and whatever is nested or large beyond the limits.
 
@@ -12,11 +12,11 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import isfinite
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tenure.errors import HandlerError, InvalidPayload
 from tenure.handler.typed import adapter_for
@@ -39,23 +39,7 @@ _NOT_FINITE = "{} is not JSON; send a finite number or null"
 _ERRORS_SHOWN = 5
 
 
-def _encoder() -> Callable[[Any, int], Iterable[str]]:
-    """JSON of values without circles, in pieces. `JSONEncoder.encode` makes its C part anew for every value, which
-    takes longer than a small payload does. That part is not documented, so it is taken only where it is there and does
-    the same."""
-    plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
-    sample = {"text": 'é"\n', "numbers": [1, -2.5, 1e300], "rest": [True, None, {}]}
-    try:
-        made: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
-        chunks = made(None, plain.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
-        if "".join(chunks(sample, 0)) == plain.encode(sample):
-            return cast(Callable[[Any, int], Iterable[str]], chunks)
-    except (AttributeError, TypeError, ValueError):
-        pass
-    return lambda value, _: (plain.encode(value),)
-
-
-_pieces = _encoder()
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 
 
 def encode(value: Any, limits: Limits = DEFAULT_LIMITS, *, what: str = "The payload") -> str:
@@ -68,9 +52,9 @@ def encode(value: Any, limits: Limits = DEFAULT_LIMITS, *, what: str = "The payl
 
 def _encode(value: Any, limits: Limits, what: str) -> str:
     try:
-        if not _is_flat(value, limits) and not _is_plain(value, limits):
+        if not _is_plain(value, limits):
             value = _Plain(limits, what).convert(value, (), 0)
-        text = "".join(_pieces(value, 0))
+        text = _JSON.encode(value)
     except RecursionError:
         raise InvalidPayload(f"{what} is nested deeper than Python can follow. Flatten it.") from None
     except ValueError:  # NaN or an infinity; the second look names the field
@@ -273,24 +257,6 @@ def _adapter(annotation: Any, kind: str) -> TypeAdapter[Any]:
             f"Kind {kind!r}: its payload type {_type_text(annotation)} cannot be read as JSON: {_first_line(exc)}. "
             "Use a pydantic model, a dataclass, a TypedDict or plain JSON types."
         ) from exc
-
-
-def _is_flat(value: Any, limits: Limits) -> bool:
-    """Whether `value` is a dict without lists and dicts in it, as many payloads are, and plain: there are no levels to
-    walk then, and whatever it holds is counted by its bytes."""
-    if type(value) is not dict or limits.payload_depth < 1:
-        return False
-    for key, item in value.items():
-        kind = type(item)
-        if type(key) is not str or not (
-            kind is str
-            or (kind is int and INTEGER_MIN <= item <= INTEGER_MAX)
-            or kind is bool
-            or item is None
-            or kind is float
-        ):
-            return False
-    return True
 
 
 def _is_plain(value: Any, limits: Limits) -> bool:
