@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# The demo needs Tenure's own dependencies and nothing else, so it has a small environment of its own.
+DEMO_VENV := .venv-demo
+DEMO_STAMP := $(DEMO_VENV)/.ready
 URL ?=
 ARGS ?=
 
@@ -15,6 +18,11 @@ PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 # Tests start Python hundreds of times, and without compiled files each time compiles Tenure anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+define CHECK_PYTHON
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	|| { echo "Tenure needs Python 3.11 or later; '$(PYTHON)' is older. Run: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: docs help setup demo demo-postgres check test test-quick bench chaos screens
 
@@ -25,18 +33,23 @@ setup: $(STAMP) ## Build .venv from the pinned requirements (again only when the
 
 # The stamp is written last: an interrupted set-up is simply run again.
 $(STAMP): requirements/dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "Tenure needs Python 3.11 or later; '$(PYTHON)' is older. Run: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@$(CHECK_PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(STAMP) ## Show Tenure at work on a SQLite file (another store: URL=postgresql://…)
-	$(BIN)/tenure demo $(if $(URL),--url '$(URL)') $(ARGS)
+$(DEMO_STAMP): requirements/core.txt
+	@$(CHECK_PYTHON)
+	test -x $(DEMO_VENV)/bin/python || $(PYTHON) -m venv $(DEMO_VENV)
+	$(DEMO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/core.txt
+	@touch $@
 
-demo-postgres: $(STAMP) ## The same on PostgreSQL, started for the demo and stopped after it
-	$(BIN)/tenure demo --postgres $(ARGS)
+demo: $(DEMO_STAMP) ## Show Tenure at work on a SQLite file
+	PYTHONPATH=src $(DEMO_VENV)/bin/python -m tenure.cli.main demo $(ARGS)
+
+demo-postgres: $(STAMP) ## The same on PostgreSQL, started for the demo and stopped after it (on yours: URL=postgresql://…)
+	$(BIN)/tenure demo $(if $(URL),--url '$(URL)',--postgres) $(ARGS)
 
 docs: $(STAMP) ## Write the generated parts of the docs anew
 	$(BIN)/python -m docs.generate

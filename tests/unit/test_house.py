@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -46,7 +48,21 @@ def test_every_target_that_runs_something_makes_its_own_set_up() -> None:
 
     rules = dict(re.findall(r"^([a-z][a-z-]*):(?!=)\s*(.*?)\s*##", makefile, re.MULTILINE))
 
-    assert {name for name, needs in rules.items() if "$(STAMP)" not in needs} == {"help"}
+    assert {name for name, needs in rules.items() if "$(STAMP)" not in needs} == {"help", "demo"}
+    assert rules["demo"] == "$(DEMO_STAMP)"
+
+
+def test_the_demo_installs_the_core_dependencies_and_nothing_else() -> None:
+    """Every line of core.txt is a dependency of the project or of another line, at the version that is tested."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = _closure({_plain(re.split(r"[\[<>=!~; ]", line)[0]) for line in project["dependencies"]})
+    core, tested = (
+        {_plain(line.partition("==")[0]): line for line in (ROOT / "requirements" / name).read_text().splitlines()}
+        for name in ("core.txt", "dev.txt")
+    )
+
+    assert set(core) == wanted
+    assert {name: tested.get(name) for name in core} == core
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -115,6 +131,18 @@ def _tracked() -> list[str]:
         pytest.skip("not a git clone, so nothing is tracked")
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     return [path for path in listing.stdout.split("\0") if path and (ROOT / path).is_file()]
+
+
+def _closure(names: set[str]) -> set[str]:
+    """The distributions and all that they require, without extras, on this machine."""
+    found: set[str] = set()
+    left = set(names)
+    while left:
+        name = left.pop()
+        found.add(name)
+        needs = [Requirement(line) for line in metadata.requires(name) or ()]
+        left |= {_plain(need.name) for need in needs if need.marker is None or need.marker.evaluate()} - found
+    return found
 
 
 def _text(path: Path) -> str:
