@@ -198,8 +198,8 @@ def _class(owner: type, variable: str) -> str:
             parts.append(f"- `{variable}.{name}`: {_doc(member) or _meaning('context', name)}")
     for name, member in vars(owner).items():
         if not name.startswith("_") and inspect.isfunction(member) and name not in _SKIPPED.get(owner.__name__, ()):
-            twin = name.startswith("a") and name[1:] in vars(owner)
-            if not twin:
+            is_async_form = name.startswith("a") and name[1:] in vars(owner)
+            if not is_async_form:
                 parts += [
                     "",
                     _callable(f"{variable}.{name}", member, f"a{name}" if f"a{name}" in vars(owner) else None),
@@ -422,8 +422,8 @@ def _assigned(module: str, name: str) -> tuple[str, str] | None:
     return None
 
 
-def _callable(name: str, function: Any, twin: str | None) -> str:
-    beside = f"\n\nAsync: `{twin}`." if twin else ""
+def _callable(name: str, function: Any, async_name: str | None) -> str:
+    beside = f"\n\nAsync: `{async_name}`." if async_name else ""
     return f"```python\n{_signature(name, function)}\n```\n\n{_doc(function, whole=True)}{beside}\n"
 
 
@@ -462,8 +462,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _annotation(annotation: Any) -> str:
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return text.replace("] | Talk[", " | ")  # an act with overloads: what its twins answer
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:

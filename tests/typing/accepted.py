@@ -65,7 +65,7 @@ def handlers() -> None:
     assert_type(bare.new(Report("may")), tenure.NewJob)
 
 
-async def twins(ctx: tenure.Context) -> None:
+async def async_operations(ctx: tenure.Context) -> None:
     assert_type(await welcome.aenqueue(Welcome(user_id=7), connection=object()), tenure.Enqueued)
     running: Coroutine[Any, Any, str] = welcome(Welcome(user_id=7), ctx)
     assert_type(await running, str)

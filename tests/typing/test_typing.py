@@ -1,4 +1,4 @@
-"""The types of the front door: mypy takes what is right and refuses what is wrong."""
+"""The types of the client: mypy takes what is right and refuses what is wrong."""
 
 from __future__ import annotations
 

@@ -451,7 +451,7 @@ def test_a_payload_is_read_as_json_reads_it(value: Any) -> None:
     ids=["surrogate", "nest", "twice", "large", "zero", "minus-zero", "infinite", "least", "space"],
 )  # fmt: skip
 def test_what_other_writers_put_into_a_payload_is_read_as_json_reads_it(text: str) -> None:
-    """Not all of it goes through our door: a job may be written in any language."""
+    """Not every payload comes from this client: a job may be written in any language."""
     _, decode = payload_codec(Any, "k")
 
     assert repr(decode(text)) == repr(json.loads(text))

@@ -134,7 +134,7 @@ def test_drain_runs_what_is_due_and_leaves_the_rest(url: str | None) -> None:
 
 
 @pytest.mark.anyio
-async def test_drain_has_a_twin_for_async_tests() -> None:
+async def test_drain_has_an_async_form() -> None:
     ran = []
     with temporary_app() as app:
 
