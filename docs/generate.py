@@ -301,7 +301,7 @@ _FOLDERS = {
 def _index() -> str:
     parts = []
     for folder, title in _FOLDERS.items():
-        pages = sorted((DOCS / folder).glob("*.md"))
+        pages = sorted(page for page in (DOCS / folder).glob("*.md") if page.name != "README.md")
         if pages:
             parts.append(f"## {title}\n")
             parts += [f"- [{_title(page)}]({folder}/{page.name})" for page in pages]
