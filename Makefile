@@ -67,7 +67,7 @@ test: $(STAMP) ## Run all tests, on both engines, in parallel (a part of them: A
 test-quick: $(STAMP) ## Run the tests that take little time
 	$(PYTEST) -m 'not slow' $(ARGS)
 
-bench: $(STAMP) ## Measure Tenure beside its peers and the bare engines, on this machine
+bench: $(STAMP) ## Measure Tenure beside its peers and write docs/benchmarks.md (a trial: ARGS=--quick)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # The pages of a claim beside 1,000,000 rows, and all of the conformance suite on PostgreSQL 15, belong to it.

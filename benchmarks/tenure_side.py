@@ -1,4 +1,4 @@
-"""Tenure on SQLite and PostgreSQL, through its front door, at the settings it comes with."""
+"""Tenure on SQLite and PostgreSQL, through its public API."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks import tenure_own
 from benchmarks.peers import drain
 from benchmarks.peers.harness import Enqueue, Order, Side, main, timed
-from benchmarks.peers.tally import PRIORITIES, Tally
+from benchmarks.peers.tally import Tally
 from benchmarks.protocol import Answer, Request, payload
+from benchmarks.tenure_tables import Tables
 
 QUEUE = "default"
-MANY = 100_000
+PREFETCH = 500
+"""As graphile-worker's localQueue: the setting for queues of tiny jobs."""
 
 
 class TenureSide(Side):
@@ -25,14 +27,16 @@ class TenureSide(Side):
     name = "tenure"
     distribution = "tenure"
     engines = ("postgres", "sqlite")
-    settings = "defaults; every commit synced, rows kept, every write fenced; bulk enqueue in one call"
-    workloads = ("W1", "W2", "W3a", "W3b", "W3t", "W4", "W5", "W6", "W7")
+    settings = (
+        "prefetch 500, else defaults; every commit synced, rows kept, every write fenced; bulk enqueue in one call"
+    )
+    workloads: ClassVar[tuple[str, ...]] = ("W1", "W2", "W3a", "W3b", "W4")
     keeps_rows = True
-    _asking: tenure_own.Counter | None = None
+    _tables: Tables | None = None
 
     @property
     def own_workloads(self) -> Mapping[str, Callable[[Request], Answer]]:
-        """W1c, W5d, W8, W9, W10 and the footprint."""
+        """The workloads that only Tenure is asked for."""
         return tenure_own.workloads(self)
 
     def prepare(self, url: str) -> None:
@@ -44,24 +48,15 @@ class TenureSide(Side):
         """One call, one commit."""
         with _open(url) as app:
             noop = _noop(app)
-            app.cancel(
-                noop.enqueue(payload(0), delay=86_400).id
-            )  # opens the connection and compiles the payload's type
+            app.cancel(noop.enqueue(payload(0), delay=86_400).id)  # opens the connection before the clock runs
             return timed(lambda: [noop.enqueue(payload(i)) for i in range(jobs)])
 
-    def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:
-        """One call, which goes in batches of 2,000."""
+    def enqueue_bulk(self, url: str, jobs: int) -> float:
+        """One call."""
         with _open(url) as app:
             noop = _noop(app)
             app.now()
-
-            def bulk() -> None:
-                if spread:
-                    app.enqueue_many(noop.new(payload(i), priority=-(i % PRIORITIES)) for i in range(jobs))
-                else:
-                    noop.enqueue_many(payload(i) for i in range(jobs))
-
-            return timed(bulk)
+            return timed(lambda: noop.enqueue_many(payload(i) for i in range(jobs)))
 
     @contextmanager
     def enqueuer(self, url: str) -> Iterator[Enqueue]:
@@ -82,58 +77,46 @@ class TenureSide(Side):
 
         app = tenure.App(order.url)
 
-        def run(job: dict[str, Any]) -> None:
-            if tally.started(job["i"]):
+        async def noop(job: dict[str, Any]) -> None:
+            is_first = tally.started(job["i"])
+            if is_first and order.do == "W7" and tenure_own.fails_once(job["i"], order.jobs):
                 raise tenure.RetryAfter(0)
 
-        async def arun(job: dict[str, Any]) -> None:
-            if tally.started(job["i"]):
-                raise tenure.RetryAfter(0)
-
-        app.job(kind="noop", queue=QUEUE)(run if order.threads else arun)
+        app.job(kind="noop", queue=QUEUE)(noop)
         app.now()
         tally.ready_and_wait()
-        app.run_worker([QUEUE])
+        app.run_worker([QUEUE], prefetch=PREFETCH)
 
     def unfinished(self, url: str) -> int:
-        """Ask the store; the connection is kept between calls."""
-        return self._counter(url).count("unfinished")
+        """Ask the store."""
+        return self.tables(url).count("unfinished")
 
     def finished(self, url: str) -> int:
         """Ask the store."""
-        return self._counter(url).count("finished")
+        return self.tables(url).count("finished")
 
-    def fill(self, url: str, jobs: int, *, spread: bool = False) -> None:
-        """Write long queues straight into the table; short ones go through the front door."""
-        if spread or jobs < MANY:
-            super().fill(url, jobs, spread=spread)
-        else:
-            tenure_own.fill_backlog(url, jobs)
-
-    def fill_history(self, url: str, jobs: int) -> None:
-        """Write finished rows as Tenure leaves them."""
-        tenure_own.fill_history(url, jobs)
+    def tables(self, url: str) -> Tables:
+        """A connection past the API, kept between calls."""
+        if self._tables is None:
+            self._tables = Tables(url)
+        return self._tables
 
     def close(self) -> None:
-        """Let go of the connection for counting."""
-        if self._asking is not None:
-            self._asking.close()
-
-    def _counter(self, url: str) -> tenure_own.Counter:
-        if self._asking is None:
-            self._asking = tenure_own.Counter(url)
-        return self._asking
+        """Close that connection."""
+        if self._tables is not None:
+            self._tables.close()
 
 
 class EmptyStore(TenureSide):
-    """The drain W3a, measured again in turns with the workloads that are held against it."""
+    """The drain of W3a, measured beside the workloads that are held against it."""
 
     name = "tenure-empty"
-    settings = "as tenure, on an empty store: W3a in turns with the workload that is compared with it"
+    settings = "as tenure, on an empty store: W3a beside the workload that is compared with it"
+    workloads = ()
 
     @property
     def own_workloads(self) -> Mapping[str, Callable[[Request], Answer]]:
-        """W5 and W6 are timed by handler starts, and so is this one beside them; W5d is timed as W3a is."""
+        """W5 and W6 are timed by handler starts, and so is the drain beside them; W5d is timed as W3a is."""
         return {"W5": self._starts, "W5d": self._drain, "W6": self._starts}
 
     def _drain(self, request: Request) -> Answer:

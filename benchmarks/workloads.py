@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from benchmarks.contenders import BOTH
 from benchmarks.protocol import Answer
 
-ENGINES = ("postgres", "sqlite", "redis")
+POSTGRES = ("postgres",)
+MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,21 @@ class Metric:
 class Size:
     """How much of a workload is done."""
 
-    jobs: int = 0
+    jobs: int
     backlog: int = 0
     clients: int = 0
+
+    def scaled(self, scale: float) -> Size:
+        """Multiply; a drain stays larger than one claim, and a backlog larger than the drain."""
+        if scale == 1:
+            return self
+        jobs = max(min(self.jobs, 60), int(self.jobs * scale))
+        backlog = max(20 * jobs, int(self.backlog * scale)) if self.backlog else 0
+        return Size(jobs, backlog, max(2, int(self.clients * scale)) if self.clients else 0)
+
+    def with_jobs(self, jobs: int) -> Size:
+        """The same with another number of jobs."""
+        return Size(jobs, self.backlog, self.clients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +51,15 @@ class Workload:
     name: str
     title: str
     full: Size
-    quick: Size | None
     metrics: tuple[Metric, ...]
-    engines: tuple[str, ...] = ENGINES
+    engines: tuple[str, ...] = BOTH
+    is_quick: bool = True
+    """Part of `--quick`, at a tenth of its size."""
     seconds: float = 240.0
+    """No answer within this time is a failed measurement."""
     most_rounds: int = 99
-    """Long ones are not worth many rounds."""
     is_shared: bool = False
-    """The store is filled once and kept for the next rounds."""
-    usual_seconds: float = 4.0
-    """What one measurement takes on a small machine, where no earlier run has told."""
+    """The store is filled in the first round and kept for the next ones."""
 
     @property
     def main(self) -> Metric:
@@ -58,162 +71,84 @@ def _value(key: str, label: str, unit: str, *, up: bool) -> Metric:
     return Metric(key, label, unit, up, lambda answer: answer.values.get(key))
 
 
-def _quotient(key: str, label: str, above: str, below: str, *, up: bool) -> Metric:
+def _quotient(key: str, label: str, above: str, below: str) -> Metric:
     def derive(answer: Answer) -> float | None:
         over, under = answer.values.get(above), answer.values.get(below)
         return over / under if over is not None and under else None
 
-    return Metric(key, label, "", up, derive)
-
-
-def _started_rate(answer: Answer) -> float | None:
-    seconds = answer.values.get("started_seconds")
-    return answer.jobs / seconds if seconds else None
+    return Metric(key, label, "", True, derive)
 
 
 RATE = Metric("rate", "jobs/s", "/s", True, lambda answer: answer.rate or None)
-STARTED = Metric("started_rate", "handler starts/s", "/s", True, _started_rate)
-P50 = _value("p50_ms", "p50", "ms", up=False)
-P99 = _value("p99_ms", "p99", "ms", up=False)
-BOTH = ("postgres", "sqlite")
+P50 = _value("p50_ms", "p50 ms", "ms", up=False)
+P99 = _value("p99_ms", "p99 ms", "ms", up=False)
 
 WORKLOADS: Mapping[str, Workload] = {
     workload.name: workload
     for workload in (
-        Workload("W1", "enqueue one at a time, one commit each", Size(3_000), Size(500), (RATE,)),
-        Workload(
-            "W1c",
-            "50 concurrent enqueuers in one process",
-            Size(10_000, clients=50),
-            Size(2_000, clients=50),
-            (RATE,),
-            BOTH,
-        ),
-        Workload("W2", "bulk enqueue", Size(50_000), Size(20_000), (RATE,)),
-        Workload("W3a", "drain no-op jobs, one worker process", Size(20_000), Size(10_000), (RATE, STARTED)),
-        Workload("W3b", "drain no-op jobs, two worker processes", Size(20_000), Size(10_000), (RATE, STARTED)),
-        Workload(
-            "W3t",
-            "drain synchronous handlers in threads",
-            Size(20_000),
-            Size(5_000),
-            (RATE,),
-            ("postgres", "redis"),
-        ),
-        Workload(
-            "W4",
-            "latency of an idle worker, enqueue return → handler start",
-            Size(300),
-            Size(60),
-            (P50, P99, _value("call_p50_ms", "p50 from call", "ms", up=False)),
-        ),
+        Workload("W1", "enqueue one at a time, one commit each", Size(3_000), (RATE,)),
+        Workload("W2", "bulk enqueue", Size(50_000), (RATE,)),
+        Workload("W3a", "drain no-op jobs, one worker process", Size(20_000), (RATE,)),
+        Workload("W3b", "drain no-op jobs, two worker processes", Size(20_000), (RATE,)),
+        Workload("W4", "latency of an idle worker: return of enqueue → handler start", Size(300), (P50, P99)),
         Workload(
             "W5",
             "the first jobs of a backlog of 1,000,000",
-            Size(20_000, 1_000_000),
-            None,
+            Size(20_000, MILLION),
             (RATE,),
-            BOTH,
-            600,
-            6,
+            is_quick=False,
+            seconds=600,
             is_shared=True,
-            usual_seconds=25.0,
         ),
         Workload(
             "W5d",
             "drain beside 1,000,000 jobs due tomorrow",
-            Size(20_000, 1_000_000),
-            None,
-            (RATE, _quotient("idle_ratio", "idle pages", "idle_pages", "idle_pages_empty", up=False)),
-            BOTH,
-            600,
-            6,
+            Size(20_000, MILLION),
+            (RATE,),
+            is_quick=False,
+            seconds=600,
             is_shared=True,
-            usual_seconds=25.0,
         ),
         Workload(
             "W6",
             "drain beside 1,000,000 finished jobs",
-            Size(20_000, 1_000_000),
-            None,
+            Size(20_000, MILLION),
             (RATE,),
-            BOTH,
-            600,
-            6,
+            is_quick=False,
+            seconds=600,
             is_shared=True,
-            usual_seconds=25.0,
         ),
         Workload(
             "W7",
-            "a flow of jobs while another session holds a snapshot",
+            "drain while another session holds a snapshot",
             Size(200_000),
-            None,
             (
-                _value("last_rate", "last tenth", "/s", up=True),
-                _value("first_rate", "first tenth", "/s", up=True),
-                _quotient("kept", "last / first", "last_rate", "first_rate", up=True),
-                _value("overdue_s", "worst delay past turn", "s", up=False),
+                _quotient("kept", "last ÷ first tenth", "last_rate", "first_rate"),
+                _value("first_rate", "first tenth, jobs/s", "/s", up=True),
+                _value("last_rate", "last tenth, jobs/s", "/s", up=True),
             ),
-            ("postgres",),
-            600,
-            3,
-            usual_seconds=25.0,
+            POSTGRES,
+            is_quick=False,
+            seconds=600,
         ),
         Workload(
             "W8",
             "200 idle workers",
-            Size(clients=200, jobs=200),
-            None,
+            Size(100, clients=200),
             (_value("cpu_share", "of one core", "", up=False), P99),
-            ("postgres",),
-            300,
-            1,
-            usual_seconds=170.0,
-        ),
-        Workload(
-            "W9",
-            "32 client processes mixing all calls",
-            Size(jobs=20_000, clients=32),
-            None,
-            (
-                _value("claim_p99_ms", "claim p99", "ms", up=False),
-                _quotient("claim_tail", "p99 / p50", "claim_p99_ms", "claim_p50_ms", up=False),
-                _value("errors", "errors", "", up=False),
-                _value("deadlocks", "deadlocks", "", up=False),
-            ),
-            ("postgres",),
-            300,
-            3,
-            usual_seconds=50.0,
+            POSTGRES,
+            is_quick=False,
+            seconds=400,
+            most_rounds=1,
         ),
         Workload(
             "W10",
             "a session that began on empty tables, then 1,000,000 rows",
-            Size(20_000, 1_000_000),
-            None,
-            (_quotient("staleness", "long-lived / fresh", "long_lived_rate", "fresh_rate", up=True),),
-            ("postgres",),
-            600,
-            3,
-            usual_seconds=25.0,
-        ),
-        Workload(
-            "footprint",
-            "memory and start-up",
-            Size(20_000, 1_000_000),
-            None,
-            (
-                _value("idle_mb", "idle worker", "MB", up=False),
-                _value("backlog_mb", "worker in W5", "MB", up=False),
-                _value("import_ms", "import tenure", "ms", up=False),
-                _value("help_ms", "tenure --help", "ms", up=False),
-            ),
-            BOTH,
-            600,
-            1,
-            usual_seconds=40.0,
+            Size(5_000, MILLION),
+            (_quotient("staleness", "long-lived ÷ fresh session", "long_lived_rate", "fresh_rate"),),
+            POSTGRES,
+            is_quick=False,
+            seconds=600,
         ),
     )
 }
-ALIASES: Mapping[str, tuple[tuple[str, str], ...]] = {"W3s": (("W3a", "sqlite"), ("W3b", "sqlite"))}
-"""The issue's name for the drains on SQLite."""

@@ -31,7 +31,7 @@ from tenure import errors
 from tenure.handler.building import JobOptions
 from tenure.model.event import EventKind
 from tenure.model.policy import Backoff, Limits, QueuePolicy
-from tenure.model.state import MOVES, Move, State
+from tenure.model.state import RULES, Rule, State
 from tenure.worker.config import WorkerConfig
 
 DOCS = Path(__file__).parent
@@ -124,13 +124,26 @@ def _notices() -> str:
 
 
 def _moves() -> str:
-    rows = []
-    for state in State:
-        for move in Move:
-            if (state, move) in MOVES:
-                to = " or ".join(f"`{one.value}`" for one in State if one in MOVES[state, move])
-                rows.append((f"`{state.value}`", move.value, to))
-    return _table(("from", "move", "to"), rows)
+    """The table of `tenure.model.state`, in its order: the first rule that fits a case is carried out."""
+    counts = ("attempt", "crashes", "suspicion", "run_at", "key", "attempt row", "dead letter", "event")
+    return _table(("from", "move", "to", "when", *counts), [_rule(rule) for rule in RULES])
+
+
+def _rule(rule: Rule) -> tuple[str, ...]:
+    return (
+        ", ".join(f"`{state.value}`" for state in State if state in rule.origin),
+        rule.move.value,
+        f"`{rule.to.value}`",
+        rule.when,
+        f"{rule.attempt:+d}" if rule.attempt else "",
+        f"{rule.crashes:+d}" if rule.crashes else "",
+        "" if rule.suspicion == "keep" else rule.suspicion,
+        "" if rule.run_at == "keep" else rule.run_at.replace("_", " "),
+        "freed" if rule.frees_key else "",
+        f"`{rule.attempt_row}`" if rule.attempt_row else "",
+        "yes" if rule.dead_letter else "",
+        f"`{rule.event}`" if rule.event else "",
+    )
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -307,7 +320,7 @@ _FOLDERS = {
 def _index() -> str:
     parts = []
     for folder, title in _FOLDERS.items():
-        pages = sorted((DOCS / folder).glob("*.md"))
+        pages = sorted(page for page in (DOCS / folder).glob("*.md") if page.name != "README.md")
         if pages:
             parts.append(f"## {title}\n")
             parts += [f"- [{_title(page)}]({folder}/{page.name})" for page in pages]

@@ -25,7 +25,7 @@ from benchmarks.protocol import Answer, CheckFailed, Request, Unsupported, serve
 Enqueue = Callable[[int], tuple[int, int]]
 """Enqueue job `i`; gives the moments (CLOCK_MONOTONIC, ns) at which the call began and returned."""
 
-SQL = Path(__file__).parent / "sql"
+COUNTS = Path(__file__).parent / "counts.sql"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,6 @@ class Order:
     tally: str
     jobs: int
     slot: int
-    threads: bool = False
-
-    @property
-    def failing(self) -> bool:
-        """True if some handlers shall fail once (W7)."""
-        return self.do == "W7"
 
 
 class Side(ABC):
@@ -76,8 +70,8 @@ class Side(ABC):
     def enqueue_each(self, url: str, jobs: int) -> float:
         """Enqueue one call and one commit each; gives the seconds of the calls, without the connecting."""
 
-    def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:  # noqa: ARG002 - a hook
-        """Enqueue by the library's bulk call; `spread` goes round three priorities (job `i` at `i % 3`, 0 first)."""
+    def enqueue_bulk(self, url: str, jobs: int) -> float:  # noqa: ARG002 - a hook
+        """Enqueue by the library's bulk call."""
         raise Unsupported(f"{self.name} has no bulk enqueue")
 
     @abstractmethod
@@ -97,50 +91,30 @@ class Side(ABC):
         """Count the jobs that the store holds as done well; asked only where `keeps_rows`."""
         raise NotImplementedError
 
-    def fill(self, url: str, jobs: int, *, spread: bool = False) -> None:
+    def fill(self, url: str, jobs: int) -> None:
         """Put jobs there before a drain, as fast as the library can."""
         try:
-            self.enqueue_bulk(url, jobs, spread=spread)
+            self.enqueue_bulk(url, jobs)
         except Unsupported:
-            if spread:
-                raise
             self.enqueue_each(url, jobs)
-
-    def fill_history(self, url: str, jobs: int) -> None:  # noqa: ARG002 - a hook
-        """Put finished jobs there, as the library would have left them."""
-        raise Unsupported(f"{self.name} deletes finished jobs")
 
     def worker_command(self, order: Order) -> list[str]:
         """The command line that runs one worker process."""
         return [sys.executable, "-m", _module_of(self), "worker", json.dumps(asdict(order))]
 
     def hello(self) -> Answer:
-        """Say who this is and what it can do."""
-        workloads = tuple(dict.fromkeys((*self.workloads, *self.own_workloads)))
-        return Answer(
-            ok=True,
-            peer=self.name,
-            version=self.version,
-            engines=self.engines,
-            workloads=workloads,
-            settings=self.settings,
-        )
+        """The name, version and settings of this side."""
+        return Answer(ok=True, peer=self.name, version=self.version, settings=self.settings)
 
     def close(self) -> None:  # noqa: B027 - a hook that most sides leave empty
         """Let go of what the hooks keep open between calls."""
-
-    def only_one_priority(self, *, spread: bool) -> None:
-        """Refuse to spread jobs over priorities where the bulk call takes one for all."""
-        if spread:
-            raise Unsupported(f"{self.name}'s bulk enqueue has one priority for all jobs")
 
 
 def main(side: Side) -> None:
     """Be the side that the driver talks to, or one of its workers."""
     if sys.argv[1:2] == ["worker"]:
         order = Order(**json.loads(sys.argv[2]))
-        tally = Tally(Path(order.tally), order.jobs, slot=order.slot, failing=order.failing, threads=order.threads)
-        side.worker(order, tally)
+        side.worker(order, Tally(Path(order.tally), order.jobs, slot=order.slot))
         return
     serve(lambda request: _answer(side, request))
     side.close()
@@ -154,8 +128,9 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def statement(name: str) -> str:
-    """Read one of the peers' SQL files."""
-    return (SQL / f"{name}.sql").read_text(encoding="utf-8")
+    """One of the named queries in `counts.sql`."""
+    parts = COUNTS.read_text(encoding="utf-8").split("-- name: ")
+    return next(body for part in parts if (body := part.removeprefix(f"{name}\n")) != part)
 
 
 def sqlite_path(url: str) -> str:
@@ -164,7 +139,7 @@ def sqlite_path(url: str) -> str:
 
 
 class PostgresSide(Side):
-    """A side whose counts come from PostgreSQL by `sql/<name>_unfinished.sql` and `_finished.sql`."""
+    """A side whose counts come from PostgreSQL by `<name>_unfinished` and `<name>_finished` in counts.sql."""
 
     engines = ("postgres",)
     _asking: object = None
@@ -188,7 +163,7 @@ class PostgresSide(Side):
 
 
 class SqliteSide(Side):
-    """A side whose counts come from its SQLite file, read beside the workers by `sql/<name>_unfinished.sql`."""
+    """A side whose counts come from its SQLite file, read beside the workers by `<name>_unfinished` in counts.sql."""
 
     engines = ("sqlite",)
     _asking: sqlite3.Connection | None = None
@@ -209,12 +184,11 @@ def _answer(side: Side, request: Request) -> Answer:
 
     if request.do == "hello":
         return side.hello()
-    if request.do not in side.hello().workloads:
-        raise Unsupported(f"{side.name} has no {request.do}")
     if request.do in side.own_workloads:
         return side.own_workloads[request.do](request)
-    if request.earlier is None:
-        side.prepare(request.url)
+    if request.do not in side.workloads:
+        raise Unsupported(f"{side.name} has no {request.do}")
+    side.prepare(request.url)
     if request.do == "W1":
         return _enqueued(side, request, side.enqueue_each(request.url, request.jobs))
     if request.do == "W2":

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.peers.harness import Enqueue, Order, SqliteSide, main, sqlite_path, timed
-from benchmarks.peers.tally import PRIORITIES, Tally
+from benchmarks.peers.tally import Tally
 from benchmarks.protocol import payload
 
 BATCH = 1_000
@@ -25,7 +25,7 @@ class HonkerSide(SqliteSide):
     name = "honker"
     distribution = "honker"
     settings = "synchronous=NORMAL (its own), claim_batch and ack_batch of 1,000, no worker around the handler"
-    workloads = ("W1", "W2", "W3a", "W3b", "W4", "W5")
+    workloads = ("W1", "W2", "W3a", "W3b", "W4")
 
     def prepare(self, url: str) -> None:
         """Make the tables; opening the queue does it."""
@@ -36,7 +36,7 @@ class HonkerSide(SqliteSide):
         queue = _queue(url)
         return timed(lambda: [queue.enqueue(payload(i)) for i in range(jobs)])
 
-    def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:
+    def enqueue_bulk(self, url: str, jobs: int) -> float:
         """One transaction for 1,000."""
         queue = _queue(url)
 
@@ -44,7 +44,7 @@ class HonkerSide(SqliteSide):
             for begin in range(0, jobs, BATCH):
                 with queue.db.transaction() as tx:
                     for i in range(begin, min(jobs, begin + BATCH)):
-                        queue.enqueue(payload(i), tx=tx, priority=-(i % PRIORITIES) if spread else 0)
+                        queue.enqueue(payload(i), tx=tx)
 
         return timed(bulk)
 

@@ -15,13 +15,16 @@ from benchmarks.peers.harness import Enqueue, Order, SqliteSide, main, sqlite_pa
 from benchmarks.peers.tally import Tally
 from benchmarks.protocol import payload
 
+BULK = 1_000
+
 
 class LitequeueSide(SqliteSide):
     """litequeue as a library, without a worker."""
 
     name = "litequeue"
     distribution = "litequeue"
-    settings = "synchronous=NORMAL (its own), one pop and one done per job, 1 ms poll, no worker around the handler"
+    settings = "synchronous=NORMAL (its own), bulk in transactions of 1,000, pop and done per job, 1 ms poll, no worker"
+    workloads = ("W1", "W2", "W3a", "W3b", "W4")
     keeps_rows = True
 
     def prepare(self, url: str) -> None:
@@ -32,6 +35,18 @@ class LitequeueSide(SqliteSide):
         """One put each, which is one transaction."""
         queue = _queue(url)
         return timed(lambda: [queue.put(json.dumps(payload(i))) for i in range(jobs)])
+
+    def enqueue_bulk(self, url: str, jobs: int) -> float:
+        """One transaction for 1,000."""
+        queue = _queue(url)
+
+        def bulk() -> None:
+            for begin in range(0, jobs, BULK):
+                with queue.transaction():
+                    for i in range(begin, min(jobs, begin + BULK)):
+                        queue.put(json.dumps(payload(i)))
+
+        return timed(bulk)
 
     @contextmanager
     def enqueuer(self, url: str) -> Iterator[Enqueue]:

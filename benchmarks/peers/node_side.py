@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.harness import Enqueue, Order, PostgresSide, main, statement
+from benchmarks.peers.harness import Enqueue, Order, PostgresSide, main
 from benchmarks.peers.tally import Tally
 
 SCRIPTS = Path(__file__).parent / "node"
@@ -26,7 +26,7 @@ class NodeSide(PostgresSide):
     """A peer whose library is JavaScript."""
 
     script: str
-    _door: subprocess.Popen[str] | None = None
+    _client: subprocess.Popen[str] | None = None
 
     @property
     def version(self) -> str:
@@ -42,9 +42,9 @@ class NodeSide(PostgresSide):
         """One call each."""
         return float(self._tell("each", url, jobs=jobs)["seconds"])
 
-    def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:
+    def enqueue_bulk(self, url: str, jobs: int) -> float:
         """The library's bulk call, by 1,000."""
-        return float(self._tell("bulk", url, jobs=jobs, spread=spread)["seconds"])
+        return float(self._tell("bulk", url, jobs=jobs)["seconds"])
 
     @contextmanager
     def enqueuer(self, url: str) -> Iterator[Enqueue]:
@@ -65,21 +65,21 @@ class NodeSide(PostgresSide):
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the door's process."""
-        if self._door is not None and self._door.stdin is not None:
-            self._door.stdin.close()
-            self._door.wait(10)
+        """End the client's process."""
+        if self._client is not None and self._client.stdin is not None:
+            self._client.stdin.close()
+            self._client.wait(10)
 
     def _tell(self, verb: str, url: str, **more: Any) -> dict[str, Any]:
-        if self._door is None:
-            self._door = subprocess.Popen(
+        if self._client is None:
+            self._client = subprocess.Popen(
                 _node(self.script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
             )
-        assert self._door.stdin is not None
-        assert self._door.stdout is not None
-        self._door.stdin.write(json.dumps({"verb": verb, "url": url, **more}) + "\n")
-        self._door.stdin.flush()
-        line = self._door.stdout.readline()
+        assert self._client.stdin is not None
+        assert self._client.stdout is not None
+        self._client.stdin.write(json.dumps({"verb": verb, "url": url, **more}) + "\n")
+        self._client.stdin.flush()
+        line = self._client.stdout.readline()
         found: dict[str, Any] = json.loads(line) if line else {"ok": False, "error": "the Node process ended"}
         if not found["ok"]:
             raise RuntimeError(f"{self.distribution}: {found['error']}")
@@ -93,7 +93,7 @@ class GraphileSide(NodeSide):
     distribution = "graphile-worker"
     script = "graphile.mjs"
     settings = "concurrentJobs 24, localQueue 500, completeJobBatchDelay 0, addJobs by 1,000"
-    workloads = ("W1", "W2", "W3a", "W3b", "W4", "W5", "W7")
+    workloads = ("W1", "W2", "W3a", "W3b", "W4")
 
 
 class PgBossSide(NodeSide):
@@ -103,15 +103,8 @@ class PgBossSide(NodeSide):
     distribution = "pg-boss"
     script = "pgboss.mjs"
     settings = "batchSize 500, localConcurrency 4, burstWhenBatchFull, LISTEN/NOTIFY, supervise off, insert by 1,000"
-    workloads = ("W1", "W2", "W3a", "W3b", "W4", "W5", "W6", "W7")
+    workloads = ("W1", "W2", "W3a", "W3b", "W4")
     keeps_rows = True
-
-    def fill_history(self, url: str, jobs: int) -> None:
-        """Write completed rows straight into its table, as its own workers would have left them."""
-        import psycopg
-
-        with psycopg.connect(url) as connection:
-            connection.execute(statement("pg-boss_history"), {"jobs": jobs})
 
 
 SIDES = {"graphile-worker": GraphileSide, "pg-boss": PgBossSide}

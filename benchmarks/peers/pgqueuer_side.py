@@ -8,11 +8,10 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 from benchmarks.peers.harness import Enqueue, Order, PostgresSide, main
-from benchmarks.peers.tally import PRIORITIES, Tally
+from benchmarks.peers.tally import Tally
 from benchmarks.protocol import payload
 
 BATCH = 100
@@ -25,7 +24,7 @@ class PgqueuerSide(PostgresSide):
     name = "pgqueuer"
     distribution = "pgqueuer"
     settings = "asyncpg, uvloop, batch_size 100, bulk enqueue by 1,000"
-    workloads = ("W1", "W2", "W3a", "W3b", "W4", "W5", "W7")
+    workloads = ("W1", "W2", "W3a", "W3b", "W4")
 
     def prepare(self, url: str) -> None:
         """Install its tables with the autovacuum settings it recommends."""
@@ -35,9 +34,9 @@ class PgqueuerSide(PostgresSide):
         """One call each on one connection."""
         return float(_run(_enqueue_each(url, jobs)))
 
-    def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:
+    def enqueue_bulk(self, url: str, jobs: int) -> float:
         """Lists of 1,000."""
-        return float(_run(_enqueue_bulk(url, jobs, spread)))
+        return float(_run(_enqueue_bulk(url, jobs)))
 
     @contextmanager
     def enqueuer(self, url: str) -> Iterator[Enqueue]:
@@ -86,7 +85,7 @@ async def _enqueue_each(url: str, jobs: int) -> float:
     return seconds
 
 
-async def _enqueue_bulk(url: str, jobs: int, spread: bool) -> float:
+async def _enqueue_bulk(url: str, jobs: int) -> float:
     import asyncpg
     from pgqueuer.queries import Queries
 
@@ -95,8 +94,7 @@ async def _enqueue_bulk(url: str, jobs: int, spread: bool) -> float:
     begun = time.monotonic_ns()
     for begin in range(0, jobs, BULK):
         numbers = range(begin, min(jobs, begin + BULK))
-        priorities = [-(i % PRIORITIES) if spread else 0 for i in numbers]
-        await queries.enqueue(["noop"] * len(numbers), [_bytes(i) for i in numbers], priorities)
+        await queries.enqueue(["noop"] * len(numbers), [_bytes(i) for i in numbers], [0] * len(numbers))
     seconds = (time.monotonic_ns() - begun) / 1e9
     await connection.close()
     return seconds
@@ -105,14 +103,12 @@ async def _enqueue_bulk(url: str, jobs: int, spread: bool) -> float:
 async def _work(order: Order, tally: Tally) -> None:
     import asyncpg
     from pgqueuer import PgQueuer
-    from pgqueuer.errors import RetryRequested
 
     manager = PgQueuer.from_asyncpg_connection(await asyncpg.connect(order.url))
 
     @manager.entrypoint("noop")  # type: ignore[untyped-decorator]
     async def noop(job: Any) -> None:
-        if tally.started(json.loads(job.payload)["i"]):
-            raise RetryRequested(delay=timedelta(0))
+        tally.started(json.loads(job.payload)["i"])
 
     tally.ready_and_wait()
     await manager.run(batch_size=BATCH)

@@ -35,9 +35,8 @@ class ProcrastinateSide(PostgresSide):
         with _producer(url) as (_, task):
             return timed(lambda: [task.defer(**payload(i)) for i in range(jobs)])
 
-    def enqueue_bulk(self, url: str, jobs: int, *, spread: bool = False) -> float:
+    def enqueue_bulk(self, url: str, jobs: int) -> float:
         """batch_defer by 1,000."""
-        self.only_one_priority(spread=spread)
         with _producer(url) as (_, task):
             begins = range(0, jobs, BULK)
             return timed(

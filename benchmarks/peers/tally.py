@@ -11,10 +11,8 @@ count); the first start of job `i` is at 128 + i. `node/tally.mjs` writes the sa
 from __future__ import annotations
 
 import mmap
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 GO = 0
@@ -23,33 +21,17 @@ SLOT_WORDS = 8
 READY, FIRST, COUNT = 0, 1, 2
 MAX_WORKERS = 15
 STARTS = 128
-FAIL_EVERY = 50
-PRIORITIES = 3
-
-
-def turn(i: int, jobs: int) -> int:
-    """Give job `i`'s place in claim order when the jobs go round the priorities (`i % 3`, 0 first)."""
-    return (i % PRIORITIES) * (jobs // PRIORITIES) + i // PRIORITIES
-
-
-def fails_once(i: int, jobs: int) -> bool:
-    """Say whether W7 wants job `i` to fail the first time: 2 % of the first three quarters of the turns."""
-    place = turn(i, jobs)
-    return place % FAIL_EVERY == 0 and place < jobs * 3 // 4
 
 
 class Tally:
     """The shared words, seen by the observer (slot -1) or by one worker."""
 
-    def __init__(self, path: Path, jobs: int, *, slot: int = -1, failing: bool = False, threads: bool = False) -> None:
+    def __init__(self, path: Path, jobs: int, *, slot: int = -1) -> None:
         self.path = path
         self.jobs = jobs
-        self._failing = failing
         with path.open("r+b") as file:
             self._words = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
         self._own = FIRST_SLOT + SLOT_WORDS * slot
-        # Two threads adding to one word would lose counts; where handlers share one thread the lock is left out.
-        self._lock = threading.Lock() if threads else nullcontext()
 
     @classmethod
     def create(cls, path: Path, jobs: int) -> Tally:
@@ -65,20 +47,19 @@ class Tally:
             time.sleep(0.0005)
 
     def started(self, i: int) -> bool:
-        """Note that job `i`'s handler starts; true if the handler shall fail this time.
+        """Note that job `i`'s handler starts; true if it is the job's first start. Handlers share one thread.
 
         Counted last: a worker that is killed in between has not counted a start that is not there.
         """
         now = time.monotonic_ns()
         words, own = self._words, self._own
-        with self._lock:
-            if not words[own + FIRST]:
-                words[own + FIRST] = now
-            is_first = not words[STARTS + i]
-            if is_first:
-                words[STARTS + i] = now
-            words[own + COUNT] += 1
-        return is_first and self._failing and fails_once(i, self.jobs)
+        if not words[own + FIRST]:
+            words[own + FIRST] = now
+        is_first = not words[STARTS + i]
+        if is_first:
+            words[STARTS + i] = now
+        words[own + COUNT] += 1
+        return is_first
 
     def let_go(self, workers: int) -> bool:
         """Let the workers go if all of them are ready."""

@@ -20,7 +20,7 @@ from tests.conformance.engines import scratch_folder, sqlite_url
 from tests.profiles.ground import PROFILES, Ground, PostgresGround
 from tests.servers import PostgresServer
 
-FILL: Final = Path(__file__).parents[2] / "benchmarks" / "sql"
+FILL: Final = Path(__file__).parent
 ROWS: Final = 50_000
 
 
@@ -167,7 +167,7 @@ def looks(main: Main, some_id: str, words: dict[str, str]) -> dict[str, str]:
 def full_database(postgres_ground: PostgresGround, postgres_server: PostgresServer) -> Iterator[psycopg.Connection]:
     """A database with many jobs of each profile, on the server's own clock."""
     url = postgres_server.create_database(template="profiles")
-    statement = (FILL / "profile_fill_postgres.sql").read_bytes()
+    statement = (FILL / "fill_postgres.sql").read_bytes()
     with psycopg.connect(url, autocommit=True) as connection:
         for name in PROFILES:
             connection.execute(statement, {"rows": ROWS // len(PROFILES), "queue": name, "profile": name})
@@ -285,7 +285,7 @@ def _file(path: Path, rows: int) -> sqlite3.Connection:
         for name in PROFILES:
             app.profiles.install(name)
         connection = sqlite3.connect(path, isolation_level=None)
-        statement = (FILL / "profile_fill_sqlite.sql").read_text()
+        statement = (FILL / "fill_sqlite.sql").read_text()
         for name in PROFILES:
             values = {"queue": name, "profile": name, "now": int(time.time() * 1e6)}
             connection.execute(statement, values | {"rows": rows})

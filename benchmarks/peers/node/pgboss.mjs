@@ -1,5 +1,5 @@
 // pg-boss: batches of 500, four local workers, burst while batches are full, LISTEN/NOTIFY on, supervision off.
-// Its handler is called once per batch and completes the batch as one; W7 needs an outcome per job to let some fail.
+// Its handler is called once per batch and completes the batch as one.
 import { main, need, payload } from './side.mjs'
 
 const { PgBoss } = need('pg-boss')
@@ -17,9 +17,7 @@ async function open (url) {
   return {
     prepare: () => boss.createQueue(QUEUE, { notify: true, retryLimit: 2, retryDelay: 0, retryBackoff: false }),
     one: i => boss.send(QUEUE, payload(i)),
-    bulk: (numbers, spread) => boss.insert(QUEUE, numbers.map(i => ({
-      data: payload(i), ...(spread ? { priority: -(i % 3) } : {})
-    }))),
+    bulk: numbers => boss.insert(QUEUE, numbers.map(i => ({ data: payload(i) }))),
     close: () => boss.stop({ graceful: false })
   }
 }
@@ -28,12 +26,6 @@ async function work (order, tally) {
   const boss = await start(order.url, { useListenNotify: true })
   const options = { batchSize: 500, localConcurrency: 4, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 }
   await tally.readyAndWait()
-  if (order.do === 'W7') {
-    await boss.work(QUEUE, { ...options, perJobResults: true, includeMetadata: true }, async jobs => jobs.map(job => (
-      { id: job.id, status: tally.started(job.data.i, job.retryCount === 0) ? 'failed' : 'completed' }
-    )))
-    return
-  }
   await boss.work(QUEUE, options, async jobs => {
     for (const job of jobs) tally.started(job.data.i)
   })

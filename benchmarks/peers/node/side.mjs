@@ -1,5 +1,5 @@
 // What both Node peers share: the verbs that benchmarks/peers/node_side.py asks for, one JSON line each.
-// A peer hands over { open(url) } whose answer has prepare, one(i), bulk(numbers, spread), close; and work(order, tally).
+// A peer hands over { open(url) } whose answer has prepare, one(i), bulk(numbers), close; and work(order, tally).
 import fs from 'node:fs'
 import readline from 'node:readline'
 import { createRequire } from 'node:module'
@@ -15,25 +15,25 @@ const now = () => process.hrtime.bigint()
 const range = (begin, end) => Array.from({ length: end - begin }, (_, k) => begin + k)
 
 const verbs = {
-  async prepare (door) {
-    await door.prepare()
+  async prepare (client) {
+    await client.prepare()
     return {}
   },
-  async each (door, { jobs }) {
+  async each (client, { jobs }) {
     const begun = now()
-    for (let i = 0; i < jobs; i++) await door.one(i)
+    for (let i = 0; i < jobs; i++) await client.one(i)
     return { seconds: Number(now() - begun) / 1e9 }
   },
-  async bulk (door, { jobs, spread }) {
+  async bulk (client, { jobs }) {
     const begun = now()
     for (let begin = 0; begin < jobs; begin += BULK) {
-      await door.bulk(range(begin, Math.min(jobs, begin + BULK)), spread)
+      await client.bulk(range(begin, Math.min(jobs, begin + BULK)))
     }
     return { seconds: Number(now() - begun) / 1e9 }
   },
-  async one (door, { i }) {
+  async one (client, { i }) {
     const called = now()
-    await door.one(i)
+    await client.one(i)
     return { called: String(called), returned: String(now()) }
   }
 }
@@ -47,16 +47,16 @@ export async function main (peer) {
     return
   }
   const answer = found => fs.writeSync(1, JSON.stringify(found) + '\n')
-  let door
+  let client
   for await (const line of readline.createInterface({ input: process.stdin })) {
     try {
       const asked = JSON.parse(line)
-      door ??= await peer.open(asked.url)
-      answer({ ok: true, ...await verbs[asked.verb](door, asked) })
+      client ??= await peer.open(asked.url)
+      answer({ ok: true, ...await verbs[asked.verb](client, asked) })
     } catch (error) {
       answer({ ok: false, error: String(error?.message ?? error) })
     }
   }
-  await door?.close()
+  await client?.close()
   process.exit(0)
 }

@@ -6,21 +6,13 @@ const GO = 0
 const FIRST_SLOT = 8
 const SLOT_WORDS = 8
 const STARTS = 128
-const FAIL_EVERY = 50
-const PRIORITIES = 3
 
 const now = () => process.hrtime.bigint()
-
-function failsOnce (i, jobs) {
-  const place = (i % PRIORITIES) * Math.floor(jobs / PRIORITIES) + Math.floor(i / PRIORITIES)
-  return place % FAIL_EVERY === 0 && place < Math.floor(jobs * 3 / 4)
-}
 
 export class Tally {
   constructor (order) {
     this.file = fs.openSync(order.tally, 'r+')
     this.jobs = order.jobs
-    this.failing = order.do === 'W7'
     this.latency = order.do === 'W4'
     this.own = 8 * (FIRST_SLOT + SLOT_WORDS * order.slot)
     this.slot = new BigInt64Array(3)
@@ -40,16 +32,12 @@ export class Tally {
     setInterval(() => this.#publish(), 2)
   }
 
-  // True if the handler shall fail this time. The first attempt is told by the peer, since a retry may come to another
-  // process, which has not seen the first.
-  started (i, isFirst = true) {
+  started (i) {
     const moment = now()
     if (this.count === 0) this.slot[1] = moment
     this.count += 1
     if (this.latency) fs.writeSync(this.file, new BigInt64Array([moment]), 0, 8, 8 * (STARTS + i))
-    if (!isFirst || this.starts[i] !== 0n) return false
-    this.starts[i] = moment
-    return this.failing && failsOnce(i, this.jobs)
+    if (this.starts[i] === 0n) this.starts[i] = moment
   }
 
   // Two workers share the file: only words of jobs that started here may be written.

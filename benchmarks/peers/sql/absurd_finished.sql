@@ -1,3 +1,0 @@
-SELECT count(*)
-FROM absurd.t_bench
-WHERE state = 'completed';

@@ -1,3 +1,0 @@
-SELECT count(*)
-FROM chancy_jobs
-WHERE state IN ('pending', 'running', 'retrying');

@@ -1,3 +1,0 @@
-SELECT count(*)
-FROM dbos.workflow_status
-WHERE status = 'SUCCESS';

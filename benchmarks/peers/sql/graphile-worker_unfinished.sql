@@ -1,3 +1,0 @@
--- graphile-worker deletes a job when it is done.
-SELECT count(*)
-FROM graphile_worker._private_jobs;

@@ -1,3 +1,0 @@
--- huey deletes a task before its handler runs; what is left here was not begun.
-SELECT count(*)
-FROM task;

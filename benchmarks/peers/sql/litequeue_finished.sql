@@ -1,3 +1,0 @@
-SELECT count(*)
-FROM Queue
-WHERE status = 2;

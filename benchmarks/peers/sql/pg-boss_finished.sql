@@ -1,3 +1,0 @@
-SELECT count(*)
-FROM pgboss.job
-WHERE state = 'completed';

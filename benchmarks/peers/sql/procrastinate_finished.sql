@@ -1,3 +1,0 @@
-SELECT count(*)
-FROM procrastinate_jobs
-WHERE status = 'succeeded';

@@ -1,3 +1,0 @@
-SELECT count(*)
-FROM saq_jobs
-WHERE status = 'complete';

@@ -1,3 +1,0 @@
-SELECT count(*)
-FROM saq_jobs
-WHERE status IN ('new', 'queued', 'active', 'aborting');

@@ -1,3 +1,0 @@
-SELECT
-    (SELECT count(*) FROM bare.job WHERE state = 'queued')
-    + (SELECT count(*) FROM bare.job WHERE state = 'running');

@@ -1,0 +1,37 @@
+-- Statements on Tenure's own tables on SQLite, past its API: large fills in one statement, and cheap counts.
+
+-- name: backlog
+-- Waiting jobs as `enqueue` leaves them: :jobs over :priorities, due :delay microseconds after :now (0 is due).
+WITH RECURSIVE series (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM series WHERE n < :jobs - 1)
+INSERT INTO tenure_job (
+    id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, state, queue, kind, profile, payload
+)
+SELECT
+    printf('01900000-%04x-7%03x-8%03x-000000000000', n / 65536, n % 65536 / 16, n % 16),
+    -(n % :priorities), :now + :delay, :now, :now, n % :priorities, 3, :delay = 0, 'queued', 'default', 'noop',
+    'default', '{"i":' || n || ',"pad":"' || :pad || '"}'
+FROM series
+
+-- name: history
+-- :jobs finished jobs, with payloads of several lengths as on PostgreSQL. :past is in microseconds.
+WITH RECURSIVE series (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM series WHERE n < :jobs)
+INSERT INTO tenure_job (
+    id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, state, queue, kind, profile, payload,
+    claimed_at, started_at, finished_at, token, attempt
+)
+SELECT
+    printf('01800000-%04x-7%03x-8%03x-000000000000', n / 65536, n % 65536 / 16, n % 16),
+    0, :past, :past, :past, 0, 3, 1, 'succeeded', 'default', 'noop', 'default',
+    json_object('i', n, 'pad', printf('%.*c', 100 + n % 161, 'x')), :past, :past, :past, 1, 1
+FROM series
+
+-- name: unfinished
+-- Live jobs; jobs due tomorrow do not count. A partial index serves only its own condition, word by word.
+SELECT
+    (SELECT count(*) FROM tenure_job WHERE state = 'queued' AND is_due = 1)
+    + (SELECT count(*) FROM tenure_job
+        WHERE is_due = 0 AND state IN ('queued', 'waiting') AND run_at <= (unixepoch() + 3600) * 1000000)
+    + (SELECT count(*) FROM tenure_job WHERE state IN ('leased', 'running'))
+
+-- name: finished
+SELECT count(*) FROM tenure_job WHERE finished_at IS NOT NULL AND cleaned_at IS NULL AND state = 'succeeded'

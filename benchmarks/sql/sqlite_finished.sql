@@ -1,3 +1,0 @@
-SELECT count(*)
-FROM bare_job
-WHERE state = 'succeeded';
