@@ -328,7 +328,7 @@ class App(Working, Operating, Reading, Scheduling, Effecting, Profiling):
         settings.setdefault("declare", self.declared)
         config = WorkerConfig(queues=queues, concurrency=concurrency, **settings)
         schedules = tuple(self.declared_schedules.values())
-        return Worker(self.open_store(), self.registry, config, emit=emit, schedules=schedules)
+        return Worker(self.open_store(), self.registry, config, emit=emit, schedules=schedules, limits=self.limits)
 
     def run_worker(
         self,

@@ -12,7 +12,7 @@ from tenure.door.talk import Door, Talk, ask, atwin, twin
 from tenure.errors import TenureError
 from tenure.handler import arguments
 from tenure.handler.payload import encode
-from tenure.model.log_event import ERROR, INFO, WARNING, Emit, Notice
+from tenure.model.log_event import ERROR, INFO, WARNING, Emit, LogEvent
 from tenure.store.admin import ResolveEffect
 from tenure.store.queries import Effect
 
@@ -86,7 +86,7 @@ class Effecting(Door):
 
         def say(name: str, level: int, message: str, **told: Any) -> None:
             if emit is not None and emit.level <= level:
-                emit(Notice(name, level, message=message, **told))
+                emit(LogEvent(name, level, message=message, **told))
 
         def look() -> None:
             found = 0
