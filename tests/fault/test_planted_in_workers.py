@@ -25,9 +25,9 @@ from tenure.model.policy import QueuePolicy
 from tenure.sandbox.safe_path import Root
 from tenure.store.admin import SetGate
 from tenure.store.contract import Reap
-from tenure.worker import shift
-from tenure.worker.lease import Leases
-from tenure.worker.tree import kill_tree
+from tenure.worker import run
+from tenure.worker.leases import Leases
+from tenure.worker.process_tree import kill_tree
 from tenure.worker.worker import Worker, WorkerConfig
 from tests.conformance.engines import open_sqlite, scratch_folder
 from tests.effects.points import watch
@@ -72,7 +72,7 @@ class BeatsOnTheLoop(Leases):
 
     async def _beat_on(self) -> None:
         while not self._is_closed:
-            self._beat()
+            self._heartbeat()
             await asyncio.sleep(self._policies.heartbeat_seconds())
 
 
@@ -121,7 +121,7 @@ async def test_heartbeats_slower_than_the_lease_are_found(bed: Bed) -> None:
 
 
 async def test_heartbeats_in_the_handlers_thread_are_found(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shift, "Leases", BeatsOnTheLoop)
+    monkeypatch.setattr(run, "Leases", BeatsOnTheLoop)
 
     broken = await lease_kept(bed, WorkerConfig(**SETTINGS), 0.5)
 

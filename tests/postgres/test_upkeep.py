@@ -12,7 +12,7 @@ from tenure.handler.registry import Registry
 from tenure.observe.doctor import Check, examine
 from tenure.store.postgres.store import PostgresStore
 from tenure.store.queries import ListWorkers
-from tenure.worker import maintain
+from tenure.worker import leader
 from tenure.worker.config import WorkerConfig
 from tenure.worker.worker import Worker
 from tests.waiting import until
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.postgres
 async def test_a_leader_that_may_not_prune_says_so_once_and_counts_all_the_same(
     login: Callable[[str], str], url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintain, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(maintain, "ROLL_UP_SECONDS", 0.05)
+    monkeypatch.setattr(leader, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(leader, "ROLL_UP_SECONDS", 0.05)
     ear = Ear()
     store, owner = PostgresStore(login("worker")), PostgresStore(url)
     config = WorkerConfig(heartbeat_seconds=0.1, handle_signals=False, grace_seconds=5.0)

@@ -13,7 +13,7 @@ from tenure.handler.payload import payload_codec
 from tenure.handler.registry import Handler, Mode, Registry
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Attempt, DeadLetter, Enqueued, Job, NewJob
-from tenure.model.log_event import DEBUG, Notice
+from tenure.model.log_event import DEBUG, LogEvent
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.store.admin import SetQueues
 from tenure.store.contract import Enqueue, Store
@@ -30,9 +30,9 @@ class Ear:
     level = DEBUG
 
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        self.notices: list[LogEvent] = []
 
-    def __call__(self, notice: Notice) -> None:
+    def __call__(self, notice: LogEvent) -> None:
         self.notices.append(notice)
 
     def names(self, job: JobId | None = None) -> list[str]:

@@ -86,11 +86,11 @@ async def test_grants_of_lost_replies_are_all_found_even_if_the_worker_has_slowe
         return is_cut and isinstance(request, Exchange) and troubled.cut < 4
 
     troubled.answers = cut_for_a_while
-    async with bed.working(concurrency=2, prefetch=200, exchanges=2) as worker:
+    async with bed.working(concurrency=2, prefetch=200, max_in_flight=2) as worker:
         await until(lambda: len(runs) == 1500 and worker.stats().held == 0, 20)
-        exchanger = worker._shift.exchanger if worker._shift else None
-        assert exchanger is not None
-        assert exchanger._unheard == 0
+        fetcher = worker._run.fetcher if worker._run else None
+        assert fetcher is not None
+        assert fetcher._unheard == 0
 
     assert troubled.cut == 4
     assert sorted(runs) == sorted(job.id for job in jobs)

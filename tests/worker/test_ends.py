@@ -114,8 +114,7 @@ async def test_suspend_waits_without_a_slot(bed: Bed) -> None:
 
 async def test_what_became_of_an_attempt_is_told_even_if_the_job_has_come_back_before(bed: Bed) -> None:
     async def fall() -> None:
-        for lane in exchanger._lanes.lanes:  # so that what settles this claims nothing by itself
-            lane.is_dry = True
+        fetcher._groups.sleep()  # so that the exchange that settles this claims nothing by itself
         raise ValueError("no luck")
 
     kind = bed.handle(fall)
@@ -127,15 +126,15 @@ async def test_what_became_of_an_attempt_is_told_even_if_the_job_has_come_back_b
         # One that claims as well has taken all the room there is, and no other claim could come first.
         if is_armed and isinstance(request, Exchange) and request.outcomes and request.claim is None:
             is_armed = False
-            before = exchanger.claimed
-            exchanger.wake()
-            await until(lambda: exchanger.claimed > before)
+            before = fetcher.claimed
+            fetcher.wake()
+            await until(lambda: fetcher.claimed > before)
 
     store.meanwhile = let_the_next_grant_come_first
     bed.store = as_store(store)
     async with bed.working(concurrency=100) as worker:
-        assert worker._shift is not None
-        exchanger = worker._shift.exchanger
+        assert worker._run is not None
+        fetcher = worker._run.fetcher
         job_id = await asyncio.to_thread(bed.enqueue, kind, max_attempts=4)
         await until(lambda: bed.job(job_id).state == "dead")
 
@@ -610,7 +609,7 @@ async def test_a_handler_that_cancels_itself_and_ends_costs_no_runner_and_no_oth
     for kind in (first, second, first, second):
         bed.enqueue(kind)
 
-    stats = await bed.drain(concurrency=1, exchanges=1)
+    stats = await bed.drain(concurrency=1, max_in_flight=1)
 
     assert ran == ["resigns", "waits"] * 2
     assert stats.completed == 4

@@ -85,7 +85,7 @@ async def test_weights_share_the_worker_between_queues(bed: Bed) -> None:
 
     kind = bed.handle(work)
     bed.enqueue_many([NewJob(id=new_job_id(), kind=kind, queue=q) for q in ("often", "rare") for _ in range(40)])
-    await bed.drain(queues={"often": 3, "rare": 1}, concurrency=1, prefetch=0, exchanges=1)
+    await bed.drain(queues={"often": 3, "rare": 1}, concurrency=1, prefetch=0, max_in_flight=1)
 
     assert Counter(order[:40]) == {"often": 30, "rare": 10}
     assert len(order) == 80
@@ -169,7 +169,7 @@ async def test_jobs_that_were_fetched_ahead_of_slow_ones_are_given_back(bed: Bed
     slow = [NewJob(id=new_job_id(), kind=kind, payload='{"slow": true}') for _ in range(200)]
     bed.enqueue_many([*tiny, *slow])
     # One exchange at a time: of two in flight, the one with the slow jobs might arrive first.
-    async with bed.working(concurrency=2, exchanges=1) as worker:
+    async with bed.working(concurrency=2, max_in_flight=1) as worker:
         await until(lambda: begun == 602)
 
         def states() -> dict[str, int]:
@@ -223,18 +223,18 @@ async def test_a_job_that_arrives_while_a_claim_is_on_its_way_back_is_not_left_t
         nonlocal is_armed
         if is_armed and isinstance(request, Exchange) and request.claim is not None:
             is_armed = False
-            before = exchanger._wakes
+            before = fetcher._wakes
             await asyncio.to_thread(bed.enqueue, kind)
-            await until(lambda: exchanger._wakes > before)
+            await until(lambda: fetcher._wakes > before)
 
     store.meanwhile = enqueue_behind_the_claims_back
     bed.store = as_store(store)
-    async with bed.working(poll_seconds=60.0, exchanges=1) as worker:
-        assert worker._shift is not None
-        exchanger = worker._shift.exchanger
-        await until(lambda: exchanger._lanes.is_dry)
+    async with bed.working(poll_seconds=60.0, max_in_flight=1) as worker:
+        assert worker._run is not None
+        fetcher = worker._run.fetcher
+        await until(lambda: fetcher._groups.is_empty)
         is_armed = True
-        exchanger._look()
+        fetcher._look()
         await asyncio.wait_for(begun.wait(), 5)
 
 
@@ -285,7 +285,7 @@ async def test_a_queue_that_does_not_exist_yet_is_made_as_declared(bed: Bed) -> 
         {"concurrency": 0},
         {"prefetch": -1},
         {"poll_seconds": 0},
-        {"exchanges": 9},
+        {"max_in_flight": 9},
         {"queues": ["a"], "queue_concurrency": {"b": 1}},
     ],
 )
@@ -296,26 +296,3 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, object]) -> N
 
 def test_at_once_is_the_policy_of_these_tests() -> None:
     assert AT_ONCE.backoff.delay_seconds(1) == 0
-
-
-async def test_who_watches_over_jobs_wakes_up_after_who_runs_them(bed: Bed) -> None:
-    order: list[str] = []
-
-    async def work() -> None:
-        order.append("run")
-
-    kind = bed.handle(work)
-    async with bed.working() as worker:
-        shift = worker._shift
-        assert shift is not None
-        await until(lambda: not shift._busy.is_set())
-
-        async def watch() -> None:
-            await shift._busy.wait()
-            order.append("watch")
-
-        watching = asyncio.ensure_future(watch())
-        await asyncio.to_thread(bed.enqueue, kind)
-        await watching
-
-    assert order == ["run", "watch"]

@@ -9,17 +9,17 @@ import logging
 import pytest
 
 from tenure.errors import ConfigError
-from tenure.model.log_event import DEBUG, ERROR, INFO, WARNING, Notice
+from tenure.model.log_event import DEBUG, ERROR, INFO, WARNING, LogEvent
 from tenure.observe.log import HumanLog, JsonLog, StandardLog, emitter
-from tenure.worker.end import ERROR_CHARS, clean, error_text
-from tenure.worker.report import Reporter
+from tenure.worker.log import WorkerLog
+from tenure.worker.outcomes import ERROR_CHARS, clean, error_text
 
 FORGED = 'x\r\n{"event": "completed"}\x1b[2J\u2028\x85\0'
 
 
 def test_json_is_one_object_a_line_with_the_fields_that_are_set() -> None:
     stream = io.StringIO()
-    notice = Notice("completed", INFO, "w1", "j1", "mail", "default", 2, 0.25, None, {"token": 3})
+    notice = LogEvent("completed", INFO, "w1", "j1", "mail", "default", 2, 0.25, None, {"token": 3})
 
     JsonLog(stream, INFO)(notice)
 
@@ -42,7 +42,7 @@ def test_json_is_one_object_a_line_with_the_fields_that_are_set() -> None:
 def test_nothing_in_a_field_can_forge_a_line_or_move_the_cursor(make: type[JsonLog | HumanLog]) -> None:
     stream = io.StringIO()
 
-    make(stream, DEBUG)(Notice("failed", ERROR, "w", "j", FORGED, FORGED, 1, 0.1, FORGED, {"class": FORGED}))
+    make(stream, DEBUG)(LogEvent("failed", ERROR, "w", "j", FORGED, FORGED, 1, 0.1, FORGED, {"class": FORGED}))
 
     text = stream.getvalue()
     assert text.count("\n") == 1
@@ -54,7 +54,7 @@ def test_nothing_in_a_field_can_forge_a_line_or_move_the_cursor(make: type[JsonL
 def test_people_see_the_time_the_event_and_its_fields() -> None:
     stream = io.StringIO()
 
-    HumanLog(stream, INFO)(Notice("retried", WARNING, "w", "j1", "mail", attempt=2, duration=1.5, message="boom"))
+    HumanLog(stream, INFO)(LogEvent("retried", WARNING, "w", "j1", "mail", attempt=2, duration=1.5, message="boom"))
 
     line = stream.getvalue()[13:]
     assert line == "retried      job=j1 kind=mail attempt=2 duration=1.500s  boom\n"
@@ -63,7 +63,7 @@ def test_people_see_the_time_the_event_and_its_fields() -> None:
 def test_standard_records_carry_the_fields(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("tenure.test")
     with caplog.at_level(logging.INFO, "tenure.test"):
-        StandardLog(logger)(Notice("dead", ERROR, "w", "j1", "mail", message=FORGED))
+        StandardLog(logger)(LogEvent("dead", ERROR, "w", "j1", "mail", message=FORGED))
 
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
@@ -76,21 +76,21 @@ def test_a_full_disk_does_not_stop_the_worker() -> None:
         def write(self, _: str) -> int:
             raise OSError(28, "No space left on device")
 
-    JsonLog(Full(), INFO)(Notice("completed", INFO))
+    JsonLog(Full(), INFO)(LogEvent("completed", INFO))
 
 
 def test_nothing_is_made_that_nobody_reads() -> None:
-    made: list[Notice] = []
+    made: list[LogEvent] = []
 
     class Picky:
         level = WARNING
 
-        def __call__(self, notice: Notice) -> None:
+        def __call__(self, notice: LogEvent) -> None:
             made.append(notice)
 
-    report = Reporter("w", Picky())
-    report.say("quiet", INFO)
-    report.say("loud", WARNING)
+    report = WorkerLog("w", Picky())
+    report.event("quiet", INFO)
+    report.event("loud", WARNING)
 
     assert [notice.name for notice in made] == ["loud"]
 

@@ -1,158 +1,179 @@
-"""How many jobs a worker fetches ahead: as many as it can be expected to start at once."""
+"""How many jobs a worker fetches ahead: what it runs in a moment, and what its heartbeats can carry."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
+from tenure.errors import ConfigError
+from tenure.model.ids import new_job_id
+from tenure.model.job import NewJob
 from tenure.model.outcome import Completed
-from tenure.store.contract import Exchange, Exchanged, Request
-from tenure.worker.ahead import GROWTH, Ahead
-from tenure.worker.flight import Flight
-from tenure.worker.lanes import Ask
-from tests.worker.exchangers import Fleet, exchanger, fetch_ahead, grant
+from tenure.model.policy import Backoff, QueuePolicy
+from tenure.store.contract import Exchange, Exchanged, Heartbeat, Request
+from tenure.worker.config import WorkerConfig
+from tenure.worker.prefetch import AUTO_LIMIT, Prefetch
+from tests.waiting import until
+from tests.worker.bed import Bed
+from tests.worker.fetchers import Claims, NoHeartbeats, fetcher, grant
 
 
-def quick(ahead: Ahead, now: float, jobs: int, seconds: float) -> float:
-    """Jobs come, end after so many seconds, and then there is nothing for a while; the time after it."""
-    ahead.go_on(now)
-    ahead.ended += jobs
-    ahead.run_dry(now + seconds)
-    return now + seconds + 1.0
+def run_jobs(prefetch: Prefetch, now: float, jobs: int, seconds: float) -> float:
+    """Jobs come, have all ended after so many seconds, and then there is nothing for a while; the time after it."""
+    prefetch.start(now)
+    for left in reversed(range(jobs)):
+        prefetch.end(now + seconds, is_idle=not left)
+    return now + seconds + 10.0
 
 
-def test_time_without_a_job_does_not_count_against_the_rate() -> None:
-    ahead = Ahead(1000, 0.0)
-    ahead.adapt(quick(ahead, 3600.0, 64, 0.010))
+def test_auto_is_what_runs_in_a_tenth_of_a_second() -> None:
+    prefetch = Prefetch("auto")
+    assert prefetch.jobs == 0
+    prefetch.measure(run_jobs(prefetch, 3600.0, 100, 0.2))
 
-    assert ahead.jobs == pytest.approx(3 * 64 / 0.010 * ahead.round_trip, abs=1), "of an hour, 10 ms were work"
-
-
-def test_no_more_is_fetched_ahead_than_was_asked_for() -> None:
-    ahead = Ahead(50, 0.0)
-    ahead.adapt(quick(ahead, 3600.0, 64, 0.010))
-
-    assert ahead.jobs == 50
+    assert prefetch.jobs == 50, "time without a job does not count against the rate"
 
 
-def test_a_few_quick_jobs_are_no_proof_for_hundreds() -> None:
-    ahead = Ahead(1000, 0.0)
-    ahead.adapt(quick(ahead, 0.0, 4, 1e-9))
+def test_auto_is_bounded() -> None:
+    prefetch = Prefetch("auto")
+    prefetch.measure(run_jobs(prefetch, 0.0, 100_000, 1.0))
 
-    assert ahead.jobs == GROWTH * 4
+    assert prefetch.jobs == AUTO_LIMIT
 
 
 def test_where_jobs_take_long_none_is_fetched_ahead() -> None:
-    ahead = Ahead(1000, 0.0)
-    ahead.adapt(quick(ahead, 0.0, 200, 0.001))
-    assert ahead.jobs > 0
-    ahead.go_on(2.0)
-    ahead.ended += 1
-    ahead.adapt(4.0)
+    prefetch = Prefetch("auto")
+    now = run_jobs(prefetch, 0.0, 1000, 1.0)
+    prefetch.measure(now)
+    prefetch.measure(run_jobs(prefetch, now, 1, 60.0))
 
-    assert ahead.jobs == 0
+    assert prefetch.jobs == 0
 
 
-def test_a_hiccup_is_not_followed_far() -> None:
-    ahead = Ahead(1000, 0.0)
-    ahead.adapt(now := quick(ahead, 0.0, 800, 0.010))
-    assert ahead.jobs == 1000
-    ahead.go_on(now)
-    ahead.adapt(now + 2 * ahead.round_trip)
+def test_jobs_that_had_to_be_given_back_reset_it() -> None:
+    prefetch = Prefetch("auto")
+    now = run_jobs(prefetch, 0.0, 1000, 1.0)
+    prefetch.measure(now)
+    prefetch.reset(now)
 
-    assert ahead.jobs == 875
-
-
-def test_who_has_run_dry_looks_at_the_rate_at_once() -> None:
-    ahead = Ahead(1000, 0.0)
-    ahead.go_on(0.0)
-    ahead.ended += 10
-    ahead.adapt(0.001)
-    assert ahead.jobs == 0, "a round trip is not over, and jobs run"
-
-    ahead.run_dry(0.001)
-    ahead.adapt(0.001)
-    assert ahead.jobs == 3 * 10 / 0.001 * 0.005
-
-    ahead.adapt(0.002)
-    assert ahead.jobs == 150, "nothing has ended since"
+    assert prefetch.jobs == 0
 
 
-def test_who_has_to_give_jobs_back_begins_anew() -> None:
-    ahead = Ahead(1000, 0.0)
-    ahead.adapt(now := quick(ahead, 0.0, 800, 0.010))
-    ahead.stop(now)
-    ahead.go_on(now)
-    ahead.adapt(now + 1.0)
+def test_a_number_stays_what_it_is() -> None:
+    prefetch = Prefetch(500)
+    prefetch.measure(run_jobs(prefetch, 0.0, 10, 1.0))
+    prefetch.reset(100.0)
 
-    assert ahead.jobs == 0
+    assert prefetch.jobs == 500
+
+
+@pytest.mark.parametrize("setting", [-1, "much", 1.5, None])
+def test_settings_that_are_no_number_are_refused(setting: Any) -> None:
+    with pytest.raises(ConfigError, match="prefetch"):
+        WorkerConfig(prefetch=setting)
 
 
 @pytest.mark.anyio
-async def test_each_of_two_exchanges_in_flight_takes_a_third() -> None:
-    made = exchanger(Fleet(0), concurrency=10)
-    fetch_ahead(made, 890)
-    ended = [Completed(one.id, one.token) for one in (grant() for _ in range(400))]
-    made._outbox._waiting[:] = ended
-    outcomes, asked = made._next() or ([], None)
-    assert asked is not None
-    assert (len(outcomes), asked.limit) == (300, 300)
+async def test_a_claim_asks_for_the_free_slots_and_the_prefetch() -> None:
+    _, ask = fetcher(Claims(), concurrency=10, prefetch=90)._next() or ([], None)
 
-    made._depart(Flight(outcomes, asked, Exchange(outcomes, None)), wakes=0)
-    made.unfinished = 451
-    assert (len(made._outbox), made._free()) == (100, 149)
-    assert made._next() is None, "too little for a second one, which would take more along in a moment"
-    made.unfinished = 450
-    outcomes, asked = made._next() or ([], None)
-    assert asked is not None
-    assert (len(outcomes), asked.limit) == (100, 150)
+    assert ask is not None
+    assert ask.limit == 100
 
 
 @pytest.mark.anyio
-async def test_a_single_exchange_in_flight_takes_all() -> None:
-    made = exchanger(Fleet(0), concurrency=10, exchanges=1)
-    fetch_ahead(made, 890)
-    _, asked = made._next() or ([], None)
-
-    assert asked is not None
-    assert asked.limit == 900
+async def test_no_more_is_held_than_a_heartbeat_can_carry() -> None:
+    heartbeats = NoHeartbeats()
+    made = fetcher(Claims(), concurrency=10, prefetch=500, leases=heartbeats)
+    heartbeats.carries = 60
+    assert made._free() == 60
+    heartbeats.carries = 3
+    assert made._free() == 10, "never less than the worker runs at once"
 
 
 @pytest.mark.anyio
-async def test_what_a_worker_gives_back_after_it_has_slowed_down_goes_in_few_exchanges() -> None:
-    made = exchanger(Fleet(0), concurrency=4)
-    made._outbox._waiting[:] = [Completed(one.id, one.token) for one in (grant() for _ in range(400))]
-    taken = []
-    while sent := made._next():
-        taken.append(len(sent[0]))
-        if not len(made._outbox):
-            break
+async def test_a_heartbeat_that_is_due_goes_before_a_claim() -> None:
+    heartbeats = NoHeartbeats()
+    made = fetcher(Claims(), leases=heartbeats)
+    heartbeats.due = True
+    assert made._next() is None
+    made._outbox.add(Completed((one := grant()).id, one.token))
+    outcomes, ask = made._next() or ([], None)
+    assert (len(outcomes), ask) == (1, None), "outcomes do not wait"
 
-    assert taken == [200, 100, 50, 32, 18]
+
+@pytest.mark.anyio
+async def test_a_second_exchange_goes_out_only_with_a_fair_share() -> None:
+    made = fetcher(Claims(), concurrency=10, prefetch=20)
+    ended = [Completed(one.id, one.token) for one in (grant() for _ in range(10))]
+    made._depart(made._ask())
+    for outcome in ended[:9]:
+        made._outbox.add(outcome)
+    assert made._next() is None
+    made._outbox.add(ended[9])
+    outcomes, _ = made._next() or ([], None)
+    assert len(outcomes) == 10
 
 
 @pytest.mark.anyio
 async def test_a_claim_that_left_before_a_job_was_settled_does_not_end_a_drain() -> None:
-    """The settlement may have made a job due, a follow-up or a retry, after the claim had looked in vain."""
+    """The settlement may have made a job due, a follow-up or a retry, after the claim had found nothing."""
     go = asyncio.Event()
 
-    class Slow(Fleet):
-        async def ado(self, request: Request[Any], *, may_block: bool = False) -> Exchanged:
+    class Slow(Claims):
+        async def ado(self, request: Request[Any]) -> Exchanged:
             assert isinstance(request, Exchange)
             if not request.outcomes:
                 await go.wait()
             return Exchanged({}, [])
 
-    made = exchanger(Slow(0), drain=True)
-    ask = Ask(("default",), 5, True, tuple(made._lanes.lanes))
+    made = fetcher(Slow(), drain=True)
+    ask = made._ask()
     looking = asyncio.create_task(made._exchange([], ask))
     await asyncio.sleep(0)
     await made._exchange([Completed(ended.id, ended.token) for ended in [grant()]], None)
     go.set()
     await looking
-    assert not made._lanes.is_dry
+    assert not made._groups.is_empty
 
     await made._exchange([], ask)
-    assert made._lanes.is_dry
+    assert made._groups.is_empty
+
+
+class SlowHeartbeats:
+    """A real store whose heartbeats take as long as on a starved machine: 10 ms for each job held."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.most = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def do(self, request: Any) -> Any:
+        if isinstance(request, Heartbeat):
+            self.most = max(self.most, len(request.holds))
+            time.sleep(0.01 * len(request.holds))
+        return self._store.do(request)
+
+
+@pytest.mark.anyio
+async def test_slow_heartbeats_under_a_short_lease_lose_no_job(bed: Bed) -> None:
+    """B16: a worker that holds more than its heartbeats can carry loses healthy jobs."""
+    bed.queue(QueuePolicy(lease_seconds=3.0, max_attempts=1, backoff=Backoff(shape="none")))
+
+    async def work() -> None:
+        await asyncio.sleep(0.005)
+
+    kind = bed.handle(work)
+    jobs = [NewJob(id=new_job_id(), kind=kind) for _ in range(1500)]
+    bed.enqueue_many(jobs)
+    store = SlowHeartbeats(bed.store)
+    bed.store = store  # type: ignore[assignment]
+    async with bed.working(concurrency=5, prefetch=1000) as worker:
+        await until(lambda: worker.stats().completed == 1500, 25)
+
+    assert worker.stats().lost == 0

@@ -16,8 +16,8 @@ from tenure.store.contract import Store
 from tenure.store.queries import ListJobs, ListWorkers
 from tenure.store.schedules import ListSchedules, PauseSchedules, SetSchedules, TickSchedule
 from tenure.worker.config import WorkerConfig
-from tenure.worker.maintain import Maintainer
-from tenure.worker.report import Reporter
+from tenure.worker.leader import Leader
+from tenure.worker.log import WorkerLog
 from tests.waiting import until
 from tests.worker.bed import Bed, Ear
 
@@ -135,12 +135,12 @@ def test_a_tick_has_one_id_whoever_makes_it() -> None:
     assert tick_job_id("s", tick)[14] == "7"
 
 
-def believer(store: Store, schedules: list[Schedule], name: str) -> Maintainer:
+def believer(store: Store, schedules: list[Schedule], name: str) -> Leader:
     from tenure.model.ids import WorkerId
 
     async def nothing() -> None: ...
 
-    return Maintainer(store, WorkerId(name), WorkerConfig(), schedules, Reporter(name, Ear()), nothing)
+    return Leader(store, WorkerId(name), WorkerConfig(), schedules, WorkerLog(name, Ear()), nothing)
 
 
 def declared(bed: Bed, schedule: Schedule) -> datetime:

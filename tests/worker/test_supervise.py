@@ -18,7 +18,7 @@ from tests.worker.crews import ROOT, is_alive
 # Children that record their pid and then behave as their argument says.
 _CHILD = """
 import os, signal, sys, time
-from tenure.worker.supervise import die_with_supervisor
+from tenure.worker.supervisor import die_with_supervisor
 die_with_supervisor()
 open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
 if sys.argv[2] == "wait":
@@ -29,7 +29,7 @@ sys.exit(int(sys.argv[2]))
 """
 _PARENT = """
 import sys
-from tenure.worker.supervise import Supervisor
+from tenure.worker.supervisor import Supervisor
 sys.exit(Supervisor([sys.executable, "-c", sys.argv[1], *sys.argv[3:]], int(sys.argv[2]), grace_seconds=5).run())
 """
 

@@ -17,10 +17,10 @@ from tenure.model.outcome import Completed
 from tenure.store.admin import AcquireLease, ReleaseLease
 from tenure.store.contract import Claim, Enqueue, Settle, Store
 from tenure.store.metrics import ListMetrics, Metric
-from tenure.worker import maintain
+from tenure.worker import leader
 from tenure.worker.config import WorkerConfig
-from tenure.worker.maintain import LEADER, Maintainer
-from tenure.worker.report import Reporter
+from tenure.worker.leader import LEADER, Leader
+from tenure.worker.log import WorkerLog
 from tests.conformance.acts import new_job
 from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_postgres, open_sqlite
 from tests.servers import PostgresServer
@@ -45,11 +45,11 @@ class Ground:
     def metrics(self) -> list[Metric]:
         return self.store.do(ListMetrics())
 
-    def worker(self, name: str, ear: Ear | None = None) -> Maintainer:
+    def worker(self, name: str, ear: Ear | None = None) -> Leader:
         async def nothing() -> None: ...
 
-        reporter = Reporter(name, ear or Ear())
-        return Maintainer(self.store, WorkerId(name), WorkerConfig(), [], reporter, nothing)
+        reporter = WorkerLog(name, ear or Ear())
+        return Leader(self.store, WorkerId(name), WorkerConfig(), [], reporter, nothing)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -69,7 +69,7 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
 
 
 @contextlib.asynccontextmanager
-async def upkeep(*workers: Maintainer) -> AsyncIterator[None]:
+async def upkeep(*workers: Leader) -> AsyncIterator[None]:
     """Workers that do their upkeep meanwhile."""
     tasks = [asyncio.ensure_future(each.run()) for each in workers]
     try:
@@ -82,7 +82,7 @@ async def upkeep(*workers: Maintainer) -> AsyncIterator[None]:
 
 @pytest.mark.anyio
 async def test_the_leader_counts_minutes_that_are_over(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintain, "ROLL_UP_SECONDS", 0.05)
+    monkeypatch.setattr(leader, "ROLL_UP_SECONDS", 0.05)
     ground.happen()
 
     async with upkeep(ground.worker("one"), ground.worker("two")):

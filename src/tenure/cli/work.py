@@ -14,7 +14,7 @@ from tenure.cli.loading import loaded
 from tenure.cli.options import Json, Kinds, duration
 from tenure.cli.screen import Facts, Screen, colours_on
 from tenure.errors import UsageError
-from tenure.worker.config import CONCURRENCY, GRACE_SECONDS, POLL_SECONDS, PREFETCH
+from tenure.worker.config import CONCURRENCY, GRACE_SECONDS, POLL_SECONDS
 
 if TYPE_CHECKING:
     from tenure.model.log_event import Emit
@@ -51,7 +51,7 @@ Heartbeat = Annotated[
 ]
 Poll = Annotated[float, typer.Option("--poll", parser=duration, metavar="DURATION", help="Behind the wake-ups.")]
 Grace = Annotated[float, typer.Option("--grace", parser=duration, metavar="DURATION", help="For handlers at a stop.")]
-Prefetch = Annotated[int, typer.Option("--prefetch", metavar="N", min=0, help="How many jobs may wait in it at most.")]
+Prefetch = Annotated[str, typer.Option("--prefetch", metavar="N|auto", help="How many jobs may wait in it at most.")]
 Artifacts = Annotated[Path | None, typer.Option("--artifacts", metavar="FOLDER", help="Folder for handlers' files.")]
 
 
@@ -69,7 +69,7 @@ def worker(
     heartbeat: Heartbeat = None,
     poll: Poll = POLL_SECONDS,
     grace: Grace = GRACE_SECONDS,
-    prefetch: Prefetch = PREFETCH,
+    prefetch: Prefetch = "auto",
     artifacts: Artifacts = None,
     reconcile: Reconcile = False,
     log: LogFormat = "human",
@@ -78,7 +78,7 @@ def worker(
     as_json: Json = False,
 ) -> None:
     """Run the handlers of an app until SIGINT or SIGTERM; then finish what runs, or give it back."""
-    from tenure.worker.supervise import die_with_supervisor, needs_init
+    from tenure.worker.supervisor import die_with_supervisor, needs_init
 
     emit = log_to_stderr("json" if as_json else log, log_level)
     if processes > 1 or needs_init():
@@ -93,7 +93,7 @@ def worker(
         "heartbeat_seconds": heartbeat,
         "poll_seconds": poll,
         "grace_seconds": grace,
-        "prefetch": prefetch,
+        "prefetch": int(prefetch) if prefetch.isdecimal() else prefetch,
         "artifacts_dir": artifacts,
         "reconcile": reconcile,
     }
@@ -119,7 +119,7 @@ def log_to_stderr(log: str, level: str) -> Emit:
 
 def _supervise(processes: int, grace: float, emit: Emit) -> int:
     """Start this very command so many times, each as a single worker, and keep them running."""
-    from tenure.worker.supervise import Supervisor
+    from tenure.worker.supervisor import Supervisor
 
     command = [sys.executable, "-m", "tenure.cli.main", *_without_processes(sys.argv[1:])]
     return Supervisor(command, processes, grace, emit, environment=dict(os.environ)).run()

@@ -14,7 +14,7 @@ from tenure.errors import TenureError
 from tenure.handler import arguments
 from tenure.handler.arguments import Names
 from tenure.handler.payload import encode
-from tenure.model.log_event import ERROR, INFO, WARNING, Emit, Notice
+from tenure.model.log_event import ERROR, INFO, WARNING, Emit, LogEvent
 from tenure.store.admin import ResolveEffect
 from tenure.store.queries import Effect, ListEffects, Page
 
@@ -83,12 +83,12 @@ def find_discrepancies(state: ClientState, since: datetime | None, progress: Pro
 
 @contextmanager
 def reconciling(state: ClientState, emit: Emit | None) -> Iterator[None]:
-    """Reconcile once, in a thread beside the body of the `with`. Discrepancies and the end are emitted as notices."""
+    """Reconcile once, in a thread beside the body of the `with`. Discrepancies and the end are emitted as log events."""
     over = threading.Event()
 
     def say(name: str, level: int, message: str, **told: Any) -> None:
         if emit is not None and emit.level <= level:
-            emit(Notice(name, level, message=message, **told))
+            emit(LogEvent(name, level, message=message, **told))
 
     def look() -> None:
         found = 0

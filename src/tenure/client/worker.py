@@ -34,4 +34,4 @@ def make_worker(
     settings.setdefault("declare", state.declared)
     config = WorkerConfig(queues=queues, concurrency=concurrency, **settings)
     schedules = tuple(state.declared_schedules.values())
-    return Worker(state.open_store(), state.registry, config, emit=emit, schedules=schedules)
+    return Worker(state.open_store(), state.registry, config, emit=emit, schedules=schedules, limits=state.limits)

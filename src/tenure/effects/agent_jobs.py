@@ -281,7 +281,7 @@ class _Work:
     def remember_session(self, kept: dict[str, Any], session: str) -> None:
         """From the run's thread: keep the session while the tool is still at work."""
         runs = [*kept["runs"][:-1], kept["runs"][-1] | {"sessionId": session}]
-        record = self._ctx.bench.record
+        record = self._ctx.services.record
         assert record is not None
         record(self._ctx, EffectRecord("run", "sent", result=json.dumps({"runs": runs})))
 
@@ -334,7 +334,7 @@ class _Work:
             folder = self._kit.artifacts.absolute() / self._ctx.id
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return folder
-        return self._ctx.artifacts if self._ctx.bench.artifacts_dir is not None else None
+        return self._ctx.artifacts if self._ctx.services.artifacts_dir is not None else None
 
     def _transcript(self) -> Path | None:
         return None if self._artifacts is None else self._artifacts / f"transcript-{self._ctx.token}.log"
@@ -348,7 +348,7 @@ class _Work:
         return name if name is not None and self._kit.redactor.text(name) == name else None
 
     async def _record(self, record: EffectRecord) -> Any:
-        arecord = self._ctx.bench.arecord
+        arecord = self._ctx.services.arecord
         row = None if arecord is None else await arecord(self._ctx, record)
         if row is None:
             raise LeaseLost(f"Job {self._ctx.id}: the run was left to a newer attempt, because the lease has ended.")

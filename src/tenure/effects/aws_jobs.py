@@ -250,7 +250,7 @@ def _remember(ctx: Context, kept: Mapping[str, Any]) -> None:
 
 
 def _record(ctx: Context, record: EffectRecord) -> Any:
-    row = None if ctx.bench.record is None else ctx.bench.record(ctx, record)
+    row = None if ctx.services.record is None else ctx.services.record(ctx, record)
     if row is None:
         raise LeaseLost(f"Job {ctx.id}: the resource was left to a newer attempt, because the lease has ended.")
     return row

@@ -182,7 +182,7 @@ def is_gone(root: Root, path: str) -> Finding | None:
 
 
 def _recorded(ctx: Context, state: str) -> LedgerRow:
-    record = ctx.bench.record
+    record = ctx.services.record
     row = None if record is None else record(ctx, EffectRecord("delete", state))
     if row is None:
         raise LeaseLost(f"Job {ctx.id}: the file was left to a newer attempt, because the lease has ended.")

@@ -108,9 +108,9 @@ def register(
 
 def call(ctx: Context, request: Request[Any]) -> Any:
     """Ask the store on behalf of a job."""
-    if ctx.bench.call is None:
+    if ctx.services.call is None:
         raise ConfigError(f"Kind {ctx.kind!r} needs the store, so it cannot run in a process of its own.")
-    return ctx.bench.call(request)
+    return ctx.services.call(request)
 
 
 def fence(ctx: Context) -> Callable[[], None]:

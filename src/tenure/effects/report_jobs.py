@@ -115,7 +115,7 @@ def reports(
 
 
 def _recorded(ctx: Context, record: EffectRecord) -> LedgerRow:
-    row = None if ctx.bench.record is None else ctx.bench.record(ctx, record)
+    row = None if ctx.services.record is None else ctx.services.record(ctx, record)
     if row is None:
         raise LeaseLost(f"Job {ctx.id}: the report was left to a newer attempt, because the lease has ended.")
     return row

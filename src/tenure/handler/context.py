@@ -1,7 +1,7 @@
-"""What a handler is given beside its payload: the job, a voice, and a way to learn that it should stop.
+"""The context that a handler is given beside its payload: the job, its log and progress, and the request to stop.
 
-A context knows neither stores nor workers. What it needs of them comes in a `Bench`, so the same class serves handlers
-on the event loop, in threads and in processes of their own.
+A context knows neither stores nor workers. What it needs of them comes as `WorkerServices`, so the same class serves
+handlers on the event loop, in threads and in processes of their own.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import EffectRecord
+from tenure.model.policy import Limits
 
 EVENTS_KEPT = 1000
-"""Log lines of one job that may wait to be written. The oldest go first."""
+"""Log lines of one job that may wait to be written. Beyond that the oldest are dropped, counted and reported."""
 MESSAGE_CHARS = 8192
 SUMMARY_CHARS = 1024
 _INHERITED = ("workflow_id", "run_id", "tenant", "trace")
@@ -47,7 +48,7 @@ R = TypeVar("R")
 
 
 class Flag:
-    """A light that goes on once and stays on. It may be read and awaited from any thread and any event loop."""
+    """A flag that is set once and stays set. It may be read and awaited from any thread and any event loop."""
 
     __slots__ = ("_event", "_is_set", "_lock", "_waiters")
 
@@ -63,7 +64,7 @@ class Flag:
     __bool__ = is_set
 
     def set(self) -> None:
-        """Switch it on and wake whoever waits."""
+        """Set it and wake all that wait for it."""
         with self._lock:
             self._is_set = True
             event, waiters, self._waiters = self._event, self._waiters, []
@@ -72,11 +73,11 @@ class Flag:
         for loop, waiter in waiters:
             try:
                 loop.call_soon_threadsafe(_wake, waiter)
-            except RuntimeError:  # that loop has closed, so nobody waits there any more
+            except RuntimeError:  # that loop has closed, and its waiters with it
                 continue
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until it is on. For sync handlers; async ones await `wait_async`."""
+        """Block this thread until it is set. For sync handlers; async ones await `wait_async`."""
         with self._lock:
             if self._is_set:
                 return True
@@ -85,7 +86,7 @@ class Flag:
         return self._event.wait(timeout)
 
     async def wait_async(self) -> None:
-        """Wait until it is on without blocking the event loop."""
+        """Wait until it is set without blocking the event loop."""
         loop = asyncio.get_running_loop()
         with self._lock:
             if self._is_set:
@@ -104,15 +105,15 @@ _flags = threading.Lock()  # one for all: it is held for nanoseconds, and a cont
 
 
 @frozen
-class Bench:
-    """What a worker lends to every context."""
+class WorkerServices:
+    """What every context needs of its worker."""
 
     stopping: Flag
     find: Callable[[str], Handler | None]
     """The handler of a kind, for the queue and the codec of follow-ups."""
-    speak: Callable[[Context], None]
-    """There is progress or a log line to write, when convenient."""
-    beat: Callable[[Context], None]
+    write_soon: Callable[[Context], None]
+    """There is progress or a log line to write within about a second."""
+    heartbeat: Callable[[Context], None]
     """The lease should be extended now."""
     call: Callable[[Any], Any] | None = None
     """Carry out a store's request and wait: for ledgers and steps, which wrap a context."""
@@ -123,6 +124,8 @@ class Bench:
     clean: Callable[[str], str] = str
     """Takes secrets out of what is stored."""
     artifacts_dir: Path | None = None
+    limits: Limits = DEFAULT_LIMITS
+    """What follow-ups, results and progress may carry: the app's own limits."""
 
 
 class Context:
@@ -132,24 +135,26 @@ class Context:
         "_artifacts_path",
         "_logger",
         "_places",
-        "bench",
         "cancelled",
+        "dropped_events",
         "events",
         "follow_ups",
         "interrupt",
         "job",
         "progress_text",
         "result_summary",
+        "services",
     )
 
-    def __init__(self, job: Grant, bench: Bench) -> None:
+    def __init__(self, job: Grant, services: WorkerServices) -> None:
         self.job = job
-        self.bench = bench
+        self.services = services
         self.cancelled = Flag()
-        """On when the work is not wanted any more: cancelled, timed out, or the lease is lost."""
+        """Set when the work is not wanted any more: cancelled, timed out, or the lease is lost."""
         self.interrupt: Interrupt | None = None
         self.follow_ups: list[NewJob] = []
         self.events: deque[NewEvent] = deque(maxlen=EVENTS_KEPT)
+        self.dropped_events = 0
         self.progress_text: str | None = None
         self.result_summary: str | None = None
         self._artifacts_path: Path | None = None
@@ -184,14 +189,14 @@ class Context:
 
     @property
     def stopping(self) -> Flag:
-        """On when the worker wants to stop. A long handler saves what it has and raises Snooze, or calls `check`."""
-        return self.bench.stopping
+        """Set when the worker is stopping. A long handler saves what it has and raises Snooze, or calls `check`."""
+        return self.services.stopping
 
     def check(self) -> None:
         """Do nothing if the work should go on; otherwise raise what ends the handler in the right way."""
         if self.cancelled.is_set():
             raise Interrupted(self.interrupt or Interrupt.CANCEL)
-        if self.bench.stopping.is_set():
+        if self.services.stopping.is_set():
             raise Interrupted(Interrupt.SHUTDOWN)
 
     def heartbeat(self) -> None:
@@ -201,18 +206,18 @@ class Context:
         """
         if self.cancelled.is_set():
             raise Interrupted(self.interrupt or Interrupt.CANCEL)
-        self.bench.beat(self)
+        self.services.heartbeat(self)
 
     def progress(self, value: Any, message: str | None = None) -> None:
         """Show how far it is: any JSON value, usually 0.0 to 1.0. Written within about a second; the newest wins."""
         shown = {"value": value, "message": message} if message is not None else value
-        self.progress_text = encode(shown, what="The progress")
-        self.bench.speak(self)
+        self.progress_text = encode(shown, self.services.limits, what="The progress")
+        self.services.write_soon(self)
 
     def log(self, message: str, level: str = "info", **fields: Any) -> None:
         """Add a line to the job's own log, which is kept with the job. What looks like a secret is taken out."""
-        clean = self.bench.clean
-        data: dict[str, Any] = {"level": level, "message": clean(message[:MESSAGE_CHARS])}
+        clean = self.services.clean
+        data: dict[str, Any] = {"level": level, "message": clean(str(message)[:MESSAGE_CHARS])}
         if fields:  # a secret is known by its own shape, or by the name it goes under
             data["fields"] = {
                 name: clean(f"{name}={value}").partition("=")[2] if isinstance(value, str) else value
@@ -221,9 +226,13 @@ class Context:
         self.event(EventKind.LOG, data)
 
     def event(self, kind: str, data: Any = None) -> None:
-        """Add an event of your own to the job."""
+        """Add an event of your own to the job. Raises: InvalidArgument for a kind that is no name."""
+        if not isinstance(kind, str) or not kind.strip():
+            raise InvalidArgument(f"An event needs a kind, such as 'custom', got {kind!r}.")
+        if len(self.events) >= EVENTS_KEPT:
+            self.dropped_events += 1
         self.events.append(NewEvent(kind, _event_text(data), self.job.id))
-        self.bench.speak(self)
+        self.services.write_soon(self)
 
     @property
     def logger(self) -> JobLogger:
@@ -245,7 +254,7 @@ class Context:
             raise InvalidArgument(f"A follow-up needs a kind: a name or a handler made by `@app.job`, got {kind!r}.")
         taken_over = {column: self.job.extra(column) for column in _INHERITED}  # noqa: S610 - no Django here
         given: dict[str, Any] = {**taken_over, "parent_id": self.job.id, **options}
-        job = build_job(name, payload, given, self.bench.find(name), DEFAULT_LIMITS, "default")
+        job = build_job(name, payload, given, self.services.find(name), self.services.limits, "default")
         self.follow_ups.append(job)
         return job.id
 
@@ -298,15 +307,21 @@ class Context:
         Raises: what `do` raises; LeaseLost; Permanent if a person gave the effect up; EffectReused.
         """
         plan = EffectPlan(
-            name, do, encode(args, what=f"Effect {name!r}: its arguments"), verify, step, keyed, safe_errors
+            name,
+            do,
+            encode(args, self.services.limits, what=f"Effect {name!r}: its arguments"),
+            verify,
+            step,
+            keyed,
+            safe_errors,
         )
         if self._places.setdefault((step, name), plan.args) != plan.args:
             raise EffectReused(
                 f"Effect {name!r} was used twice in one attempt with different arguments, so the second would never "
                 "happen. Tell them apart with `step=`."
             )
-        talk = converse(plan, self, self.bench.clean)
-        record, arecord = self.bench.record, self.bench.arecord
+        talk = converse(plan, self, self.services.clean)
+        record, arecord = self.services.record, self.services.arecord
         if record is None or arecord is None:
             raise ConfigError(f"Effect {name!r} needs a worker that keeps the ledger, and this one has none.")
         if _is_on_loop():
@@ -315,18 +330,19 @@ class Context:
 
     def set_result_summary(self, text: str) -> None:
         """One line for people, kept beside the result."""
-        self.result_summary = text.replace("\0", "")[:SUMMARY_CHARS]
+        storable = str(text).replace("\0", "").encode(errors="replace").decode()  # no lone surrogates either
+        self.result_summary = storable[:SUMMARY_CHARS]
 
     @property
     def artifacts(self) -> Path:
         """A folder for this job's files, the same for all attempts. Made when first asked for, for the owner only."""
         if self._artifacts_path is None:
-            if self.bench.artifacts_dir is None:
+            if self.services.artifacts_dir is None:
                 raise ConfigError(
                     f"Job {self.job.id} asks for its artifacts folder, but the worker has none. "
                     "Start it with `--artifacts DIR` or `artifacts_dir=`."
                 )
-            path = self.bench.artifacts_dir.absolute() / self.job.id
+            path = self.services.artifacts_dir.absolute() / self.job.id
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._artifacts_path = path
         return self._artifacts_path
@@ -338,7 +354,12 @@ class Context:
 
     def take_events(self) -> tuple[NewEvent, ...]:
         """For the worker: the events that are not written yet. Each is handed out once, whichever thread asks."""
-        taken = []
+        taken: list[NewEvent] = []
+        if self.dropped_events:
+            dropped, self.dropped_events = self.dropped_events, 0
+            lines = "1 log line was" if dropped == 1 else f"{dropped} log lines were"
+            data = {"level": "warning", "message": f"{lines} dropped: written faster than the worker stores them"}
+            taken.append(NewEvent(EventKind.LOG, _event_text(data), self.job.id))
         while self.events:
             try:
                 taken.append(self.events.popleft())
@@ -363,14 +384,21 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
         if level >= logging.INFO:
-            text = str(msg) % args if args else str(msg)
-            self._context.log(text, logging.getLevelName(level).lower())
+            self._context.log(_log_text(level, msg, args), logging.getLevelName(level).lower())
         kwargs.setdefault("stacklevel", 3)
         super().log(level, msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
         return msg, kwargs
+
+
+def _log_text(level: int, msg: object, args: tuple[Any, ...]) -> str:
+    """The line as the standard library formats it; unformatted where message and arguments do not fit."""
+    try:
+        return logging.LogRecord("", level, "", 0, msg, args, None).getMessage()
+    except Exception:  # noqa: BLE001 - a log line must never be what breaks a job
+        return f"{msg!a} {args!a}"
 
 
 def _event_text(data: Any) -> str:

@@ -1,6 +1,6 @@
-"""A notice: what happened in a worker, as fields rather than as a sentence. Nothing of a payload is ever among them.
+"""A log event: what happened in a worker, as fields rather than as a sentence. Never holds any part of a payload.
 
-Whoever runs a worker hands it an `Emit`. `level` lets the worker skip the making of notices that nobody reads.
+The caller hands the worker an `Emit`. Its `level` lets the worker skip making log events that would be dropped.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from tenure.model.frozen import frozen
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 NOTHING = 100
-"""A level that no notice reaches."""
+"""A level that no log event reaches."""
 
 
 @frozen
-class Notice:
+class LogEvent:
     """One thing that happened. `name` is the past tense of a move, or says what the worker did."""
 
     name: str
@@ -34,11 +34,11 @@ class Notice:
 
 
 class Emit(Protocol):
-    """Takes notices. Called from several threads; must neither block for long nor raise."""
+    """Takes log events. Called from several threads; must neither block for long nor raise."""
 
     @property
     def level(self) -> int:
-        """Notices below this level are not wanted, and not made."""
+        """Log events below this level are not wanted, and not made."""
         ...
 
-    def __call__(self, notice: Notice) -> None: ...
+    def __call__(self, event: LogEvent, /) -> None: ...

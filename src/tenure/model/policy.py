@@ -86,7 +86,7 @@ class QueuePolicy:
     key_window_seconds: float = 86_400.0
     key_conflict: KeyConflictRule = "error"
     revive: ReviveRule = "revive"
-    on_unknown_kind: UnknownKindRule = "reject"
+    on_unknown_kind: UnknownKindRule = "leave"
     forbidden_keys: tuple[str, ...] = ()
     concurrency: int | None = None
     """How many jobs of the queue may be held at once, over all workers."""

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 from tenure.errors import ConfigError
-from tenure.model.log_event import DEBUG, ERROR, INFO, WARNING, Emit, Notice
+from tenure.model.log_event import DEBUG, ERROR, INFO, WARNING, Emit, LogEvent
 
 LogFormat = Literal["json", "human", "logging"]
 LEVELS: Mapping[str, int] = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
@@ -44,7 +44,7 @@ def emitter(log_format: str = "logging", level: str = "info", stream: TextIO | N
     raise ConfigError(f"There is no log format {log_format!r}. Choose one of json, human, logging.")
 
 
-def as_fields(notice: Notice) -> dict[str, Any]:
+def as_fields(notice: LogEvent) -> dict[str, Any]:
     """What a notice says, without what it leaves open."""
     told = {
         "event": notice.name,
@@ -85,7 +85,7 @@ class _Lines:
 class JsonLog(_Lines):
     """One JSON object a line."""
 
-    def __call__(self, notice: Notice) -> None:
+    def __call__(self, notice: LogEvent) -> None:
         told = {"time": _now(), "level": _NAMES.get(notice.level, "info"), **as_fields(notice)}
         self.write(json.dumps(told, default=str, ensure_ascii=True))
 
@@ -97,7 +97,7 @@ class HumanLog(_Lines):
         super().__init__(stream, level)
         self._colour = stream.isatty() if colour is None else colour
 
-    def __call__(self, notice: Notice) -> None:
+    def __call__(self, notice: LogEvent) -> None:
         told = as_fields(notice)
         name, message = told.pop("event"), told.pop("message", None)
         told.pop("worker", None)
@@ -117,7 +117,7 @@ class StandardLog:
     def level(self) -> int:
         return self._logger.getEffectiveLevel()
 
-    def __call__(self, notice: Notice) -> None:
+    def __call__(self, notice: LogEvent) -> None:
         told = as_fields(notice)
         text = one_line(" ".join(f"{key}={value}" for key, value in told.items()))
         self._logger.log(notice.level, "%s", text, extra={"tenure": told})

@@ -1,10 +1,11 @@
-"""What a worker is told once, at its start. Everything has a bound."""
+"""The settings of a worker, read once at its start. Everything has a bound."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
+from typing import Literal
 
 from tenure.errors import ConfigError
 from tenure.model.frozen import frozen
@@ -13,31 +14,33 @@ from tenure.model.policy import QueuePolicy
 HEARTBEATS_PER_LEASE = 3
 """Two heartbeats may fail before a lease is in danger."""
 CONCURRENCY = 10
-PREFETCH = 2000
+MAX_IN_FLIGHT = 2
 POLL_SECONDS = 1.0
 GRACE_SECONDS = 20.0
 
 
 @frozen
 class WorkerConfig:
-    """How a worker works. The defaults suit a handful of slow jobs as well as a flood of tiny ones."""
+    """How a worker works. The defaults suit a few slow jobs as well as many small ones."""
 
     queues: Sequence[str] | Mapping[str, int] = ("default",)
     """Names, or names with weights: a queue of weight 3 is asked three times as often as one of weight 1."""
     strict: bool = False
     """Serve the queues in the order given, instead of merging them by priority."""
     kinds: Sequence[str] | None = None
-    """Claim only these. None claims every kind; what has no handler here is dealt with by the queue's policy."""
+    """Claim only these. None: every kind that has a handler here, and where the queue's policy says `reject` or
+    `release` for unknown kinds, all kinds."""
     affinity: Sequence[str | None] | None = None
     concurrency: int = CONCURRENCY
     """How many handlers run at once."""
     queue_concurrency: Mapping[str, int] = field(default_factory=dict)
     """How many jobs of a queue this worker holds at once."""
-    prefetch: int = PREFETCH
-    """How many jobs may wait inside the worker at most. How many do follows the rate: slow jobs are not hoarded."""
-    exchanges: int | None = None
-    """Exchanges in flight at once. None: two, but one where other workers on one server are busy with the same
-    queues."""
+    prefetch: int | Literal["auto"] = "auto"
+    """How many jobs wait inside the worker beside those that run. `auto`: what it runs in about 100 ms by its measured
+    rate, at most 200. Queues of tiny jobs may ask for more. Never more than a heartbeat carries within a third of the
+    lease."""
+    max_in_flight: int = MAX_IN_FLIGHT
+    """Exchanges with the store in flight at once. Two keep the store at work while this process runs handlers."""
     lease_seconds: float | None = None
     """None: each queue's own."""
     heartbeat_seconds: float | None = None
@@ -55,8 +58,9 @@ class WorkerConfig:
     declare: Mapping[str, QueuePolicy] = field(default_factory=dict)
     """Policies of queues that may not exist yet."""
     maintain: bool = True
-    """Take part in the election of a leader, who sweeps and keeps schedules."""
-    dead_worker_seconds: float = 300.0
+    """Take part in the election of a leader, which sweeps and enqueues scheduled jobs."""
+    worker_timeout: float = 300.0
+    """Seconds without a heartbeat after which the leader removes the row of another worker."""
     delete_after_seconds: float | None = None
     """Remove the rows of cleaned jobs that ended longer ago than this. None keeps them."""
     metric_seconds: float = 2_592_000.0
@@ -69,11 +73,13 @@ class WorkerConfig:
         for name in ("concurrency", "jobs_per_process"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"`{name}` is {getattr(self, name)}, but a worker needs at least 1.")
-        if self.prefetch < 0 or self.grace_seconds < 0:
-            raise ConfigError("`prefetch` and `grace_seconds` cannot be negative. Use 0 for none.")
-        if self.exchanges is not None and not 1 <= self.exchanges <= 8:
-            raise ConfigError(f"`exchanges` is {self.exchanges}, but between 1 and 8 may be in flight.")
-        for name in ("poll_seconds", "lease_seconds", "heartbeat_seconds", "dead_worker_seconds", "metric_seconds"):
+        if self.prefetch != "auto" and (not isinstance(self.prefetch, int) or self.prefetch < 0):
+            raise ConfigError(f"`prefetch` is {self.prefetch!r}, but must be 'auto', 0 or a larger number.")
+        if self.grace_seconds < 0:
+            raise ConfigError("`grace_seconds` cannot be negative. Use 0 for none.")
+        if not 1 <= self.max_in_flight <= 8:
+            raise ConfigError(f"`max_in_flight` is {self.max_in_flight}, but between 1 and 8 may be in flight.")
+        for name in ("poll_seconds", "lease_seconds", "heartbeat_seconds", "worker_timeout", "metric_seconds"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"`{name}` is {value:g}, but must be above 0.")

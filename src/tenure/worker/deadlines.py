@@ -1,34 +1,36 @@
-"""One wheel for all time limits: a heap and a single timer, instead of a timeout object per job."""
+"""All time limits in one heap with a single timer, instead of a timeout object per job."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 
 from tenure.handler.signals import Interrupt
-from tenure.worker.ticket import Ticket
+from tenure.worker.execution import Execution
 
 _SPARE = 64
 
 
 class Deadlines:
-    """Stops tickets whose handlers run longer than they may. Lives on the event loop's thread."""
+    """Stops executions whose handlers run longer than they may. Lives on the event loop's thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, interrupt: Callable[[Execution, Interrupt], object]) -> None:
         self._loop = loop
-        self._heap: list[tuple[float, int, Ticket]] = []
+        self._interrupt = interrupt
+        self._heap: list[tuple[float, int, Execution]] = []
         self._order = count()
         self._timer: asyncio.TimerHandle | None = None
         self._compact_at = _SPARE
 
-    def add(self, ticket: Ticket, seconds: float) -> None:
-        """Stop the ticket in `seconds`, unless it has ended by then."""
+    def add(self, execution: Execution, seconds: float) -> None:
+        """Stop the execution in `seconds`, unless it has ended by then."""
         if len(self._heap) >= self._compact_at:
             self._drop_ended()
         at = self._loop.time() + seconds
-        heappush(self._heap, (at, next(self._order), ticket))
-        if self._heap[0][2] is ticket:
+        heappush(self._heap, (at, next(self._order), execution))
+        if self._heap[0][2] is execution:
             self._arm(at)
 
     def close(self) -> None:
@@ -45,8 +47,8 @@ class Deadlines:
     def _tick(self) -> None:
         now = self._loop.time()
         while self._heap and (self._heap[0][0] <= now or self._heap[0][2].ended):
-            ticket = heappop(self._heap)[2]
-            ticket.stop(Interrupt.TIMEOUT)
+            execution = heappop(self._heap)[2]
+            self._interrupt(execution, Interrupt.TIMEOUT)
         self._timer = None
         if self._heap:
             self._arm(self._heap[0][0])

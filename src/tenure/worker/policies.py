@@ -1,4 +1,4 @@
-"""What the queues' policies mean for this worker: how long leases are, and what becomes of kinds nobody handles."""
+"""The queues' policies as this worker needs them: the length of leases, and the rule for unknown kinds."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from collections.abc import Mapping
 
 from tenure.errors import AccessDenied, ConfigError, Forbidden
 from tenure.handler.registry import Handler
-from tenure.model.clock import steady_now
 from tenure.model.ids import WorkerId
 from tenure.model.policy import QueuePolicy, UnknownKindRule
 from tenure.store.admin import SetQueues
 from tenure.store.contract import Store
-from tenure.store.queries import ListQueues
+from tenure.store.queries import CountJobs, ListQueues
 from tenure.worker.config import HEARTBEATS_PER_LEASE, WorkerConfig
+from tenure.worker.execution import Execution
 from tenure.worker.systemd import watchdog_seconds
-from tenure.worker.ticket import Ticket
 
 REFRESH_SECONDS = 40.0
-"""How often the policies are read again, unless a heartbeat has just told that they are the same."""
-BELIEVED_SECONDS = 25.0
-"""What a heartbeat told is believed for so long: somewhat longer than the default leases let pass between two."""
+"""How often the policies are read again."""
 
 
 class Policies:
@@ -29,10 +26,9 @@ class Policies:
         self._store = store
         self._config = config
         self._policies: dict[str, QueuePolicy] = {}
-        self._told: str | None = None
-        self._told_at = 0.0
-        self._read_after: str | None = None
-        """What had been told when the policies were last read."""
+        self._handled = tuple(sorted(registry))
+        self._named: set[str] = set()
+        """Unknown kinds that the log has named already."""
         self._kind_leases = [h.lease_seconds for h in registry.values() if h.lease_seconds is not None]
 
     async def prepare(self, worker: WorkerId) -> None:
@@ -40,6 +36,7 @@ class Policies:
 
         Raises: ConfigError.
         """
+        self._check_handlers()
         await self.refresh()
         missing = [name for name in self._config.queue_names if name not in self._policies]
         if missing:
@@ -60,21 +57,27 @@ class Policies:
         rows = await self._store.ado(ListQueues(self._config.queue_names))
         self._policies = {row.name: row.policy for row in rows}
 
-    def heard(self, mark: str | None) -> None:
-        """A heartbeat told which policies the store has now. From any thread."""
-        self._told, self._told_at = mark, steady_now()
+    async def unknown_kinds(self) -> dict[str, list[str]]:
+        """Kinds without a handler here of which jobs wait, with their queues. Each kind is answered once."""
+        found: dict[str, list[str]] = {}
+        for count in await self._store.ado(CountJobs(self._config.queue_names, ("queued",))):
+            is_wanted = self._config.kinds is None or count.kind in self._config.kinds
+            if is_wanted and count.kind not in self._handled and count.kind not in self._named:
+                found.setdefault(count.kind, []).append(count.queue)
+        self._named.update(found)
+        return found
 
-    async def refresh_unless_same(self) -> None:
-        """Read the policies again, but not if they are known to be those that were read."""
-        told = self._told
-        if told is None or told != self._read_after or steady_now() - self._told_at > BELIEVED_SECONDS:
-            await self.refresh()
-            self._read_after = told
-
-    def no_handler(self, queue: str) -> UnknownKindRule:
+    def unknown_kind_rule(self, queue: str) -> UnknownKindRule:
         """What becomes of a job whose kind has no handler here."""
         policy = self._policies.get(queue)
-        return "reject" if policy is None else policy.on_unknown_kind
+        return QueuePolicy().on_unknown_kind if policy is None else policy.on_unknown_kind
+
+    def claimed_kinds(self, queue: str) -> tuple[str, ...] | None:
+        """The kinds to claim in a queue; None claims all, so that unknown ones are rejected or released."""
+        asked = None if self._config.kinds is None else tuple(self._config.kinds)
+        if self.unknown_kind_rule(queue) != "leave":
+            return asked
+        return self._handled if asked is None else tuple(kind for kind in asked if kind in self._handled)
 
     def granted_seconds(self, queue: str) -> float:
         """How long a claim leases a job of a queue."""
@@ -83,21 +86,38 @@ class Policies:
         policy = self._policies.get(queue)
         return QueuePolicy().lease_seconds if policy is None else policy.lease_seconds
 
-    def asked_seconds(self, ticket: Ticket) -> float | None:
+    def asked_seconds(self, execution: Execution) -> float | None:
         """The lease that a heartbeat asks for; None is the queue's own."""
-        if ticket.handler is not None and ticket.handler.lease_seconds is not None:
-            return ticket.handler.lease_seconds
+        if execution.handler is not None and execution.handler.lease_seconds is not None:
+            return execution.handler.lease_seconds
         return self._config.lease_seconds
 
-    def lease_seconds(self, ticket: Ticket) -> float:
-        """How long a heartbeat extends the lease of a ticket."""
-        return self.asked_seconds(ticket) or self.granted_seconds(ticket.grant.queue)
+    def lease_seconds(self, execution: Execution) -> float:
+        """How long a heartbeat extends the lease of a execution."""
+        return self.asked_seconds(execution) or self.granted_seconds(execution.grant.queue)
+
+    def shortest_lease(self) -> float:
+        """The shortest lease, in seconds, that this worker may hold a job under."""
+        return min(self._leases())
 
     def heartbeat_seconds(self) -> float:
-        """A third of the shortest lease unless told otherwise; sooner if a service manager wants to hear from us."""
-        period = self._config.heartbeat_seconds or min(self._leases()) / HEARTBEATS_PER_LEASE
+        """A third of the shortest lease unless told otherwise; sooner if a service manager watches this process."""
+        period = self._config.heartbeat_seconds or self.shortest_lease() / HEARTBEATS_PER_LEASE
         watchdog = watchdog_seconds()
         return period if watchdog is None else min(period, watchdog / 2)
+
+    def _check_handlers(self) -> None:
+        if not self._handled:
+            raise ConfigError(
+                "This worker has no handlers, so it could run nothing. Import the modules that define them with "
+                "`@app.job` before it starts, or name the app that has them."
+            )
+        kinds = self._config.kinds
+        if kinds is not None and not set(kinds) & set(self._handled):
+            raise ConfigError(
+                f"This worker is to claim only the kinds {sorted(kinds)}, but has a handler for none of them; it has "
+                f"handlers for {list(self._handled)}."
+            )
 
     def _leases(self) -> list[float]:
         return [self.granted_seconds(name) for name in self._config.queue_names] + self._kind_leases

@@ -1,343 +1,345 @@
-"""The runners: a fixed set of tasks, as many as handlers may run at once, fed from one line of tickets.
+"""One run of a worker: its parts, and the path of a job through them.
 
-There is no task, timer or lock per job on the way of a job that goes well: a runner takes a ticket, awaits the handler,
-leaves the outcome in the outbox and takes the next. Sync handlers are passed on to threads, isolated ones to processes;
-the runner waits for them meanwhile, so the number of runners bounds all of them together.
+All of it lives on the event loop's thread, but for what the heartbeat thread reads. A job is in `held` from its grant
+until the store has taken in its end, or the lease is known to be lost.
 
-Stopping a handler that is awaited means cancelling its runner's task. `Ticket.body` is set exactly while the handler
-has the task, on the same thread that cancels; so a cancellation can hit nothing but the handler, and the runner takes
-it back (`uncancel`) and lives on.
+**Suspects.** A job that was held when a worker vanished may be what killed it. The first time it is run in a process of
+its own (`ISOLATE_FROM`). The second time (`ALONE_FROM`) it is also run alone: the worker claims nothing more, releases
+jobs that have not started, and begins once everything else that it holds has ended and been settled.
 """
 
 from __future__ import annotations
 
 import asyncio
-from asyncio import CancelledError
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
-from contextvars import Context as ContextVars
-from time import perf_counter
-from typing import Any, Protocol
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
 
-from tenure.errors import InvalidPayload, StoreUnavailable
-from tenure.handler.context import Bench, Context
+from tenure.handler.context import Flag, WorkerServices
+from tenure.handler.payload import get_ready
 from tenure.handler.registry import Handler
 from tenure.handler.signals import Interrupt, Interrupted
 from tenure.model.event import NewEvent
-from tenure.model.log_event import DEBUG
-from tenure.model.outcome import Completed, Outcome
-from tenure.model.policy import UnknownKindRule
-from tenure.worker.deadlines import Deadlines
-from tenure.worker.end import BadPayload, NoHandler, completed, interrupted_or, outcome_of
-from tenure.worker.report import Reporter
-from tenure.worker.threads import OVERDUE_SECONDS, Chunk, Threads
-from tenure.worker.ticket import Ticket
+from tenure.model.ids import WorkerId
+from tenure.model.job import Grant
+from tenure.model.log_event import INFO, WARNING
+from tenure.model.outcome import Outcome
+from tenure.model.policy import Limits
+from tenure.model.schedule import Schedule
+from tenure.model.state import ALONE_FROM
+from tenure.store.admin import AppendEvents, RecordEffect
+from tenure.store.contract import Heartbeat, Hold, Store, WorkerRow
+from tenure.worker import systemd
+from tenure.worker.config import WorkerConfig
+from tenure.worker.execution import Execution, Held, snapshot
+from tenure.worker.executor import CANNOT_RUN_SECONDS, Executor
+from tenure.worker.fetcher import Fetcher
+from tenure.worker.leader import Leader
+from tenure.worker.leases import Leases
+from tenure.worker.log import WorkerLog
+from tenure.worker.outcomes import clean, only_waited, outcome_of
+from tenure.worker.policies import Policies
+from tenure.worker.process import Processes
+from tenure.worker.queue_groups import QueueGroups
+from tenure.worker.settle import Outbox
+from tenure.worker.shutdown import Shutdown, Steps
 
-SLICE_JOBS = 256
-SLICE_SECONDS = 0.004
-"""After so many jobs or so much time without a pause the runners let the loop go round."""
+WAITED_SECONDS = 1.0
+"""A job that has waited in the worker for so long, while every runner is busy, is given back for others to take."""
 
 
-class Isolation(Protocol):
-    """Where handlers run that get a process of their own."""
-
-    async def run(self, ticket: Ticket) -> Outcome | None: ...
-
-
-class Runners:
-    """Runs what it is fed, at most `count` at once."""
+class WorkerRun:
+    """Made on the event loop; `serve` runs it to its end."""
 
     def __init__(
         self,
-        count: int,
-        bench: Bench,
-        ended: Callable[[Ticket, Outcome | None], None],
-        say: Callable[[Ticket, tuple[NewEvent, ...]], Awaitable[None]],
-        no_handler: Callable[[str], UnknownKindRule],
-        isolation: Isolation,
-        report: Reporter,
+        store: Store,
+        worker: WorkerId,
+        registry: Mapping[str, Handler],
+        config: WorkerConfig,
+        policies: Policies,
+        log: WorkerLog,
+        schedules: Sequence[Schedule],
+        limits: Limits,
     ) -> None:
-        self._count = count
-        self._bench = bench
-        self._ended = ended
-        self._say = say
-        self._no_handler = no_handler
-        self._isolation = isolation
-        self._report = report
+        self._store = store
+        self._worker = worker
+        self._registry = registry
+        self._config = config
+        self._policies = policies
+        self._log = log
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._deadlines = Deadlines(self._loop)
-        self._threads = Threads(count, self._run_in_thread)
-        self._ready: deque[Ticket] = deque()
-        self._idle: list[asyncio.Future[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._slice_left = SLICE_JOBS
-        self._slice_until = 0.0
-        self._is_closed = False
-        self._tells_starts = False
-        self._slice_is_coming = False
+        self.held: Held = {}
+        self.stopping = Flag()
+        self._alone: list[Execution] = []
+        """Suspects that run alone: the first one now if `_runs_alone`, the others after it."""
+        self._runs_alone = False
+        self._busy = asyncio.Event()
+        """Set while jobs are held, so that the tasks that watch them sleep otherwise."""
+        self.outbox = Outbox(self.held, log, self._poke, self._run_suspects)
+        self.leases = Leases(store, self.held, self._row, policies, log, self._busy)
+        self._groups = QueueGroups(config, policies.claimed_kinds)
+        self.fetcher = Fetcher(
+            store, worker, config, self.held, self.outbox, log, self._take, self.leases, self._groups
+        )
+        self.leases.sent = self.fetcher.poke
+        self._processes = Processes(config.jobs_per_process, config.artifacts_dir, limits)
+        self.executor = Executor(
+            config.concurrency,
+            config.grace_seconds,
+            self._services(),
+            self._processes,
+            log,
+            ended=self._ended,
+            write=self._write,
+            unknown_kind_rule=policies.unknown_kind_rule,
+            run_alone=self._run_here_alone,
+            cannot_run=lambda: self.fetcher.hold_off(CANNOT_RUN_SECONDS),
+        )
+        self.leases.interrupt = self.executor.interrupt
+        self.leader = Leader(store, worker, config, schedules, log, self._refresh_policies, self._log_unknown_kinds)
+        steps = Steps(self._ask, self._force, self._abandon, self.fetcher.give_up)
+        self.shutdown = Shutdown(steps, config.grace_seconds)
 
-    def start(self) -> None:
-        """Begin to run what is fed."""
-        for _ in range(self._count):
-            self._spawn()
+    async def serve(self, ready: asyncio.Event) -> None:
+        """Take jobs and run them until stopped, drained, or done once."""
+        await self.leader.declare()
+        _version()  # before there are jobs: the first call takes longer than a thousand jobs
+        get_ready()
+        self.executor.start()
+        self.leases.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                services = [
+                    group.create_task(service)
+                    for service in (
+                        self.shutdown.run(),
+                        self.leases.fence(),
+                        self.leader.run(),
+                        self._give_back_waiting(),
+                    )
+                ]
+                self._log.event("worker_started", INFO, queues=list(self._config.queue_names))
+                systemd.notify("READY=1")
+                ready.set()
+                await self.fetcher.run()
+                for service in services:
+                    service.cancel()
+        finally:
+            await self._close()
+        self._log.event("worker_stopped", INFO, completed=self.outbox.completed, lost=self.outbox.lost)
 
-    def feed(self, tickets: Iterable[Ticket]) -> None:
-        """Line tickets up."""
-        self._ready.extend(tickets)
-        self._tells_starts = self._report.wants(DEBUG)
-        for _ in range(min(len(self._idle), len(self._ready))):
-            waiter = self._idle.pop()
-            if not waiter.done():
-                waiter.set_result(None)
+    # --- the path of a job --------------------------------------------------------------------------------------------
 
-    def take_ready(self, taken_before: float | None = None) -> list[Ticket]:
-        """Take back tickets that have not begun: all, or those that have waited since before a moment."""
-        if taken_before is None:
-            taken = list(self._ready)
-            self._ready.clear()
-            return taken
-        taken = []
-        while self._ready and self._ready[0].taken_at < taken_before:
-            taken.append(self._ready.popleft())
-        return taken
-
-    @property
-    def ready(self) -> int:
-        return len(self._ready)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether every runner has something to do."""
-        return not self._idle
-
-    async def close(self) -> bool:
-        """End the runners. False if a handler ignores its cancellation; its task is left behind."""
-        self._is_closed = True
-        self._deadlines.close()
-        self._threads.close()
-        for waiter in self._idle:
-            waiter.cancel()
-        tasks = [task for task in self._tasks if not task.done()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=1.0)
-        return all(task.done() for task in tasks)
-
-    # --- one runner ---------------------------------------------------------------------------------------------------
-
-    def _spawn(self) -> None:
-        variables = ContextVars()
-        task = self._loop.create_task(self._serve(variables), name="tenure-runner", context=variables)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, variables: ContextVars) -> None:
-        """Run tickets until closed. What a handler raises becomes an outcome; nothing escapes.
-
-        Async handlers are awaited in this very task, and its context variables are `variables`: none, to begin with. If
-        a handler leaves one behind, the runner ends early, with a successor.
-        """
-        task = asyncio.current_task()
-        assert task is not None
-        ready, ended, watch = self._ready, self._ended, self._deadlines.add
-        while not self._is_closed:
-            if not ready:
-                await self._wait_for_work()
-                continue
-            began = perf_counter()
-            if self._slice_left <= 0 or began > self._slice_until:
-                await self._pause()
-                continue
-            self._slice_left -= 1
-            ticket = ready.popleft()
-            handler = ticket.handler
-            if handler is None or handler.mode != "async" or ticket.interrupt is not None:
-                await self._run_elsewhere(ticket, handler)
-                continue
-            ticket.body = task
-            outcome: Outcome | None
-            try:
-                outcome = completed(ticket.grant, await self._call(ticket, handler, watch), ticket.context)
-            except BaseException as exc:  # SystemExit in a handler must not end the worker either
-                if self._is_ended_by(exc, ticket):
-                    raise
-                outcome = _outcome_of_raised(ticket, handler, exc)
-            ticket.body = None
-            ticket.duration = perf_counter() - began
-            if task.cancelling():
-                await _outlive_cancellation(task)
-            if ticket.context is not None:
-                await self._say_last(ticket, outcome)
-            ended(ticket, outcome)
-            if variables:
-                self._spawn()
-                return
-
-    def _call(self, ticket: Ticket, handler: Handler, watch: Callable[[Ticket, float], None]) -> Any:
-        """Call the handler, with its time limit watched. Raises InvalidPayload, and then it was not `started`."""
-        payload: Any = None
-        if handler.wants_payload:
-            try:
-                payload = handler.decode(ticket.grant.payload_text)
-            except InvalidPayload:
-                raise
-            except Exception as exc:  # a validator of the author's own broke; the payload is what it broke on
-                raise InvalidPayload(f"The payload cannot be read: {type(exc).__name__}: {exc}") from exc
-        if handler.wants_context:  # before the limit is watched: a handler in a thread is told by its context to stop
-            ticket.context = Context(ticket.grant, self._bench)
-        ticket.started = True
-        if self._tells_starts:
-            self._report.started(ticket)
-        if handler.timeout_seconds is not None:
-            watch(ticket, handler.timeout_seconds)
-        if handler.wants_context:
-            arguments = (payload, ticket.context) if handler.wants_payload else (ticket.context,)
-            return handler.function(*arguments)
-        return handler.function(payload) if handler.wants_payload else handler.function()
-
-    def _is_ended_by(self, exc: BaseException, ticket: Ticket) -> bool:
-        """Whether it is the runner itself, and not its handler, that is to end."""
-        if isinstance(exc, CancelledError):
-            return self._is_closed and ticket.interrupt is None
-        return isinstance(exc, GeneratorExit)
-
-    # --- not on the loop ----------------------------------------------------------------------------------------------
-
-    async def _run_elsewhere(self, ticket: Ticket, handler: Handler | None) -> None:
-        """A ticket that does not run on the loop, or not at all."""
-        if ticket.interrupt is not None:
-            self._ended(ticket, outcome_of(ticket.grant, Interrupted(ticket.interrupt), None, handler))
-        elif handler is None:
-            self._ended(ticket, outcome_of(ticket.grant, NoHandler(self._no_handler(ticket.grant.queue))))
-        elif handler.mode == "thread":
-            await self._run_chunk(self._chunk(ticket, handler.kind))
+    def _take(self, grants: list[Grant], sent: float) -> None:
+        """Jobs were granted."""
+        held, find, now = self.held, self._registry.get, self._loop.time()
+        fences = {queue: sent + self._policies.granted_seconds(queue) for queue in self._config.queue_names}
+        executions = []
+        for grant in grants:
+            if grant.id in held:
+                self._granted_again(held[grant.id])
+            execution = held[grant.id] = Execution(grant, find(grant.kind), now, fences[grant.queue])
+            executions.append(execution)
+        self._log.claimed(executions)
+        self._alone.extend(execution for execution in executions if execution.grant.suspicion >= ALONE_FROM)
+        if self.stopping.is_set():  # granted while the stop was asked for
+            self._give_back(executions)
+        elif self._alone:
+            self._give_back([execution for execution in executions if execution not in self._alone])
+            self._run_suspects()
         else:
-            await self._run_isolated(ticket, handler)
+            self.executor.feed(executions)
+        self._busy.set()
 
-    async def _run_isolated(self, ticket: Ticket, handler: Handler) -> None:
-        began = perf_counter()
-        ticket.started = True
-        ticket.context = Context(ticket.grant, self._bench)
-        self._report.started(ticket)
-        if handler.timeout_seconds is not None:
-            self._deadlines.add(ticket, handler.timeout_seconds)
-        outcome = await self._isolation.run(ticket)
-        ticket.duration = perf_counter() - began
-        await self._say_last(ticket, outcome)
-        self._ended(ticket, outcome)
-
-    def _chunk(self, first: Ticket, kind: str) -> list[Ticket]:
-        """The ticket, and behind it those of the same quick kind."""
-        size = self._threads.chunk_size(kind)
-        tickets, ready = [first], self._ready
-        while len(tickets) < size and ready and ready[0].grant.kind == kind and ready[0].interrupt is None:
-            tickets.append(ready.popleft())
-        return tickets
-
-    async def _run_chunk(self, tickets: list[Ticket]) -> None:
-        began, kind = perf_counter(), tickets[0].grant.kind
-        chunk = self._threads.start(tickets)
-        done = 0
-        if len(tickets) > 1:
-            await asyncio.wait({chunk.done}, timeout=OVERDUE_SECONDS)
-            if not chunk.done.done():
-                done += await self._collect(chunk)
-                self._take_back(chunk)
-        await chunk.done
-        done += await self._collect(chunk)
-        self._threads.learn(kind, (perf_counter() - began) / max(done, 1))
-
-    async def _collect(self, chunk: Chunk) -> int:
-        done = 0
-        while chunk.results:
-            ticket, outcome = chunk.results.popleft()
-            if ticket.context is not None:
-                await self._say_last(ticket, outcome)
-            self._ended(ticket, outcome)
-            done += 1
-        return done
-
-    def _take_back(self, chunk: Chunk) -> None:
-        """One job of a chunk turned out slow: the others need not wait for it."""
-        back: list[Ticket] = []
-        while chunk.tickets:
-            try:
-                back.append(chunk.tickets.pop())
-            except IndexError:  # the thread has just begun the last one
-                break
-        self._ready.extendleft(back)
-        self.feed(())
-
-    def _run_in_thread(self, ticket: Ticket) -> Outcome | None:
-        """The whole of a sync handler's attempt, on a thread of the pool."""
-        handler = ticket.handler
-        assert handler is not None
-        if ticket.interrupt is not None:
-            return outcome_of(ticket.grant, Interrupted(ticket.interrupt), None, handler)
-        try:
-            value = self._call(ticket, handler, self._watch_from_thread)
-        except BaseException as exc:  # noqa: BLE001 - whatever a handler raises is its own end, not the thread's
-            return _outcome_of_raised(ticket, handler, exc)
-        if _was_timed_out(ticket):
-            # A thread cannot be stopped from outside: it ran on, with its lease held. The limit stands all the same.
-            return outcome_of(ticket.grant, Interrupted(Interrupt.TIMEOUT), None, handler)
-        return completed(ticket.grant, value, ticket.context)
-
-    def _watch_from_thread(self, ticket: Ticket, seconds: float) -> None:
-        self._loop.call_soon_threadsafe(self._deadlines.add, ticket, seconds)
-
-    # --- small steps --------------------------------------------------------------------------------------------------
-
-    async def _say_last(self, ticket: Ticket, outcome: Outcome | None) -> None:
-        """Write what the handler said last, if its outcome does not carry it: progress, and the log of a failure."""
-        context = ticket.context
-        if context is None or outcome is None or (isinstance(outcome, Completed) and context.progress_text is None):
+    def _ended(self, execution: Execution, outcome: Outcome | None) -> None:
+        """A handler has ended, or is not waited for any more."""
+        if execution.ended:
             return
-        events = () if isinstance(outcome, Completed) else context.take_events()
-        if not events and context.progress_text is None:
+        execution.ended = True
+        self.fetcher.count_end(execution.grant.queue)
+        if outcome is None:
+            if self.held.get(execution.grant.id) is execution:
+                del self.held[execution.grant.id]
+            self.outbox.lost += 1
+            self._run_suspects()
+            self.fetcher.poke()
+        else:
+            self.outbox.add(outcome)
+
+    def _granted_again(self, execution: Execution) -> None:
+        """A held job was granted to this worker again under a newer token. Either it has ended, and the store's answer
+        is still on its way; or its lease ran out unnoticed: then its handler is stopped, and nothing is written."""
+        if execution.ended:
+            self.outbox.set_aside(execution)
+        elif self.executor.interrupt(execution, Interrupt.LOST):
+            self._log.job("lease_lost", WARNING, execution, "the job was granted anew, so the old handler is stopped")
+
+    def _give_back(self, executions: list[Execution]) -> None:
+        """Give back jobs that only waited inside this worker."""
+        for execution in executions:
+            self._ended(execution, only_waited(execution.grant))
+
+    async def _give_back_waiting(self) -> None:
+        """Give back jobs that were fetched ahead of handlers that turned out slow, for other workers to take."""
+        while True:
+            if not self.held:
+                self._busy.clear()
+            await self._busy.wait()
+            await asyncio.sleep(WAITED_SECONDS)
+            if not self.executor.is_full:
+                continue
+            waited = self.executor.take_ready(self._loop.time() - WAITED_SECONDS)
+            if waited:
+                self._give_back(waited)
+                self.fetcher.slow_down()  # after it: jobs that are given back must not count as work done
+
+    async def _write(self, execution: Execution, events: tuple[NewEvent, ...]) -> None:
+        """Write what a handler reported last, before its end is settled."""
+        grant, context = execution.grant, execution.context
+        if events:
+            await self._store.ado(AppendEvents(grant.id, grant.token, events))
+        if context is not None and context.progress_text is not None:
+            hold = Hold(grant.id, grant.token, context.progress_text)
+            await self._store.ado(Heartbeat([hold], self._policies.asked_seconds(execution)))
+
+    # --- suspects -----------------------------------------------------------------------------------------------------
+
+    def _run_suspects(self) -> None:
+        """Run the next suspect alone, once nothing else is held; claim again after the last one."""
+        if self._runs_alone and self.held.get(self._alone[0].grant.id) is not self._alone[0]:
+            self._alone.pop(0)  # it has ended and is settled
+            self._runs_alone = False
+            if not self._alone:
+                self.fetcher.resume()
+        self._alone = [execution for execution in self._alone if not execution.ended or self._runs_alone]
+        if not self._alone or self._runs_alone:
             return
-        try:
-            await self._say(ticket, events)
-        except StoreUnavailable:  # the outcome matters more, and has a place to wait
-            return
+        self.fetcher.pause()
+        self._give_back(self.executor.take_ready())
+        if len(self.held) == len(self._alone):
+            self._runs_alone = True
+            self._log.job("runs_alone", WARNING, self._alone[0], "workers vanished while they held this job")
+            self.executor.feed([self._alone[0]])
 
-    async def _wait_for_work(self) -> None:
-        waiter = self._loop.create_future()
-        self._idle.append(waiter)
-        await waiter
-        if self._slice_until < perf_counter():
-            self._new_slice()
+    def _run_here_alone(self, execution: Execution) -> None:
+        """A suspect whose handler no process of its own can import runs in this process, alone."""
+        again = Execution(execution.grant, execution.handler, self._loop.time(), execution.fence_at)
+        again.stays_here = True
+        execution.ended = True
+        self.held[execution.grant.id] = again
+        if self._runs_alone:
+            self._alone[0] = again
+            self.executor.feed([again])
+        elif self.stopping.is_set():
+            self._give_back([again])
+        else:
+            self._alone.append(again)
+            self._run_suspects()
 
-    async def _pause(self) -> None:
-        """Let the loop go round. The slice is for all runners together, or ten of them would take ten slices."""
-        if not self._slice_is_coming:
-            self._slice_is_coming = True
-            self._loop.call_soon(self._new_slice)
-        await asyncio.sleep(0)
+    # --- the steps of a stop ------------------------------------------------------------------------------------------
 
-    def _new_slice(self) -> None:
-        self._slice_is_coming = False
-        self._slice_left = SLICE_JOBS
-        self._slice_until = perf_counter() + SLICE_SECONDS
+    def _ask(self) -> None:
+        """Claim nothing more, and give back what has not begun."""
+        self._log.event("stopping", INFO, held=len(self.held))
+        systemd.notify("STOPPING=1")
+        self.stopping.set()
+        self.fetcher.finish()
+        waiting = self._alone[1:] if self._runs_alone else self._alone
+        self._give_back([*self.executor.take_ready(), *waiting])
+        self._processes.tell_stopping()
+
+    def _force(self) -> None:
+        """Stop what runs."""
+        for execution in snapshot(self.held):
+            self.executor.interrupt(execution, Interrupt.SHUTDOWN)
+
+    def _abandon(self) -> None:
+        """Give back the jobs of handlers that will not stop. The token keeps what they still do from counting."""
+        for execution in snapshot(self.held):
+            if not execution.ended:
+                self._log.job("left_behind", WARNING, execution, "the handler did not stop, so its job is released")
+                self._ended(execution, outcome_of(execution.grant, Interrupted(Interrupt.SHUTDOWN)))
+
+    async def _close(self) -> None:
+        self.stopping.set()
+        await self._processes.close()
+        if not await self.executor.close():
+            self._log.event("left_behind", WARNING, "a handler ignored its cancellation and is left behind")
+        await self.leases.close(timeout=2.0)
+        if not self.fetcher.is_away:
+            await self.leader.say_goodbye()
+
+    # --- what the parts ask for ---------------------------------------------------------------------------------------
+
+    def _poke(self) -> None:
+        self.fetcher.poke()
+
+    async def _refresh_policies(self) -> None:
+        await self._policies.refresh()
+        self._groups.refresh()
+
+    async def _log_unknown_kinds(self) -> None:
+        """Name the kinds that wait in this worker's queues and have no handler here, each once."""
+        for kind, queues in (await self._policies.unknown_kinds()).items():
+            names = ", ".join(sorted(set(queues)))
+            self._log.event(
+                "unknown_kind",
+                WARNING,
+                f"jobs of kind {kind!r} wait in {names}, and this worker has no handler for it",
+                kind_without_handler=kind,
+            )
+
+    def _row(self) -> WorkerRow:
+        """This worker's row in the store."""
+        running = next(
+            (execution for execution in snapshot(self.held) if execution.started and not execution.ended), None
+        )
+        info: dict[str, object] = {
+            "claimed": self.fetcher.claimed,
+            "completed": self.outbox.completed,
+            "held": len(self.held),
+            "is_stopping": self.stopping.is_set(),
+        }
+        denied = self.leader.denied
+        if denied:
+            info["denied"] = sorted(denied)
+        return WorkerRow(
+            id=self._worker,
+            hostname=os.uname().nodename,
+            pid=os.getpid(),
+            queues=self._config.queue_names,
+            kinds=tuple(self._config.kinds or self._registry),
+            concurrency=self._config.concurrency,
+            version=_version(),
+            status="warn" if denied else "ok",
+            current_job_id=running.grant.id if running else None,
+            info=json.dumps(info),
+        )
+
+    def _services(self) -> WorkerServices:
+        return WorkerServices(
+            stopping=self.stopping,
+            find=self._registry.get,
+            write_soon=lambda _: self.leases.write_soon(),
+            heartbeat=lambda _: self.leases.send_soon(),
+            call=self._store.do,
+            acall=self._store.ado,
+            record=lambda ctx, effect: self._store.do(RecordEffect(ctx.id, ctx.token, effect)),
+            arecord=lambda ctx, effect: self._store.ado(RecordEffect(ctx.id, ctx.token, effect)),
+            clean=clean,
+            artifacts_dir=self._config.artifacts_dir,
+            limits=self._limits,
+        )
 
 
-def _outcome_of_raised(ticket: Ticket, handler: Handler, exc: BaseException) -> Outcome | None:
-    """What a handler's exception means, or that its payload does not fit: then it was not even started."""
-    if isinstance(exc, InvalidPayload) and not ticket.started:
-        return outcome_of(ticket.grant, BadPayload(exc))
-    return outcome_of(ticket.grant, interrupted_or(exc, ticket.interrupt), ticket.context, handler)
+@functools.cache
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
 
-
-async def _outlive_cancellation(task: asyncio.Task[None]) -> None:
-    """Take back what cancelled the handler. If that was the handler itself, just before it ended, the cancellation is
-    still to come, and comes here."""
-    while task.cancelling():
-        task.uncancel()
-    with suppress(CancelledError):
-        await asyncio.sleep(0)
-
-
-def _was_timed_out(ticket: Ticket) -> bool:
-    return ticket.interrupt is Interrupt.TIMEOUT
+    try:
+        return version("tenure")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return ""

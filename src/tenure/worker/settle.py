@@ -13,21 +13,27 @@ from tenure.model.ids import JobId, Token
 from tenure.model.log_event import ERROR, INFO
 from tenure.model.outcome import Failed, Outcome, Settled
 from tenure.store.contract import Exchange, Store
-from tenure.worker.end import clean
-from tenure.worker.report import Reporter
-from tenure.worker.ticket import Held, Ticket
+from tenure.worker.execution import Execution, Held
+from tenure.worker.log import WorkerLog
+from tenure.worker.outcomes import clean
 
 
 class Outbox:
-    """Outcomes that wait to be written. Lives on the event loop's thread."""
+    """Outcomes that wait to be written. Lives on the event loop's thread.
 
-    def __init__(self, held: Held, report: Reporter, wake: Callable[[], None]) -> None:
+    Args:
+        wake: called when an outcome is added.
+        let_go: called after jobs are no longer held.
+    """
+
+    def __init__(self, held: Held, log: WorkerLog, wake: Callable[[], None], let_go: Callable[[], None]) -> None:
         self._held = held
-        self._report = report
+        self._log = log
         self._wake = wake
+        self._after_let_go = let_go
         self._waiting: list[Outcome] = []
-        self._aside: dict[tuple[JobId, Token], Ticket] = {}
-        """Tickets that have ended and whose jobs were granted anew before the store's answer came."""
+        self._aside: dict[tuple[JobId, Token], Execution] = {}
+        """Executions that have ended and whose jobs were granted anew before the store's answer came."""
         self.completed = 0
         self.not_completed = 0
         self.lost = 0
@@ -38,8 +44,7 @@ class Outbox:
     def add(self, outcome: Outcome) -> None:
         """Leave an outcome for the next exchange."""
         self._waiting.append(outcome)
-        if len(self._waiting) == 1:
-            self._wake()
+        self._wake()
 
     def take(self, limit: int) -> list[Outcome]:
         """Up to `limit` outcomes, oldest first."""
@@ -49,58 +54,61 @@ class Outbox:
             taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
         return taken
 
-    def set_aside(self, ticket: Ticket) -> None:
+    def set_aside(self, execution: Execution) -> None:
         """Its job has come back under a newer token, and what became of this one is still to be told."""
-        self._aside[ticket.grant.id, ticket.grant.token] = ticket
+        self._aside[execution.grant.id, execution.grant.token] = execution
 
     def put_back(self, outcomes: list[Outcome]) -> None:
-        """They were not written, or nobody knows; repeating them is safe."""
+        """They were not written, or it is not known; repeating them is safe."""
         self._waiting[:0] = outcomes
 
     def settled(self, outcomes: Sequence[Outcome], answers: Mapping[tuple[JobId, Token], Settled]) -> None:
         """The store has answered: let go of the jobs and say what became of them."""
-        if not answers and not self._report.wants(INFO):
+        if not answers and not self._log.wants(INFO):
             for outcome in outcomes:
                 self._let_go(outcome)
             self.completed += len(outcomes)
+            self._after_let_go()
             return
-        well: list[Ticket] = []
+        well: list[Execution] = []
         for outcome in outcomes:
-            ticket = self._let_go(outcome)
+            execution = self._let_go(outcome)
             answer = answers.get((outcome.job_id, outcome.token))
             if answer is None:
                 self.completed += 1
-                if ticket is not None:
-                    well.append(ticket)
+                if execution is not None:
+                    well.append(execution)
                 continue
             self.lost += answer.lost
             self.not_completed += not answer.lost
-            if ticket is not None:
-                self._report.settled(ticket, outcome, answer)
-        if self._report.wants(INFO):
-            self._report.completed(well)
+            if execution is not None:
+                self._log.settled(execution, outcome, answer)
+        if self._log.wants(INFO):
+            self._log.completed(well)
+        self._after_let_go()
 
     def forget(self, outcomes: Sequence[Outcome]) -> None:
         """Give up on outcomes that cannot be written. Their leases run out, and the jobs are taken back."""
         for outcome in outcomes:
             self._let_go(outcome)
         self.lost += len(outcomes)
+        self._after_let_go()
 
-    def _let_go(self, outcome: Outcome) -> Ticket | None:
-        """The ticket of an outcome, no longer held. Its job may have come back meanwhile, under a newer token."""
-        ticket = self._held.pop(outcome.job_id, None)
-        if ticket is not None:
-            if ticket.grant.token == outcome.token:
-                return ticket
-            self._held[outcome.job_id] = ticket
+    def _let_go(self, outcome: Outcome) -> Execution | None:
+        """The execution of an outcome, no longer held. Its job may have come back meanwhile, under a newer token."""
+        execution = self._held.pop(outcome.job_id, None)
+        if execution is not None:
+            if execution.grant.token == outcome.token:
+                return execution
+            self._held[outcome.job_id] = execution
         return self._aside.pop((outcome.job_id, outcome.token), None)
 
 
-async def settle_singly(store: Store, outbox: Outbox, outcomes: Sequence[Outcome], report: Reporter) -> None:
-    """After a batch was refused as a whole: find out which outcome it was, so that it does not hold up the others.
+async def settle_singly(store: Store, outbox: Outbox, outcomes: Sequence[Outcome], log: WorkerLog) -> None:
+    """After a batch was refused as a whole: settle one by one, so that one bad outcome does not hold up the others.
 
-    The culprit, such as a completion whose follow-up job is refused, becomes a failed attempt that says so.
-    Raises StoreUnavailable; what was not settled until then is back in the outbox.
+    An outcome that is refused alone, such as a completion whose follow-up job is refused, becomes a failed attempt that
+    says so. Raises StoreUnavailable; outcomes that were not settled until then are back in the outbox.
     """
     left = list(outcomes)
     while left:
@@ -110,16 +118,20 @@ async def settle_singly(store: Store, outbox: Outbox, outcomes: Sequence[Outcome
                 answer = await store.ado(Exchange([outcome], None))
             except StoreUnavailable:
                 raise
-            except TenureError as exc:
-                report.say("outcome_refused", ERROR, str(exc), job=outcome.job_id, code=exc.code)
+            except Exception as exc:  # noqa: BLE001 - whatever the store or its driver raises is about this outcome
+                log.event("outcome_refused", ERROR, str(exc), job=outcome.job_id, code=_code(exc))
                 left[0] = outcome = Failed(outcome.job_id, outcome.token, clean(f"{type(exc).__name__}: {exc}"))
                 answer = await store.ado(Exchange([outcome], None))
         except StoreUnavailable:
             outbox.put_back(left)
             raise
-        except TenureError as exc:
-            report.say("outcome_dropped", ERROR, str(exc), job=outcome.job_id, code=exc.code)
+        except Exception as exc:  # noqa: BLE001 - its lease runs out, and the job is taken back
+            log.event("outcome_dropped", ERROR, str(exc), job=outcome.job_id, code=_code(exc))
             outbox.forget([left.pop(0)])
             continue
         left.pop(0)
         outbox.settled([outcome], answer.settled)
+
+
+def _code(exc: Exception) -> str:
+    return exc.code if isinstance(exc, TenureError) else type(exc).__name__

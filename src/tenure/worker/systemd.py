@@ -1,4 +1,4 @@
-"""Words to a service manager, by the plain datagram that systemd defines. Silent where nobody listens."""
+"""Messages to a service manager, as systemd defines them. Does nothing where NOTIFY_SOCKET is not set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 
 def notify(state: str) -> bool:
-    """Send `READY=1`, `STOPPING=1`, `WATCHDOG=1` and the like. False if nobody asked to be told."""
+    """Send `READY=1`, `STOPPING=1`, `WATCHDOG=1` and the like. False if no service manager asked for them."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False

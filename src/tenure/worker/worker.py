@@ -1,8 +1,8 @@
-"""The worker: fetch, run, settle, and the lease that is held meanwhile.
+"""The worker: fetch, run, settle, and the leases that are held meanwhile.
 
-fetch ──► run (async handlers: tasks; sync: threads; isolated: processes) ──► settle
-   ▲ wake                      │ outcomes gather while an exchange is in flight
-   └── lease: a thread of its own, one heartbeat for all held jobs and the worker's row
+fetcher ──► executor (async handlers: tasks; sync: threads; isolated and suspects: processes) ──► outbox ──► fetcher
+   ▲ wake-up from the store         outcomes gather while an exchange is in flight
+   leases: a thread of its own, one heartbeat for all held jobs and the worker's row
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from tenure.handler.registry import Handler
 from tenure.model.frozen import frozen
 from tenure.model.ids import WorkerId, new_worker_id
 from tenure.model.log_event import Emit
+from tenure.model.policy import Limits
 from tenure.model.schedule import Schedule
 from tenure.store.contract import Store
 from tenure.worker.config import WorkerConfig
-from tenure.worker.isolate import check_isolated
+from tenure.worker.log import NoLog, WorkerLog
 from tenure.worker.policies import Policies
-from tenure.worker.report import Reporter, Silence
-from tenure.worker.shift import Shift
+from tenure.worker.process import check_isolated
+from tenure.worker.run import WorkerRun
 
 __all__ = ["Worker", "WorkerConfig", "WorkerStats"]
 
@@ -51,8 +52,9 @@ class Worker:
         store: where the jobs live.
         registry: the handlers, by kind.
         config: queues, limits, times.
-        emit: takes notices of what happens; nothing of a payload is among them.
-        schedules: declared at the start, carried out by whichever worker leads.
+        emit: takes log events; none holds any part of a payload.
+        schedules: declared at the start, carried out by the leader among the workers.
+        limits: what follow-ups, results and progress may carry.
 
     Raises: ConfigError for settings that cannot work, HandlerError for isolated handlers that no process could find.
     """
@@ -65,6 +67,7 @@ class Worker:
         *,
         emit: Emit | None = None,
         schedules: Sequence[Schedule] = (),
+        limits: Limits | None = None,
     ) -> None:
         self.id = new_worker_id()
         self.config = config or WorkerConfig()
@@ -73,37 +76,34 @@ class Worker:
         self._store = store
         self._registry = registry
         self._schedules = schedules
-        self._report = Reporter(self.id, emit or Silence())
-        self._shift: Shift | None = None
+        self._limits = limits or Limits()
+        self._log = WorkerLog(self.id, emit or NoLog())
+        self._run: WorkerRun | None = None
         self._was_asked_to_stop = False
-        self._owns_loop = False
         for handler in registry.values():
             check_isolated(handler)
 
     async def run(self) -> WorkerStats:
         """Work until stopped, drained, or done once. Answers what was done.
 
-        Raises: ConfigError if heartbeats do not fit a queue's lease; StoreUnavailable if the database is not there.
+        Raises: ConfigError if there are no handlers, or heartbeats do not fit a queue's lease; StoreUnavailable if the
+        database is not there.
         """
         policies = Policies(self._store, self.config, self._registry)
         await policies.prepare(self.id)
-        shift = self._shift = Shift(
-            self._store, self.id, self._registry, self.config, policies, self._report, self._schedules
+        run = self._run = WorkerRun(
+            self._store, self.id, self._registry, self.config, policies, self._log, self._schedules, self._limits
         )
-        subscription = await asyncio.to_thread(
-            self._store.subscribe, self.config.queue_names, shift.exchanger.wake, asyncio.get_running_loop()
-        )
-        shift.exchanger.hears = subscription.is_alive
-        shift.exchanger.arm = subscription.arm
-        shift.exchanger.owns_loop = self._owns_loop
+        subscription = await asyncio.to_thread(self._store.subscribe, self.config.queue_names, run.fetcher.wake)
+        run.fetcher.is_listening = subscription.is_alive
         try:
             if self.config.handle_signals:
-                shift.stopper.install()
+                run.shutdown.install()
             if self._was_asked_to_stop:
-                shift.stopper.request()
-            await shift.serve(self.ready)
+                run.shutdown.request()
+            await run.serve(self.ready)
         finally:
-            shift.stopper.uninstall()
+            run.shutdown.uninstall()
             await asyncio.to_thread(subscription.close)
         return self.stats()
 
@@ -111,7 +111,6 @@ class Worker:
         """The same for callers without an event loop. Handlers that ignore their cancellation do not keep it."""
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
-        self._owns_loop = True
         try:
             stats = loop.run_until_complete(self.run())
             loop.run_until_complete(loop.shutdown_asyncgens())
@@ -123,28 +122,28 @@ class Worker:
 
     def stop(self) -> None:
         """Ask the worker to stop; asked twice, it stops at once. From any thread."""
-        if self._shift is None:
+        if self._run is None:
             self._was_asked_to_stop = True
         else:
-            self._shift.stopper.request()
+            self._run.shutdown.request()
 
     def stats(self) -> WorkerStats:
         """Counters since the start, and what is held now."""
-        shift = self._shift
-        if shift is None:
+        run = self._run
+        if run is None:
             return WorkerStats(self.id)
         return WorkerStats(
             id=self.id,
-            claimed=shift.exchanger.claimed,
-            completed=shift.outbox.completed,
-            not_completed=shift.outbox.not_completed,
-            lost=shift.outbox.lost,
-            held=len(shift.held),
-            waiting=shift.runners.ready,
-            prefetch=shift.exchanger.ahead.jobs,
-            exchanges=shift.exchanger.exchanges,
-            heartbeats=shift.leases.beats,
-            is_leader=shift.maintainer.is_leader,
-            is_away=shift.exchanger.is_away,
-            is_stopping=shift.stopping.is_set(),
+            claimed=run.fetcher.claimed,
+            completed=run.outbox.completed,
+            not_completed=run.outbox.not_completed,
+            lost=run.outbox.lost,
+            held=len(run.held),
+            waiting=run.executor.ready,
+            prefetch=run.fetcher.prefetch.jobs,
+            exchanges=run.fetcher.exchanges,
+            heartbeats=run.leases.heartbeats,
+            is_leader=run.leader.is_leader,
+            is_away=run.fetcher.is_away,
+            is_stopping=run.stopping.is_set(),
         )

@@ -162,7 +162,7 @@ def _daemonise(payload: dict[str, Any]) -> None:
 
 def main() -> int:
     from tenure.observe.log import emitter
-    from tenure.worker.supervise import die_with_supervisor
+    from tenure.worker.supervisor import die_with_supervisor
     from tenure.worker.worker import Worker, WorkerConfig
     from tests.conformance.engines import open_store
 

@@ -10,6 +10,7 @@ from tenure.model.frozen import frozen
 from tenure.model.outcome import (
     Completed,
     Failed,
+    FailureClass,
     Outcome,
     Rejected,
     Released,
@@ -173,9 +174,8 @@ def _rejected(outcome: Any) -> End:
 
 
 def _released(outcome: Any) -> End:
-    return End(
-        outcome.job_id, outcome.token, "release", outcome.failure_class.value, outcome.error, outcome.delay_seconds
-    )
+    why = outcome.failure_class or FailureClass.SHUTDOWN
+    return End(outcome.job_id, outcome.token, "release", why.value, outcome.error, outcome.delay_seconds)
 
 
 def _suspended(outcome: Any) -> End:

@@ -102,7 +102,7 @@ CREATE TABLE tenure.queue (
     key_window_seconds double precision NOT NULL DEFAULT 86400,
     key_conflict text NOT NULL DEFAULT 'error',
     revive text NOT NULL DEFAULT 'revive',
-    on_unknown_kind text NOT NULL DEFAULT 'reject',
+    on_unknown_kind text NOT NULL DEFAULT 'leave',
     forbidden_keys text[],
     concurrency integer,
     concurrency_per_key integer,

@@ -28,7 +28,7 @@ CREATE TABLE tenure_queue (
     key_window_seconds REAL NOT NULL DEFAULT 86400,
     key_conflict TEXT NOT NULL DEFAULT 'error',
     revive TEXT NOT NULL DEFAULT 'revive',
-    on_unknown_kind TEXT NOT NULL DEFAULT 'reject',
+    on_unknown_kind TEXT NOT NULL DEFAULT 'leave',
     forbidden_keys TEXT,
     concurrency INTEGER,
     concurrency_per_key INTEGER,

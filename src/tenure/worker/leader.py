@@ -1,11 +1,11 @@
-"""The work that is nobody's job: taking back expired leases, sweeping, counting minutes, schedules.
+"""Maintenance: taking back expired leases, sweeping, counting minutes, schedules.
 
 Every worker reaps from time to time, leader or not: a leader that dies takes nothing with it. The leader, one named
-lease with a term, only saves the others the trouble of sweeping, counts what happened minute by minute, and carries out
-the schedules. Two that both believe to lead do no harm: sweeps are safe to repeat, a mark decides that a minute is
-counted once, and the row of a schedule that a tick happens once.
+lease with a term, sweeps for all, counts what happened minute by minute, and carries out the schedules. Two workers
+that both believe to lead do no harm: sweeps are safe to repeat, a mark decides that a minute is counted once, and the
+row of a schedule that a tick happens once.
 
-A duty that the worker's login has no right to is said once in the log and shown in the worker's row, where
+A duty that the worker's login has no right to is named once in the log and shown in the worker's row, where
 `tenure doctor` finds it; the other duties go on.
 """
 
@@ -29,21 +29,20 @@ from tenure.store.contract import Prune, Reap, Store
 from tenure.store.metrics import RollUp
 from tenure.store.schedules import ListSchedules, ScheduleRow, SetSchedules, TickSchedule
 from tenure.worker.config import WorkerConfig
+from tenure.worker.log import WorkerLog
 from tenure.worker.policies import REFRESH_SECONDS
-from tenure.worker.report import Reporter
 
 LEADER = "leader"
 LEADER_SECONDS = 30.0
 ELECTION_SECONDS = 10.0
-ELECTION_TURNS = 3.0
-"""Where many stand, each does so about once in a term at most: not while a heartbeat has told that the lease holds."""
 REAP_SECONDS = 30.0
-REAP_TURNS = 10.0
 REAP_LIMIT = 500
 SWEEP_SECONDS = 60.0
 SWEEP_LIMIT = 1000
 ROUNDS = 20
 """Batches in one sweep at most; the next sweep goes on."""
+UNKNOWN_KINDS_SECONDS = 300.0
+"""How often the worker looks for kinds that wait in its queues without a handler here."""
 ROLL_UP_SECONDS = 60.0
 SCHEDULES_SECONDS = 15.0
 """How often the leader looks for schedules that are new, changed or paused."""
@@ -60,8 +59,8 @@ DENIED = {
 """What a duty left undone means, and what to do."""
 
 
-class Maintainer:
-    """One worker's share in the upkeep."""
+class Leader:
+    """One worker's share in the maintenance: its own duties, and those of the leader while it leads."""
 
     def __init__(
         self,
@@ -69,23 +68,21 @@ class Maintainer:
         worker: WorkerId,
         config: WorkerConfig,
         schedules: Sequence[Schedule],
-        report: Reporter,
+        log: WorkerLog,
         refresh: Callable[[], Awaitable[None]],
-        turns: Callable[[], float] = lambda: 1.0,
-        led_until: Callable[[], float] = lambda: 0.0,
+        log_unknown_kinds: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._worker = worker
         self._config = config
         self._schedules = schedules
-        self._report = report
+        self._log = log
         self._refresh = refresh
-        self._turns = turns
-        self._led_until = led_until
+        self._log_unknown_kinds = log_unknown_kinds
         self._term: int | None = None
         self._leads_until = 0.0
         self._leading = asyncio.Event()
-        """Cleared while somebody else leads, so that whoever waits to lead may sleep."""
+        """Cleared while another worker leads, so that the duties of the leader sleep."""
         self._rows: list[tuple[ScheduleRow, Schedule]] = []
         self._rows_read_at: float | None = None
         self._offset = timedelta()
@@ -99,14 +96,14 @@ class Maintainer:
         return self._term is not None and steady_now() < self._leads_until
 
     async def run(self) -> None:
-        """Do the upkeep until cancelled."""
+        """Do the maintenance until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self._refresh, REFRESH_SECONDS))
-            group.create_task(self._repeat(self.reap, REAP_SECONDS, in_turns=REAP_TURNS))
+            group.create_task(self._repeat(self.reap, REAP_SECONDS))
+            if self._log_unknown_kinds is not None:
+                group.create_task(self._repeat(self._log_unknown_kinds, UNKNOWN_KINDS_SECONDS, at_once=True))
             if self._config.maintain:
-                group.create_task(
-                    self._repeat(self._stand_unless_led, ELECTION_SECONDS, at_once=True, in_turns=ELECTION_TURNS)
-                )
+                group.create_task(self._repeat(self.stand_for_election, ELECTION_SECONDS, at_once=True))
                 group.create_task(self._repeat(self._sweep_as_leader, SWEEP_SECONDS))
                 group.create_task(self._repeat(self._roll_up_as_leader, ROLL_UP_SECONDS))
                 group.create_task(self._keep_schedules())
@@ -132,7 +129,7 @@ class Maintainer:
             self._leading.set()
             self._leads_until = asked_at + LEADER_SECONDS * 0.9
             if self._term != lease.term:
-                self._report.say("leading", INFO, term=lease.term)
+                self._log.event("leading", INFO, term=lease.term)
                 self._rows_read_at = None
         self._term = lease.term if lease.acquired else None
 
@@ -182,28 +179,18 @@ class Maintainer:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _repeat(
-        self, act: Callable[[], Awaitable[None]], seconds: float, *, at_once: bool = False, in_turns: float = 1.0
-    ) -> None:
-        """Do something again and again, with jitter, so that a fleet that started together does not act together.
-        A fleet may do it in turns, each worker up to `in_turns` times less often; a leader has none to share with."""
+    async def _repeat(self, act: Callable[[], Awaitable[None]], seconds: float, *, at_once: bool = False) -> None:
+        """Do something again and again, with jitter, so that a fleet that started together does not act together."""
         if not at_once:
             await asyncio.sleep(seconds * random.uniform(0.3, 1.0))
         while True:
             try:
                 await act()
             except StoreUnavailable:
-                pass  # the exchange says so already, and the next round comes
+                pass  # the fetcher logs it already, and the next round comes
             except TenureError as exc:
-                self._report.say("upkeep_failed", ERROR, str(exc), code=exc.code)
-            stretch = 1.0 if self.is_leader else min(in_turns, self._turns())
-            await asyncio.sleep(seconds * stretch * random.uniform(0.7, 1.0))
-
-    async def _stand_unless_led(self) -> None:
-        """A large fleet leaves a lease alone that is known to hold. The few look: it may have been given back."""
-        is_led = self._term is None and steady_now() < self._led_until()
-        if not is_led or self._turns() < ELECTION_TURNS:
-            await self.stand_for_election()
+                self._log.event("upkeep_failed", ERROR, str(exc), code=exc.code)
+            await asyncio.sleep(seconds * random.uniform(0.7, 1.0))
 
     async def _sweep_as_leader(self) -> None:
         await self._until_leading()
@@ -214,7 +201,7 @@ class Maintainer:
         await self.roll_up()
 
     async def _until_leading(self) -> None:
-        """Sleep for as long as somebody else leads."""
+        """Sleep for as long as another worker leads."""
         while not self.is_leader:
             self._leading.clear()
             await self._leading.wait()
@@ -225,15 +212,15 @@ class Maintainer:
             await act()
         except AccessDenied as exc:
             if name not in self.denied:
-                self._report.say("upkeep_denied", WARNING, f"{DENIED[name]} {exc}", duty=name, code=exc.code)
+                self._log.event("upkeep_denied", WARNING, f"{DENIED[name]} {exc}", duty=name, code=exc.code)
             self.denied[name] = str(exc)
         else:
             self.denied.pop(name, None)
 
     async def _remove_workers(self) -> None:
-        gone = await self._store.ado(RemoveWorkers(unseen_seconds=self._config.dead_worker_seconds))
+        gone = await self._store.ado(RemoveWorkers(unseen_seconds=self._config.worker_timeout))
         for worker in gone:
-            self._report.say("worker_removed", WARNING, f"{worker} was not seen for long, so its row was removed")
+            self._log.event("worker_removed", WARNING, f"{worker} was not seen for long, so its row was removed")
 
     async def _prune(self) -> None:
         request = Prune(
@@ -249,7 +236,7 @@ class Maintainer:
         counted: datetime | None = None
         for _ in range(ROUNDS):
             rolled = await self._store.ado(RollUp())
-            if not rolled.more or rolled.until == counted:  # done, or a transaction of somebody else is still writing
+            if not rolled.more or rolled.until == counted:  # done, or another transaction is still writing
                 return
             counted = rolled.until
 
@@ -267,7 +254,7 @@ class Maintainer:
                 self._rows_read_at = None
             except TenureError as exc:
                 self._rows_read_at = None
-                self._report.say("schedule_failed", ERROR, str(exc), code=exc.code)
+                self._log.event("schedule_failed", ERROR, str(exc), code=exc.code)
                 delay = SCHEDULES_SECONDS
             await asyncio.sleep(delay + random.uniform(0.0, 0.05))
 
@@ -275,9 +262,9 @@ class Maintainer:
         jobs = [schedule.job(run) for run in runs]
         done = await self._store.ado(TickSchedule(row.name, row.last_tick, tick, jobs))
         if done:
-            self._report.say("ticked", INFO, schedule=row.name, tick=tick.isoformat(), jobs=len(jobs))
+            self._log.event("ticked", INFO, schedule=row.name, tick=tick.isoformat(), jobs=len(jobs))
         else:
-            self._rows_read_at = None  # another believer was first, or it was paused: look again
+            self._rows_read_at = None  # another leader was first, or it was paused: look again
 
     def _parse(self, row: ScheduleRow) -> Schedule | None:
         try:
@@ -285,17 +272,17 @@ class Maintainer:
         except ValueError as exc:
             if row.name not in self._unreadable:
                 self._unreadable.add(row.name)
-                self._report.say("schedule_unreadable", ERROR, str(exc), schedule=row.name)
+                self._log.event("schedule_unreadable", ERROR, str(exc), schedule=row.name)
             return None
 
     def _tell_reaped(self, taken: list[Settled]) -> None:
         for settled in taken:
-            self._report.say("reclaimed", WARNING, job=settled.job_id, token=settled.token, state=settled.state)
+            self._log.event("reclaimed", WARNING, job=settled.job_id, token=settled.token, state=settled.state)
 
 
 _EPOCH = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
 
 
 def _steady_moment() -> datetime:
-    """The steady clock as a moment of no meaning; with the offset to the store's clock it is the time."""
+    """The steady clock as a datetime; with the offset to the store's clock it is the time."""
     return _EPOCH + timedelta(seconds=steady_now())

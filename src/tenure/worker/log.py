@@ -1,13 +1,13 @@
-"""Notices of what a worker does. Nothing is made unless its level is wanted; nothing ever shows a payload."""
+"""The worker's log events. One is made only if its level is wanted; none ever holds a payload."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from tenure.model.log_event import DEBUG, ERROR, INFO, NOTHING, WARNING, Emit, Notice
+from tenure.model.log_event import DEBUG, ERROR, INFO, NOTHING, WARNING, Emit, LogEvent
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Settled, Stopped, Suspended
-from tenure.worker.ticket import Ticket
+from tenure.worker.execution import Execution
 
 _LEVELS = {
     "retried": WARNING,
@@ -20,45 +20,45 @@ _LEVELS = {
 }
 
 
-class Silence:
-    """Takes no notice of anything."""
+class NoLog:
+    """Discards every log event."""
 
     level = NOTHING
 
-    def __call__(self, notice: Notice) -> None:  # noqa: ARG002 - that is the point
+    def __call__(self, event: LogEvent) -> None:  # noqa: ARG002 - that is the point
         return
 
 
-class Reporter:
-    """Turns what happens to tickets into notices."""
+class WorkerLog:
+    """Writes what happens to the worker and its jobs as log events."""
 
     def __init__(self, worker: str, emit: Emit) -> None:
         self._worker = worker
         self._emit = emit
 
     def wants(self, level: int) -> bool:
-        """Whether a notice of this level would be read. Asked once per batch, before any work for it is done."""
+        """Whether a log event of this level would be read. Asked once per batch, before any work for it is done."""
         return self._emit.level <= level
 
-    def say(self, name: str, level: int, message: str | None = None, **fields: Any) -> None:
+    def event(self, name: str, level: int, message: str | None = None, **fields: Any) -> None:
         """Something happened to the worker itself."""
         if self._emit.level <= level:
-            self._emit(Notice(name, level, self._worker, message=message, fields=fields))
+            self._emit(LogEvent(name, level, self._worker, message=message, fields=fields))
 
-    def claimed(self, tickets: Iterable[Ticket]) -> None:
+    def claimed(self, executions: Iterable[Execution]) -> None:
         if self._emit.level <= DEBUG:
-            for ticket in tickets:
-                self.job("claimed", DEBUG, ticket)
+            for execution in executions:
+                self.job("claimed", DEBUG, execution)
 
-    def started(self, ticket: Ticket) -> None:
+    def started(self, execution: Execution) -> None:
         if self._emit.level <= DEBUG:
-            self.job("started", DEBUG, ticket)
+            self.job("started", DEBUG, execution)
 
-    def completed(self, tickets: Iterable[Ticket]) -> None:
-        for ticket in tickets:
-            self.job("completed", INFO, ticket, duration=ticket.duration)
+    def completed(self, executions: Iterable[Execution]) -> None:
+        for execution in executions:
+            self.job("completed", INFO, execution, duration=execution.duration)
 
-    def settled(self, ticket: Ticket, outcome: Outcome, answer: Settled) -> None:
+    def settled(self, execution: Execution, outcome: Outcome, answer: Settled) -> None:
         """An end other than a plain success, as the store took it in."""
         name = _name(outcome, answer)
         fields: dict[str, Any] = {}
@@ -71,22 +71,22 @@ class Reporter:
         message = error.split("\n", 1)[0][:500] if error else None
         if answer.lost:
             message = "the outcome was refused, because the lease had run out or passed to another worker"
-        self.job(name, _LEVELS[name], ticket, message, duration=ticket.duration, **fields)
+        self.job(name, _LEVELS[name], execution, message, duration=execution.duration, **fields)
 
     def job(
         self,
         name: str,
         level: int,
-        ticket: Ticket,
+        execution: Execution,
         message: str | None = None,
         duration: float | None = None,
         **fields: Any,
     ) -> None:
         """Something happened to a job."""
         if self._emit.level <= level:
-            grant = ticket.grant
+            grant = execution.grant
             self._emit(
-                Notice(
+                LogEvent(
                     name,
                     level,
                     self._worker,

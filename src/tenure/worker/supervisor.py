@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tenure.model.log_event import ERROR, INFO, WARNING, Emit
-from tenure.worker.report import Reporter, Silence
-from tenure.worker.tree import die_with_parent
+from tenure.worker.log import NoLog, WorkerLog
+from tenure.worker.process_tree import die_with_parent
 
 PARENT_VARIABLE = "TENURE_SUPERVISOR"
 """Tells a child which process supervises it."""
@@ -61,7 +61,7 @@ class Supervisor:
     command: Sequence[str]
     processes: int
     grace_seconds: float = 20.0
-    emit: Emit = field(default_factory=Silence)
+    emit: Emit = field(default_factory=NoLog)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     _places: list[_Place] = field(default_factory=list)
     _stop_signals: int = 0
@@ -69,19 +69,19 @@ class Supervisor:
 
     def run(self) -> int:
         """Start the children and see to them. 0 if all ended well, otherwise the first bad exit code."""
-        report = Reporter(f"supervisor-{os.getpid()}", self.emit)
+        log = WorkerLog(f"supervisor-{os.getpid()}", self.emit)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
             self._places = [_Place(number) for number in range(self.processes)]
             while any(place.code is None for place in self._places):
-                self._start_due(report)
-                self._hear(report)
-                self._reap(report)
+                self._start_due(log)
+                self._hear(log)
+                self._reap(log)
             return next((place.code for place in self._places if place.code), 0)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _start_due(self, report: Reporter) -> None:
+    def _start_due(self, log: WorkerLog) -> None:
         now = time.monotonic()
         for place in self._places:
             if place.code is None and place.pid is None:
@@ -90,7 +90,7 @@ class Supervisor:
                 elif place.start_at <= now:
                     place.pid = self._spawn()
                     place.started_at = now
-                    report.say("child_started", INFO, pid=place.pid, place=place.number)
+                    log.event("child_started", INFO, pid=place.pid, place=place.number)
 
     def _spawn(self) -> int:
         environment = {**self.environment, PARENT_VARIABLE: str(os.getpid())}
@@ -102,17 +102,17 @@ class Supervisor:
             setsigdef=[signal.SIGPIPE, *_HEARD],
         )
 
-    def _hear(self, report: Reporter) -> None:
+    def _hear(self, log: WorkerLog) -> None:
         """Wait for a signal or for the next thing that is due."""
         heard = signal.sigtimedwait(_HEARD, self._seconds_to_wait())
         number = signal.SIGCHLD if heard is None else heard.si_signo
         if number in {*_STOP, signal.SIGHUP}:
             self._stop_signals += 1
             self._kill_at = time.monotonic() + self.grace_seconds + KILL_SECONDS
-            report.say("stopping", INFO, signal=signal.Signals(number).name)
+            log.event("stopping", INFO, signal=signal.Signals(number).name)
             self._send(signal.SIGTERM)
         elif self._kill_at is not None and time.monotonic() >= self._kill_at:
-            report.say("killing", WARNING, "children did not stop in time")
+            log.event("killing", WARNING, "children did not stop in time")
             self._kill_at = None
             self._send(signal.SIGKILL)
 
@@ -128,7 +128,7 @@ class Supervisor:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(place.pid, number)
 
-    def _reap(self, report: Reporter) -> None:
+    def _reap(self, log: WorkerLog) -> None:
         """Take in every process that has ended: children, and as process 1 also orphans of anybody."""
         while True:
             try:
@@ -139,22 +139,22 @@ class Supervisor:
                 return
             place = next((place for place in self._places if place.pid == pid), None)
             if place is not None:
-                self._ended(place, os.waitstatus_to_exitcode(status), report)
+                self._ended(place, os.waitstatus_to_exitcode(status), log)
 
-    def _ended(self, place: _Place, code: int, report: Reporter) -> None:
+    def _ended(self, place: _Place, code: int, log: WorkerLog) -> None:
         now = time.monotonic()
         pid, place.pid = place.pid, None
         if self._stop_signals or code in FINAL_CODES:
             was_told = self._stop_signals and code == -signal.SIGTERM  # before it could hear the signal by itself
             place.code = 0 if was_told else code if code >= 0 else 128 - code
-            report.say("child_ended", INFO if code == 0 else ERROR, pid=pid, place=place.number, code=code)
+            log.event("child_ended", INFO if code == 0 else ERROR, pid=pid, place=place.number, code=code)
             return
         place.failures = 0 if now - place.started_at >= HEALTHY_SECONDS else place.failures + 1
         delay = 0.0
         if place.failures:
             delay = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(place.failures - 1, 16))
         place.start_at = now + delay
-        report.say("child_died", ERROR, pid=pid, place=place.number, code=code, restart_seconds=delay)
+        log.event("child_died", ERROR, pid=pid, place=place.number, code=code, restart_seconds=delay)
 
 
 def needs_init() -> bool:

@@ -1,4 +1,4 @@
-"""The other side of `isolate=True`: `python -m tenure.worker.isolated`, started by a worker for its handlers.
+"""The other side of `isolate=True`: `python -m tenure.worker.process_child`, started by a worker for its handlers.
 
 Two processes. The *guardian* is what the worker started: it has a session of its own, adopts orphans, and holds
 neither handler nor socket. The *child* is forked from it, before anything of the user's is imported, and runs the
@@ -26,14 +26,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from tenure.errors import HandlerError, InvalidPayload, StoreUnavailable
-from tenure.handler.context import Bench, Context, Flag
+from tenure.handler.context import Context, Flag, WorkerServices
 from tenure.handler.ledger import LedgerRow
 from tenure.handler.registry import Handler, Registry
 from tenure.model.job import Grant
 from tenure.model.outcome import EffectRecord, Outcome
-from tenure.worker import wire
-from tenure.worker.end import BadPayload, Returned, clean, outcome_of
-from tenure.worker.tree import adopt_orphans, die_with_parent, kill_descendants, reap_until_none
+from tenure.model.policy import Limits
+from tenure.worker.outcomes import BadPayload, Returned, clean, outcome_of
+from tenure.worker.process import HEAD_BYTES, body_bytes, frame, grant_from_wire, outcome_to_wire
+from tenure.worker.process_tree import adopt_orphans, die_with_parent, kill_descendants, reap_until_none
 
 MAIN_NAME = "__tenure_main__"
 """The name under which a worker's main script is imported here, so that its `if __name__ == "__main__"` stays quiet."""
@@ -95,17 +96,31 @@ class _Child:
         threading.Thread(target=self._listen, name="tenure-worker", daemon=True).start()
         while (message := self._jobs.get()) is not None:
             self._is_busy = True
-            outcome = self._run(message)
+            answer = self._answer(message)
             self._is_busy = False
-            self._send({"op": "end", "outcome": wire.outcome_to_wire(outcome)})
+            self._send(answer)
 
-    def _run(self, message: dict[str, Any]) -> Outcome | None:
-        grant = wire.grant_from_wire(message["grant"])
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Run a job. For a suspect, whose handler is not marked as isolated, it may not be found here."""
+        if message["is_suspect"]:
+            try:
+                self._find(message)
+            except Exception as exc:  # noqa: BLE001 - the module of the handler may raise anything when imported
+                return {"op": "not_found", "why": f"{type(exc).__name__}: {exc}"}
+        grant = grant_from_wire(message["grant"])
+        answer = {"op": "end", "outcome": outcome_to_wire(self._run(message, grant))}
+        try:
+            frame(answer)
+        except ValueError as exc:  # larger than a frame may be
+            return {"op": "end", "outcome": outcome_to_wire(outcome_of(grant, exc))}
+        return answer
+
+    def _run(self, message: dict[str, Any], grant: Grant) -> Outcome | None:
         handler: Handler | None = None
         context: Context | None = None
         try:
             handler = self._find(message)
-            context = Context(grant, self._bench(message))
+            context = Context(grant, self._services(message))
             arguments: list[Any] = [handler.decode(grant.payload_text)] if handler.wants_payload else []
         except InvalidPayload as exc:
             return outcome_of(grant, BadPayload(exc))
@@ -132,17 +147,18 @@ class _Child:
             )
         return handler
 
-    def _bench(self, message: dict[str, Any]) -> Bench:
+    def _services(self, message: dict[str, Any]) -> WorkerServices:
         directory = message["artifacts_dir"]
-        return Bench(
+        return WorkerServices(
             stopping=self._stopping,
             find=self._handlers.get,
-            speak=self._speak,
-            beat=lambda _: self._send({"op": "beat"}),
+            write_soon=self._write,
+            heartbeat=lambda _: self._send({"op": "heartbeat"}),
             artifacts_dir=Path(directory) if directory else None,
             record=self._record,
             arecord=lambda context, effect: asyncio.to_thread(self._record, context, effect),
             clean=clean,
+            limits=Limits(**message["limits"]),
         )
 
     def _record(self, _: Context, effect: EffectRecord) -> LedgerRow | None:
@@ -157,7 +173,7 @@ class _Child:
         row = answer["row"]
         return None if row is None else SimpleNamespace(**row)
 
-    def _speak(self, context: Context) -> None:
+    def _write(self, context: Context) -> None:
         for event in context.take_events():
             self._send({"op": "event", "kind": event.kind, "data": event.data})
         if context.progress_text is not None:
@@ -166,7 +182,7 @@ class _Child:
 
     def _send(self, message: dict[str, Any]) -> None:
         with self._sending:
-            self._sock.sendall(wire.frame(message))
+            self._sock.sendall(frame(message))
 
     def _listen(self) -> None:
         """Take what the worker sends, also while a handler runs."""
@@ -178,12 +194,12 @@ class _Child:
             else:
                 self._jobs.put(message)
         if self._is_busy:
-            os._exit(1)  # the worker is gone, and nobody waits for the answer
+            os._exit(1)  # the worker is gone, so the answer would be lost
         self._jobs.put(None)
 
     def _receive(self) -> dict[str, Any] | None:
-        head = self._read(wire.HEAD_BYTES)
-        body = None if head is None else self._read(wire.body_bytes(head))
+        head = self._read(HEAD_BYTES)
+        body = None if head is None else self._read(body_bytes(head))
         if body is None:
             return None
         message: dict[str, Any] = json.loads(body)

@@ -1,6 +1,6 @@
 """What a handler's end means: one `match`, one branch per way to end.
 
-Runs where the handler ran: on the loop, in a thread, or in an isolated child, which sends the outcome home as data.
+Runs where the handler ran: on the loop, in a thread, or in a child process, which sends the outcome as data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from tenure.errors import InvalidPayload, LeaseLost, StoreUnavailable
 from tenure.handler.context import Context
-from tenure.handler.payload import encode
+from tenure.handler.payload import DEFAULT_LIMITS, encode
 from tenure.handler.registry import Handler
 from tenure.handler.signals import (
     HandlerEnd,
@@ -28,13 +28,13 @@ from tenure.model.job import Grant
 from tenure.model.outcome import Completed, Failed, FailureClass, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.model.policy import Limits, UnknownKindRule
 
-ERROR_CHARS = Limits().error_chars
+ERROR_CHARS = DEFAULT_LIMITS.error_chars
 NO_HANDLER_DELAY_SECONDS = 30.0
 UNAVAILABLE_DELAY_SECONDS = 5.0
 _FRAMES_SHOWN = 30
 
-# Each begins with plain characters and has bounds: an error may hold what a stranger wrote, and a pattern that he can
-# make slow would stop every job of the worker.
+# Each begins with plain characters and has bounds: an error may hold text from outside, and a pattern that such text
+# makes slow would stop every job of the worker.
 _SECRETS = re.compile(
     r"(?P<url>://[^\s:/@]{0,256}:)[^\s@/]{1,1024}(?=@)"
     r"|(?P<bearer>\b(?:bearer|basic)\s{1,8})[A-Za-z0-9._~+/=-]{8,}"
@@ -76,14 +76,33 @@ class Crashed:
 End = Returned | BadPayload | NoHandler | Crashed | BaseException
 
 
-def outcome_of(  # noqa: C901 - one branch per way to end, on one screen
+def outcome_of(
     grant: Grant, end: End, context: Context | None = None, handler: Handler | None = None
 ) -> Outcome | None:
-    """How the attempt ended, for the store. None: the lease is lost, and there is nothing that may be written."""
+    """How the attempt ended, for the store. None: the lease is lost, so nothing may be written. Never raises.
+
+    An exception may have methods of its author that raise anything, SystemExit included, when it is shown.
+    """
+    try:
+        return _outcome_of(grant, end, context, handler)
+    except BaseException as exc:  # noqa: BLE001 - every way out of a handler ends in an outcome
+        return Failed(
+            grant.id, grant.token, f"{_type_name(end)}: it cannot be shown, for that raises {_type_name(exc)}"
+        )
+
+
+def only_waited(grant: Grant, delay_seconds: float = 0.0) -> Released:
+    """The job did not start in this worker and is given back: no attempt is spent, no attempt row written."""
+    return Released(grant.id, grant.token, delay_seconds, None)
+
+
+def _outcome_of(  # noqa: C901 - one branch per way to end, on one screen
+    grant: Grant, end: End, context: Context | None, handler: Handler | None
+) -> Outcome | None:
     job, token = grant.id, grant.token
     match end:
         case Returned(value):
-            return completed(grant, value, context)
+            return completed(grant, value, context, DEFAULT_LIMITS if context is None else context.services.limits)
         case Permanent():
             return Rejected(job, token, error_text(end))
         case RetryAfter():
@@ -93,9 +112,11 @@ def outcome_of(  # noqa: C901 - one branch per way to end, on one screen
         case Snooze():
             return Released(job, token, end.delay_seconds, FailureClass.SNOOZED, clean(str(end)))
         case Suspend():
-            return Suspended(job, token, end.waiting_for, end.delay_seconds)
+            return Suspended(job, token, storable(end.waiting_for), end.delay_seconds)
         case BadPayload(error):
             return Rejected(job, token, clean(f"InvalidPayload: {error}"), FailureClass.INVALID_PAYLOAD)
+        case NoHandler("leave"):  # claimed before this worker knew of the rule
+            return only_waited(grant, UNAVAILABLE_DELAY_SECONDS)
         case NoHandler("release"):
             return Released(job, token, NO_HANDLER_DELAY_SECONDS, FailureClass.NO_HANDLER, _no_handler(grant))
         case NoHandler():
@@ -112,7 +133,7 @@ def outcome_of(  # noqa: C901 - one branch per way to end, on one screen
             return Released(job, token, 0.0, FailureClass.LEASE_LOST, "the lease could not be extended in time")
         case Interrupted() | LeaseLost():
             return None
-        case StoreUnavailable():  # the database was away: no fault of the job's
+        case StoreUnavailable():  # not the job's fault
             return Released(job, token, UNAVAILABLE_DELAY_SECONDS, FailureClass.SHUTDOWN, error_text(end))
         case BaseException():
             return Failed(job, token, error_text(end))
@@ -125,15 +146,15 @@ def interrupted_or(end: BaseException, why: Interrupt | None) -> BaseException:
     return Interrupted(why)
 
 
-def completed(grant: Grant, value: Any, context: Context | None) -> Outcome:
+def completed(grant: Grant, value: Any, context: Context | None, limits: Limits = DEFAULT_LIMITS) -> Outcome:
     """The attempt succeeded. A result that cannot be stored is a dead letter: doing the work again would not help."""
     if value is None and context is None:  # most of them
         return Completed(grant.id, grant.token)
     try:
-        result = None if value is None else encode(value, what="The result")
+        result = None if value is None else encode(value, limits, what="The result")
     except InvalidPayload as exc:
         return Rejected(grant.id, grant.token, clean(f"InvalidResult: {exc} The work itself was done."))
-    except Exception as exc:  # noqa: BLE001 - the value's own way to become JSON broke
+    except BaseException as exc:  # noqa: BLE001 - a method of the value that turns it into JSON raised
         why = f"InvalidResult: The result cannot be written as JSON: {_headline(exc)}. The work itself was done."
         return Rejected(grant.id, grant.token, clean(why))
     if context is None:
@@ -160,20 +181,29 @@ def clean(text: str) -> str:
     if len(text) > 4 * ERROR_CHARS:  # what is cut below anyway need not be searched
         text = text[: 2 * ERROR_CHARS] + text[-2 * ERROR_CHARS :]
     text = _SECRETS.sub(lambda found: (found["url"] or found["bearer"] or found["name"] or "") + "[redacted]", text)
-    text = _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    text = storable(text)
     if len(text) <= ERROR_CHARS:
         return text
     half = ERROR_CHARS // 2 - 10
     return f"{text[:half]}\n[…]\n{text[-half:]}"
 
 
+def storable(text: str) -> str:
+    """Text without the characters that one of the engines cannot hold: NUL and lone surrogates."""
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def _headline(exc: BaseException) -> str:
     """`Type: message`, or the type alone where there is no message or it cannot be had."""
     try:
         message = str(exc)
-    except Exception:  # noqa: BLE001 - an error of the author's own whose text breaks is an error all the same
+    except BaseException:  # noqa: BLE001 - an exception whose text cannot be made is still the handler's end
         message = ""
-    return f"{type(exc).__name__}: {message}".rstrip(": ")
+    return f"{_type_name(exc)}: {message}".rstrip(": ")
+
+
+def _type_name(end: object) -> str:
+    return str(type.__dict__["__name__"].__get__(type(end)))
 
 
 def _without_our_frames(exc: BaseException) -> Any:
@@ -187,7 +217,7 @@ def _without_our_frames(exc: BaseException) -> Any:
 def _no_handler(grant: Grant) -> str:
     return (
         f"NoHandler: no handler is registered for kind {grant.kind!r} in the worker that claimed it. "
-        "Start a worker with the app that has it, or give this one `kinds=`."
+        "Start a worker with the app that has it, or set `on_unknown_kind` of the queue to 'leave'."
     )
 
 

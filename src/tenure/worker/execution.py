@@ -1,4 +1,4 @@
-"""A ticket: one held job inside this worker, from its grant until the store has taken in how it ended."""
+"""An execution: one held job inside this worker, from its grant until the store has taken in how it ended."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Body(Protocol):
     def cancel(self) -> object: ...
 
 
-class Ticket:
+class Execution:
     """One held job. Changed on the event loop's thread only; the lease's thread reads it.
 
-    A ticket stays among the held ones, and its lease is extended, until its end is written: an outcome that waits for
-    the database to come back must still find its lease alive.
+    An execution stays among the held ones, and its lease is extended, until its end is written: an outcome that waits
+    for the database to come back must still find its lease alive.
     """
 
     __slots__ = (
@@ -33,7 +33,9 @@ class Ticket:
         "grant",
         "handler",
         "interrupt",
+        "is_left_behind",
         "started",
+        "stays_here",
         "taken_at",
     )
 
@@ -44,6 +46,10 @@ class Ticket:
         self.fence_at = fence_at
         """When the lease may have run out, by this machine's clock that never jumps and counts sleep."""
         self.started = False
+        self.stays_here = False
+        """A suspect that no process of its own can import: it runs in this process, alone."""
+        self.is_left_behind = False
+        """Its handler ignored its cancellation, so its slot went to another one."""
         self.ended = False
         self.interrupt: Interrupt | None = None
         self.context: Context | None = None
@@ -62,19 +68,19 @@ class Ticket:
         return True
 
 
-Held = dict[JobId, Ticket]
+Held = dict[JobId, Execution]
 
 
-def snapshot(held: Held) -> list[Ticket]:
-    """The held tickets, from any thread."""
+def snapshot(held: Held) -> list[Execution]:
+    """The held executions, from any thread."""
     while True:
         try:
             return list(held.values())
-        except RuntimeError:  # the dict changed under our hands; look again
+        except RuntimeError:  # the dict changed meanwhile
             continue
 
 
 def is_held(grant: Grant, held: Held) -> bool:
     """Whether this very grant is."""
-    ticket = held.get(grant.id)
-    return ticket is not None and ticket.grant.token == grant.token
+    execution = held.get(grant.id)
+    return execution is not None and execution.grant.token == grant.token

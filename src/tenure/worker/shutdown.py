@@ -1,13 +1,14 @@
 """How a worker stops.
 
-1. Asked once (SIGINT, SIGTERM, `stop()`): it claims nothing more, gives back what has not begun, and lets what runs
-   go on. `ctx.stopping` is on: a long handler saves what it has and gives its job back.
+1. Asked once (SIGINT, SIGTERM, SIGHUP, `stop()`): it claims nothing more, gives back what has not begun, and lets
+   running handlers go on. `ctx.stopping` is set: a long handler saves what it has and gives its job back.
 2. Asked twice, or the grace period is over: running handlers are stopped. Their jobs are released, attempts refunded.
 3. A handler that does not stop even so (a thread cannot be forced) is left behind: its job is released all the same,
    and the token keeps whatever it still does from counting.
 4. If the database is away, what could not be written is given up after a while: the leases run out.
 
-A third signal finds the handlers of Python's own again and ends the process at once.
+A third signal meets Python's own signal handlers again and ends the process at once. SIGHUP is left alone where it is
+ignored, as under nohup.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FORCE_SECONDS = 1.0
 """How long a handler has to stop once it was cancelled."""
 WRITE_SECONDS = 5.0
 """How long outcomes are tried to be written when everything else has stopped."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @frozen
@@ -36,7 +37,7 @@ class Steps:
     give_up: Callable[[], None]
 
 
-class Stopper:
+class Shutdown:
     """Takes a worker through the steps. `request` may be called from any thread."""
 
     def __init__(self, steps: Steps, grace_seconds: float) -> None:
@@ -49,7 +50,7 @@ class Stopper:
 
     def request(self) -> None:
         """Stop; a second time: stop now."""
-        self._loop.call_soon_threadsafe(self._hear)
+        self._loop.call_soon_threadsafe(self._requested)
 
     async def run(self) -> None:
         """Wait for a request and go through the steps. Cancelled when the worker is done before the last one."""
@@ -63,19 +64,21 @@ class Stopper:
         self._steps.give_up()
 
     def install(self) -> None:
-        """Hear the signals, if this is the thread that may."""
+        """Handle the signals, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
-            self._loop.add_signal_handler(number, self._hear)
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
+            self._loop.add_signal_handler(number, self._requested)
             self._installed.append(number)
 
     def uninstall(self) -> None:
-        """Leave the signals to whoever had them."""
+        """Restore the signals' default handlers."""
         while self._installed:
             self._loop.remove_signal_handler(self._installed.pop())
 
-    def _hear(self) -> None:
+    def _requested(self) -> None:
         if self._asked.is_set():
             self._asked_again.set()
             self.uninstall()

@@ -1,0 +1,377 @@
+"""The fetcher: settle what ended and claim for the free slots, in one exchange, for as long as the worker lives.
+
+**Batches form by themselves.** While an exchange is in flight handlers run and outcomes gather; the next one takes them
+all. At low load a single job goes out at once; at high load batches grow. There is no timer in this. At most
+`max_in_flight` exchanges are in flight, and a further one goes out only if it carries a fair share.
+
+**When to claim.** A wake-up from the store, an outcome, a free slot, or the poll. The poll is stretched while the
+listener of a store that machines share is alive. In a large fleet most workers find nothing after a wake-up; one that
+was woken for nothing several times in a row waits for a random moment of up to 20 ms before it claims.
+
+**When the database is away** the loop backs off to 30 s. Outcomes stay in the outbox. A claim whose reply was lost may
+have granted jobs that this worker does not know of; the next claim names what is held, and the store grants the rest
+again. The loop ends when it was told to finish and nothing is held any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+
+from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
+from tenure.model.clock import steady_now
+from tenure.model.ids import WorkerId
+from tenure.model.job import Grant
+from tenure.model.log_event import ERROR, INFO, WARNING
+from tenure.model.outcome import Outcome
+from tenure.store.contract import Claim, Exchange, Exchanged, Store
+from tenure.worker.config import WorkerConfig
+from tenure.worker.execution import Held, is_held
+from tenure.worker.leases import Leases
+from tenure.worker.log import WorkerLog
+from tenure.worker.prefetch import Prefetch
+from tenure.worker.queue_groups import Ask, QueueGroups
+from tenure.worker.settle import Outbox, settle_singly
+
+BATCH = 1000
+"""Outcomes in one exchange at most, and jobs that it claims."""
+BACKOFF_SECONDS, BACKOFF_MAX_SECONDS = 0.1, 30.0
+LISTENING_POLLS = 5.0
+"""How many times longer the poll is while the listener of a shared store is alive."""
+EMPTY_WAKES = 3
+"""After this many wake-ups in a row that brought no job, the claim after a wake-up is delayed at random."""
+SPREAD_SECONDS = 0.02
+
+
+class Fetcher:
+    """The worker's one conversation with the store. Lives on the event loop's thread, but for `wake`."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: WorkerId,
+        config: WorkerConfig,
+        held: Held,
+        outbox: Outbox,
+        log: WorkerLog,
+        take: Callable[[list[Grant], float], None],
+        leases: Leases,
+        groups: QueueGroups,
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._config = config
+        self._held = held
+        self._outbox = outbox
+        self._log = log
+        self._take = take
+        self._leases = leases
+        self._groups = groups
+        self.is_listening: Callable[[], bool] = lambda: False
+        """Whether wake-ups are believed to arrive."""
+        self._is_shared = not store.url.startswith("sqlite")
+        self._loop = asyncio.get_running_loop()
+        self._asleep: asyncio.Future[None] | None = None
+        self._in_flight = 0
+        self._asked = 0
+        """Jobs asked for by claims in flight."""
+        self._asked_by_queue: dict[str, int] = {}
+        self.unfinished = 0
+        """Jobs held whose handlers have not ended."""
+        self._unfinished_by_queue: dict[str, int] = {}
+        self.prefetch = Prefetch(config.prefetch)
+        self.exchanges = self.claimed = 0
+        self._is_paused = False
+        self._is_finishing = False
+        self._gave_up = False
+        self._unheard = 0
+        """How many jobs may have been granted in replies that were lost."""
+        self._failures = 0
+        self._away_until = self._no_claim_until = 0.0
+        self._wakes = 0
+        self._was_woken = False
+        self._empty_wakes = 0
+        self._gate: str | None = None
+
+    # --- what others tell it ------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Jobs may have arrived, or a held job was asked to stop. From any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(self._woken)
+
+    def poke(self) -> None:
+        """There is something to settle, or a slot is free."""
+        if self._asleep is not None and not self._asleep.done():
+            self._asleep.set_result(None)
+
+    def count_end(self, queue: str) -> None:
+        """A handler has ended."""
+        self.unfinished -= 1
+        self.prefetch.end(self._loop.time(), is_idle=not self.unfinished)
+        if self._config.queue_concurrency:
+            self._unfinished_by_queue[queue] -= 1
+
+    def slow_down(self) -> None:
+        """Jobs that were fetched ahead had to be given back: fetch none ahead until the next measurement."""
+        self.prefetch.reset(self._loop.time())
+
+    def pause(self) -> None:
+        """Claim nothing until `resume`; go on settling."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Claim again."""
+        self._is_paused = False
+        self._groups.wake()
+        self.poke()
+
+    def hold_off(self, seconds: float) -> None:
+        """Claim nothing for some seconds."""
+        self._no_claim_until = max(self._no_claim_until, self._loop.time() + seconds)
+        self._loop.call_later(seconds, self._look)
+
+    def finish(self) -> None:
+        """Claim nothing more; end once everything held is settled."""
+        self._is_finishing = True
+        self.poke()
+
+    def give_up(self) -> None:
+        """End even though outcomes could not be written. Their leases run out."""
+        self._gave_up = True
+        self.poke()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the database was not to be reached at the last try."""
+        return self._failures > 0
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Exchange until told to finish."""
+        async with asyncio.TaskGroup() as requests:
+            while not self._is_done():
+                following = self._next()
+                if following is None:
+                    await self._wait()
+                else:
+                    requests.create_task(self._exchange(*following))
+                    await asyncio.sleep(0)  # it is in flight from here on
+
+    def _is_done(self) -> bool:
+        if self._in_flight:
+            return False
+        if self._gave_up:
+            return True
+        if self._config.drain and not self._is_finishing and self._groups.is_empty and not self._held:
+            self.finish()
+        return self._is_finishing and not (self._held or len(self._outbox))
+
+    def _next(self) -> tuple[list[Outcome], Ask | None] | None:
+        """What the next exchange carries; None while there is nothing to send."""
+        if self._in_flight >= self._config.max_in_flight or self._loop.time() < self._away_until or self._gave_up:
+            return None
+        if self._in_flight and self._unheard:
+            return None  # a repeat must name all that is held, so it goes alone
+        ask = self._ask()
+        waiting = len(self._outbox)
+        if ask is None and not waiting:
+            return None
+        if self._in_flight and max(waiting, 0 if ask is None else ask.limit) < self._share():
+            return None  # too little for a second one: it goes with the next
+        return self._outbox.take(BATCH), ask
+
+    def _share(self) -> int:
+        """What a further exchange must carry at least: a fair part of all that the worker may hold."""
+        return max(1, (self._config.concurrency + self.prefetch.jobs) // (self._config.max_in_flight + 1))
+
+    def _ask(self) -> Ask | None:
+        now = self._loop.time()
+        if self._is_finishing or self._is_paused or now < self._no_claim_until or self._leases.is_due():
+            return None
+        self.prefetch.measure(now)
+        free = self._free()
+        if self._config.once:
+            free = min(free, 1 - self._asked)
+        if self._unheard:  # ask everywhere, for as many as may have been granted
+            return self._groups.ask_all(max(free, self._unheard))
+        if free <= 0:
+            return None
+        held = self._unfinished_by_queue
+        if self._asked_by_queue:
+            held = {name: held.get(name, 0) + self._asked_by_queue.get(name, 0) for name in self._config.queue_names}
+        return self._groups.ask(min(free, BATCH), held)
+
+    def _free(self) -> int:
+        """How many more jobs this worker may hold: by its slots, and by what a heartbeat can carry."""
+        concurrency = self._config.concurrency
+        by_slots = concurrency + self.prefetch.jobs - self.unfinished
+        capacity = self._leases.capacity()
+        if capacity is not None:
+            by_slots = min(by_slots, max(concurrency, capacity) - len(self._held) + len(self._outbox))
+        return by_slots - self._asked
+
+    async def _wait(self) -> None:
+        """Sleep until there is news, the poll is due, or the back-off is over."""
+        away = self._away_until - self._loop.time()
+        timer = self._loop.call_later(away if away > 0 else self._poll_seconds(), self._look)
+        self._asleep = self._loop.create_future()
+        try:
+            await self._asleep
+        finally:
+            self._asleep = None
+            timer.cancel()
+
+    def _poll_seconds(self) -> float:
+        stretch = LISTENING_POLLS if self._is_shared and self.is_listening() else 1.0
+        return self._config.poll_seconds * stretch * random.uniform(0.8, 1.0)
+
+    def _look(self) -> None:
+        """The poll: every queue is worth a claim."""
+        self._groups.wake()
+        self.poke()
+
+    def _woken(self) -> None:
+        self._wakes += 1
+        self._was_woken = True
+        self._groups.wake()
+        if self._empty_wakes >= EMPTY_WAKES and not self._held:
+            self.hold_off(random.uniform(0.0, SPREAD_SECONDS))
+        else:
+            self.poke()
+        if self._free() <= 0:
+            self._leases.send_soon()  # no claim follows, and it may have been a request to stop a job
+
+    async def _exchange(self, outcomes: list[Outcome], ask: Ask | None) -> None:
+        claim = None if ask is None else self._claim(ask)
+        wakes, sent = self._wakes, steady_now()
+        arrived: Exchanged | None = None
+        self._depart(ask)
+        try:
+            arrived = await self._store.ado(Exchange(outcomes, claim))
+        except StoreUnavailable as exc:
+            self._outbox.put_back(outcomes)
+            if claim is not None:  # a repeat takes up what was lost before it, so its own limit covers both
+                self._unheard = claim.limit if claim.held is not None else self._unheard + claim.limit
+            self._back_off(exc, exc.code)
+        except GateClosed as exc:
+            self._outbox.put_back(outcomes)
+            self._gate_closed(exc)
+        except StoreClosed as exc:
+            self._log.event("store_closed", ERROR, str(exc), code=exc.code)
+            self.give_up()
+        except Exception as exc:  # noqa: BLE001 - one outcome that cannot be written must not end the worker
+            await self._refused(exc, outcomes)
+        finally:
+            self._arrive(ask)
+        if arrived is not None:
+            self._came_back()
+            if outcomes:
+                self._outbox.settled(outcomes, arrived.settled)
+                if self._config.drain:  # a retry or a follow-up may be due at once, and no claim has seen it yet
+                    self._groups.wake()
+                    self._wakes += 1
+            if ask is not None:
+                self._granted(ask, arrived, sent, is_stale=wakes != self._wakes)
+        self.poke()
+
+    # --- around an exchange -------------------------------------------------------------------------------------------
+
+    def _claim(self, ask: Ask) -> Claim:
+        return Claim(
+            worker=self._worker,
+            queues=ask.queues,
+            limit=ask.limit,
+            kinds=ask.kinds,
+            affinity=self._config.affinity,
+            lease_seconds=self._config.lease_seconds,
+            strict=self._config.strict,
+            held=list(self._held) if self._unheard else None,
+        )
+
+    def _depart(self, ask: Ask | None) -> None:
+        self._in_flight += 1
+        self.exchanges += 1
+        if ask is not None:
+            self._asked += ask.limit
+            if self._config.queue_concurrency:
+                for name in ask.queues:
+                    self._asked_by_queue[name] = self._asked_by_queue.get(name, 0) + ask.limit
+
+    def _arrive(self, ask: Ask | None) -> None:
+        self._in_flight -= 1
+        if ask is not None:
+            self._asked -= ask.limit
+            if self._config.queue_concurrency:
+                for name in ask.queues:
+                    self._asked_by_queue[name] -= ask.limit
+
+    def _granted(self, ask: Ask, arrived: Exchanged, sent: float, *, is_stale: bool) -> None:
+        grants = arrived.grants
+        if self._unheard:
+            self._unheard = 0
+            grants = [grant for grant in grants if not is_held(grant, self._held)]
+        self._groups.answered(ask, len(grants))
+        if isinstance(arrived.refused, GateClosed):
+            self._gate_closed(arrived.refused)
+        elif arrived.refused is not None:
+            self._back_off(arrived.refused, arrived.refused.code)
+        else:
+            self._gate = None
+        if grants:
+            self._empty_wakes = 0
+            self.prefetch.start(self._loop.time())
+            self.claimed += len(grants)
+            self.unfinished += len(grants)
+            if self._config.queue_concurrency:
+                for grant in grants:
+                    self._unfinished_by_queue[grant.queue] = self._unfinished_by_queue.get(grant.queue, 0) + 1
+            self._take(grants, sent)
+        elif self._was_woken:
+            self._empty_wakes += 1
+            if self.unfinished:
+                self._leases.send_soon()  # the wake-up was no new job, so it may have been a request to stop one
+        self._was_woken = is_stale
+        if is_stale:
+            self._groups.wake()  # a job may have arrived after this claim looked
+        if self._config.once:
+            self.finish()
+
+    # --- trouble ------------------------------------------------------------------------------------------------------
+
+    def _back_off(self, exc: Exception, code: str) -> None:
+        self._groups.wake()
+        delay = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(self._failures, 16)) * random.uniform(0.5, 1.0)
+        self._failures += 1
+        self._away_until = self._loop.time() + delay
+        self._log.event(
+            "store_away", WARNING, str(exc), code=code, retry_seconds=round(delay, 3), unwritten=len(self._outbox)
+        )
+
+    def _came_back(self) -> None:
+        if self._failures:
+            self._log.event("store_back", INFO, f"the store answers again after {self._failures} tries")
+            self._failures = 0
+
+    def _gate_closed(self, exc: GateClosed) -> None:
+        """Nothing is granted for now. The poll looks whether the gate is open again; a drain has no more to do."""
+        self._no_claim_until = self._loop.time() + self._config.poll_seconds * 0.75
+        self._groups.sleep()
+        if self._gate != exc.gate:
+            self._gate = exc.gate
+            self._log.event("gate_closed", WARNING, str(exc), gate=exc.gate)
+
+    async def _refused(self, exc: Exception, outcomes: list[Outcome]) -> None:
+        """The store refused the request as a whole."""
+        if not outcomes:
+            code = exc.code if isinstance(exc, TenureError) else type(exc).__name__
+            self._log.event("claim_refused", ERROR, str(exc), code=code)
+            self._back_off(exc, code)
+            return
+        try:
+            await settle_singly(self._store, self._outbox, outcomes, self._log)
+        except StoreUnavailable as away:
+            self._back_off(away, away.code)
