@@ -29,7 +29,7 @@ from tests.fault.workers import all_jobs, drain, restarted, starts_by_job
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT)]
 
 LEASE = 3.0
-EMPTY = scaled(2_000, 30_000)
+EMPTY = scaled(5_000, 30_000)
 LONG_ONES = scaled(40, 400)
 NAP_SECONDS = 2.0 if LONG else 1.0
 BUSY_LOOPS = scaled(3, 6)
