@@ -1,6 +1,6 @@
 """Client processes for the races: `python -m tests.fault.actors NAME '{…}'`. They speak with the test over pipes.
 
-A line on stdout says that a point was reached, a line on stdin lets the actor go on: nobody sleeps to be in time.
+A line on stdout says that a point was reached, a line on stdin lets the actor go on: no test sleeps to be in time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, EffectRecord, Failed, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.store.admin import AppendEvents, RecordEffect
 from tenure.store.contract import Claim, Enqueue, Heartbeat, Hold, Request, Settle, Start, Store
-from tenure.store.queries import CountJobs
+from tenure.store.queries import CountJobs, ListJobs
 from tests.conformance.engines import open_store
 from tests.fault.journal import Journal, Record, granted
 
@@ -135,19 +135,47 @@ class Churn:
 def churn(url: str, journal: str, lease_seconds: float = 1.0) -> None:
     """Churn until stdin is closed."""
     client = Churn(open_store(url), Journal(Path(journal)), new_worker_id(), lease_seconds)
-    stop = threading.Event()
-
-    def wait_for_the_end() -> None:
-        hear()
-        stop.set()
-
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    stop = _closing_stdin()
     number = 0
     while not stop.is_set():
         client.round(number)
         say(str(number))
         number += 1
     client.store.close()
+
+
+def flood(url: str, size: int) -> None:
+    """Until stdin is closed: enqueue ten jobs of `size` bytes in all, claim and complete them; a line per round."""
+    store, worker, stop = open_store(url), new_worker_id(), _closing_stdin()
+    payload = json.dumps({"text": "x" * (size // 10)})
+    while not stop.is_set():
+        store.do(Enqueue([NewJob(id=new_job_id(), kind="work", queue="quick", payload=payload) for _ in range(10)]))
+        grants = store.do(Claim(worker, ["quick"], limit=10, lease_seconds=600))
+        store.do(Heartbeat([Hold(grant.id, grant.token, progress="[1]") for grant in grants]))
+        store.do(Settle([Completed(grant.id, grant.token, result=payload) for grant in grants]))
+        say(".")
+    store.close()
+
+
+def browse(url: str) -> None:
+    """Until stdin is closed: read counts and pages of jobs without rest."""
+    store, stop = open_store(url), _closing_stdin()
+    say("reading")
+    while not stop.is_set():
+        store.do(CountJobs())
+        store.do(ListJobs(limit=50))
+    store.close()
+
+
+def _closing_stdin() -> threading.Event:
+    closed = threading.Event()
+
+    def wait_for_the_end() -> None:
+        hear()
+        closed.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    return closed
 
 
 def nursery(url: str, journal: str) -> None:
@@ -196,6 +224,8 @@ def main() -> None:
         "drain": drain,
         "storm": storm,
         "churn": churn,
+        "flood": flood,
+        "browse": browse,
         "nursery": nursery,
         "zombie": zombie,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -194,13 +195,26 @@ class LeaderKeptOnRollback(Planted):
 
 
 class SynchronousNormal(Planted):
-    """A commit is acknowledged while it is in the machine's memory only."""
+    """A commit is acknowledged while it is in the machine's memory only. For a process of its own: all connections."""
 
-    def spoil(self, request: Any) -> Any:
-        connection = self._database.writer.handle.connection
-        assert connection is not None
-        connection.execute("PRAGMA synchronous = NORMAL")
-        return self.right(request)
+    def __init__(self, url: str) -> None:
+        right = sqlite3.connect
+        sqlite3.connect = lambda *args, **settings: right(*args, **{**settings, "factory": _Hasty})
+        super().__init__(url)
+
+
+class _Hasty(sqlite3.Connection):
+    """A connection that never gets a synchronous mode above NORMAL."""
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        return super().execute(self._weakened(sql), *args)
+
+    def executescript(self, sql: str) -> sqlite3.Cursor:
+        return super().executescript(self._weakened(sql))
+
+    @staticmethod
+    def _weakened(sql: str) -> str:
+        return re.sub(r"(PRAGMA synchronous\s*=\s*)\w+", r"\1NORMAL", sql, flags=re.IGNORECASE)
 
 
 class LookThenInsert(Planted):

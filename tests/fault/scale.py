@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+QUEUE = "faulty"
+"""The queue of the app in children/faulty.py."""
 LONG = os.environ.get("TENURE_LONG") == "1"
 TIMEOUT = 3600 if LONG else 300
 PATIENCE = 60.0

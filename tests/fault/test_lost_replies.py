@@ -154,9 +154,12 @@ ENDS: dict[str, tuple[Callable[[Grant], Outcome], str]] = {
     "fail": (lambda grant: Failed(grant.id, grant.token, "boom"), "queued"),
     "reject": (lambda grant: Rejected(grant.id, grant.token, "never"), "failed"),
     "release": (lambda grant: Released(grant.id, grant.token), "queued"),
+    "give back": (lambda grant: Released(grant.id, grant.token, failure_class=None), "queued"),
     "suspend": (lambda grant: Suspended(grant.id, grant.token, "event"), "waiting"),
     "stop": (lambda grant: Stopped(grant.id, grant.token), "cancelled"),
 }
+WITHOUT_A_ROW = frozenset({"complete", "give back", "suspend"})
+"""Ends that leave no attempt row; their repeats are answered from the job's own row."""
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -168,11 +171,11 @@ def test_an_end_counts_once_and_is_answered_as_the_first_time(line: Line, name: 
 
     assert settled.state == state
     assert read(line, grant.id).state == state
-    assert len(line.store.do(ListAttempts(grant.id))) == (0 if name == "complete" else 1)
+    assert len(line.store.do(ListAttempts(grant.id))) == (0 if name in WITHOUT_A_ROW else 1)
     assert len(line.store.do(ListDeadLetters(job_id=grant.id)).items) == (1 if name == "reject" else 0)
 
 
-def test_what_a_completion_hands_over_is_there_once(line: Line) -> None:
+def test_what_a_completion_carries_is_there_once(line: Line) -> None:
     grant = a_grant(line)
     outcome = Completed(
         grant.id,

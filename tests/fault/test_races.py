@@ -1,4 +1,4 @@
-"""Two hands on one job, staged with barriers: whoever wins, both are told the truth and the job ends once."""
+"""Two clients act on one job at once, staged with barriers: both get a true answer and the job ends once."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def test_reap_against_complete(place: Place, rival: Store) -> None:
         job = read(place.store, job_id)
         if settled.lost:
             assert [one.job_id for one in reaped] == [job_id]
-            assert (job.state, job.attempt, job.crashes) == (State.QUEUED, 1, 1)
+            # Its worker held nothing else, so the crash is its own: the attempt stays spent.
+            assert (job.state, job.attempt, job.crashes, job.suspicion) == (State.QUEUED, 1, 1, 1)
             assert [attempt.outcome for attempt in place.store.do(ListAttempts(job_id))] == ["expired"]
             place.store.do(Cancel([job_id], "test", "done with it"))
         else:

@@ -48,7 +48,7 @@ def a_grant(store: Store) -> Grant:
 
 @contextmanager
 def winner(store: Store, statement: str, job_id: JobId) -> Iterator[None]:
-    """Somebody writes to the row first, and commits when the block ends."""
+    """Another connection writes to the row first, and commits when the block ends."""
     with psycopg.connect(store.url) as connection:
         connection.execute(statement.encode(), [job_id])
         yield
@@ -59,11 +59,11 @@ def loser(store: Store, statement: str, grant: Grant, act: Callable[[], T]) -> T
     with ThreadPoolExecutor(1) as pool:
         with winner(store, statement, grant.id):
             answer = pool.submit(act)
-            wait_until_somebody_waits(store.url)
+            wait_until_blocked(store.url)
         return answer.result(PATIENCE)
 
 
-def wait_until_somebody_waits(url: str) -> None:
+def wait_until_blocked(url: str) -> None:
     deadline = time.monotonic() + PATIENCE
     with psycopg.connect(url, autocommit=True) as connection:
         while time.monotonic() < deadline:
@@ -73,7 +73,7 @@ def wait_until_somebody_waits(url: str) -> None:
             if row is not None and row[0] > 0:
                 return
             time.sleep(0.005)
-    raise AssertionError("nobody waited for the row")
+    raise AssertionError("no connection waited for the row")
 
 
 ENDS: dict[str, tuple[Callable[[Grant], Outcome], str]] = {
@@ -86,6 +86,7 @@ ENDS: dict[str, tuple[Callable[[Grant], Outcome], str]] = {
     "fail": (lambda grant: Failed(grant.id, grant.token, "boom"), "queued"),
     "reject": (lambda grant: Rejected(grant.id, grant.token, "never"), "failed"),
     "release": (lambda grant: Released(grant.id, grant.token), "queued"),
+    "give back": (lambda grant: Released(grant.id, grant.token, failure_class=None), "queued"),
     "suspend": (lambda grant: Suspended(grant.id, grant.token, "event"), "waiting"),
     "stop": (lambda grant: Stopped(grant.id, grant.token), "cancelled"),
 }

@@ -14,7 +14,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tenure.errors import KeyConflict
 from tenure.model.ids import JobId, Token, WorkerId, new_job_id
 from tenure.model.job import Job, NewJob
-from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended, Triage
+from tenure.model.outcome import (
+    Completed,
+    Failed,
+    FailureClass,
+    Outcome,
+    Rejected,
+    Released,
+    Stopped,
+    Suspended,
+    Triage,
+)
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import HELD, State
 from tenure.store.admin import SetQueues, TriageDeadLetters
@@ -30,6 +40,7 @@ from tenure.store.contract import (
     Settle,
     Store,
     Wake,
+    WorkerRow,
 )
 from tenure.store.queries import CountJobs, GetJobs, ListAttempts, ListDeadLetters
 from tests.conformance.engines import START
@@ -61,7 +72,9 @@ leases = st.sampled_from([None, 3, 20])
 picks = st.integers(0, 10**6)
 token_shifts = st.sampled_from([0, 0, 0, 0, 0, -1, 1, 7])
 """Added to a token that was granted: mostly none, sometimes a token that never was."""
-moves = st.sampled_from(["complete", "complete", "fail", "fail", "fail", "release", "reject", "suspend", "stop"])
+moves = st.sampled_from(
+    ["complete", "complete", "fail", "fail", "fail", "crash", "release", "give_back", "reject", "suspend", "stop"]
+)
 late_moves = st.sampled_from(["complete", "complete", "complete", "fail", "release", "stop"])
 delays = st.sampled_from([None, None, 0, 4, 15])
 
@@ -172,7 +185,7 @@ class StoreMachine(RuleBasedStateMachine):
         self._adopt_leases(again, lease)
 
     def _adopt_leases(self, again: list[tuple[JobId, int]], lease: int | None) -> None:
-        """A grant that is made again may keep its lease or get a fresh one, never a shorter one."""
+        """The lease of a grant that is made again begins anew; a longer one may be kept."""
         for job_id, _ in again:
             job = self.model.jobs[job_id]
             [stored] = self.store.do(GetJobs([job_id]))
@@ -180,8 +193,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert stored.lease_until is not None
             until = round((stored.lease_until - START).total_seconds())
             assert job.lease_until is not None
-            assert job.lease_until <= until
-            assert until in (job.lease_until, self.model.now + (lease or QUEUES[job.queue].lease))
+            anew = self.model.now + (lease or QUEUES[job.queue].lease)
+            assert until in (anew, max(anew, job.lease_until))
             job.lease_until = until
 
     @precondition(lambda self: self.granted)
@@ -199,6 +212,12 @@ class StoreMachine(RuleBasedStateMachine):
 
         assert beat.lost == held.keys() - kept
         assert beat.cancel_requested == asked
+
+    @rule(worker=workers)
+    def show_up(self, worker: str) -> None:
+        """A worker writes its row and extends nothing: what runs out before is not held against its jobs."""
+        self.model.see(worker)
+        self.store.do(Heartbeat([], worker=WorkerRow(WorkerId(worker), hostname="machine", pid=1)))
 
     @precondition(lambda self: self.granted)
     @rule(pick=picks, shift=token_shifts, move=moves, delay=delays)
@@ -223,7 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._live())
     @rule(pick=picks, move=late_moves, delay=delays, is_handed_on=st.booleans())
     def settle_what_was_taken_back(self, pick: int, move: str, delay: int | None, is_handed_on: bool) -> None:
-        """A worker comes back when its job was taken back: nobody has it yet, or another has."""
+        """A worker comes back when its job was taken back: it is queued, or another worker holds it."""
         live = self._live()
         job = live[pick % len(live)]
         token = job.token
@@ -385,10 +404,14 @@ def outcome_of(move: str, job_id: JobId, token: Token, delay: int | None) -> Out
             return Completed(job_id, token, result="[1]" if delay else None)
         case "fail":
             return Failed(job_id, token, "boom", retry_after_seconds=delay)
+        case "crash":
+            return Failed(job_id, token, "died", FailureClass.CRASH, retry_after_seconds=delay)
         case "reject":
             return Rejected(job_id, token, "never")
         case "release":
             return Released(job_id, token, delay or 0)
+        case "give_back":
+            return Released(job_id, token, delay or 0, failure_class=None)
         case "suspend":
             return Suspended(job_id, token, "event", delay)
         case _:
@@ -400,8 +423,16 @@ def compare(life: Life, job: Job, now: int) -> None:
     state = life.state
     if state is State.WAITING and life.run_at <= now:
         state = job.state if job.state in (State.WAITING, State.QUEUED) else state
-    shown = (job.state, job.attempt, job.max_attempts, job.crashes, job.token, job.lease_owner)
-    assert shown == (state, life.attempt, life.max_attempts, life.crashes, life.token, life.owner)
+    shown = (job.state, job.attempt, job.max_attempts, job.crashes, job.suspicion, job.token, job.lease_owner)
+    assert shown == (
+        state,
+        life.attempt,
+        life.max_attempts,
+        life.crashes,
+        life.suspicion,
+        life.token,
+        life.owner,
+    )
     assert job.lease_until == (None if life.lease_until is None else START + timedelta(seconds=life.lease_until))
     assert (job.lease_owner is not None) == (job.state in HELD)
     assert job.finished_at == (None if life.finished_at is None else START + timedelta(seconds=life.finished_at))

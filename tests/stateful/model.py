@@ -1,4 +1,4 @@
-"""What a store must do, as a dict of small records and plain ifs. Slow, obvious, and judged by nobody but a reader.
+"""What a store must do, as a dict of small records and plain ifs. Slow, obvious, and checked by its reader only.
 
 Times are whole seconds since the test began. The model answers what the store must answer and holds what it must hold.
 """
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tenure.model.ids import JobId
-from tenure.model.state import HELD, TERMINAL, State
+from tenure.model.state import ALONE_FROM, HELD, ISOLATE_FROM, SUSPICION_MAX, TERMINAL, State
 
 NEVER = 10**9
 WINDOW = 40
 BACKOFF = 5
 
-_REPEATED = {"retried": "queued", "released": "queued", "suspended": "waiting"}
+_REPEATED = {"retried": "queued", "released": "queued"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,9 @@ class Life:
     state: State = State.QUEUED
     attempt: int = 0
     crashes: int = 0
+    suspicion: int = 0
+    is_beside: bool = False
+    """Its worker held other jobs too when a lease of that worker ran out: the expiry proves nothing about this one."""
     token: int = 0
     owner: str | None = None
     lease_until: int | None = None
@@ -52,7 +55,9 @@ class Life:
     finished_at: int | None = None
     cleaned: bool = False
     ends: dict[int, str] = field(default_factory=dict)
-    """By token: how the attempts that did not succeed ended, `expired` for those that ran out."""
+    """By token: the attempt rows, `expired` for leases that ran out. A suspend, a give-back and a success have none."""
+    unrecorded: int = 0
+    """The newest token whose grant ended without an attempt row: by a suspend or a give-back."""
     letters: list[str] = field(default_factory=list)
     """The triage of each death."""
 
@@ -67,6 +72,8 @@ class Model:
         self.queues = queues
         self.jobs: dict[JobId, Life] = {}
         self.slots: dict[str, JobId] = {}
+        self.seen: dict[str, int] = {}
+        """When a worker's row was last written."""
         self.now = 0
 
     def enqueue(
@@ -98,16 +105,21 @@ class Model:
             for job in self.jobs.values()
             if job.state is State.QUEUED and job.run_at <= self.now and job.queue in queues
         ]
-        for job in sorted(due, key=lambda job: (job.rank, job.run_at, job.id)):
+        for job in sorted(due, key=lambda job: (job.suspicion < ALONE_FROM, job.rank, job.run_at, job.id)):
             rules = self.queues[job.queue]
             if len(granted) == limit:
                 break
+            if job.suspicion >= ALONE_FROM and any(
+                held.suspicion >= ALONE_FROM for held in self.jobs.values() if held.owner == worker
+            ):
+                continue
             if rules.concurrency is not None and self.held_in(job.queue) >= rules.concurrency:
                 continue
             job.state = State.RUNNING if rules.starts else State.LEASED
             job.token += 1
             job.attempt += 1
             job.owner = worker
+            job.is_beside = False
             job.lease_until = self.now + (lease or rules.lease)
             granted.append(job)
         return granted
@@ -143,49 +155,89 @@ class Model:
             return self._end(job, State.CANCELLED, "cancelled")
         match move:
             case "complete":
+                job.suspicion = 0
                 return self._end(job, State.SUCCEEDED, None)
             case "reject":
                 job.letters.append("pending")
                 return self._end(job, State.FAILED, "failed")
-            case "fail" if job.attempt >= job.max_attempts:
-                job.letters.append("pending")
-                return self._end(job, State.DEAD, "dead")
-            case "fail":
-                job.run_at = self.now + (BACKOFF * job.attempt if delay is None else delay)
-                return self._back(job, State.QUEUED, "retried")
-            case "release":
+            case "fail" | "crash":
+                return self._fail(job, move == "crash", delay)
+            case "release" | "give_back":
                 job.attempt -= 1
                 job.run_at = self.now + delay if delay else job.run_at
-                return self._back(job, State.QUEUED, "released")
+                return self._back(job, State.QUEUED, "released" if move == "release" else None)
             case _:
                 job.attempt -= 1
+                job.suspicion = 0
                 job.run_at = NEVER if delay is None else self.now + delay
-                return self._back(job, State.WAITING, "suspended")
+                return self._back(job, State.WAITING, None)
+
+    def _fail(self, job: Life, is_crash: bool, delay: int | None) -> str:
+        if is_crash:
+            job.crashes += 1
+        if job.attempt >= job.max_attempts:
+            job.letters.append("pending")
+            return self._end(job, State.DEAD, "dead")
+        job.suspicion = max(job.suspicion, ISOLATE_FROM) if is_crash else 0
+        job.run_at = self.now + (BACKOFF * job.attempt if delay is None else delay)
+        return self._back(job, State.QUEUED, "retried")
 
     def _repeated(self, job: Life, move: str, token: int) -> str | None:
         if move == "complete":
             if job.state is State.SUCCEEDED and job.token == token:
                 return "succeeded"
             return "cancelled" if job.ends.get(token) == "cancelled" else None
+        if move in ("suspend", "give_back") and job.token == token == job.unrecorded:
+            return job.state.value
         outcome = job.ends.get(token)
         return None if outcome in (None, "expired") else _REPEATED.get(outcome or "", outcome)
 
+    def see(self, worker: str) -> None:
+        """The worker's row is written."""
+        self.seen[worker] = self.now
+
     def reap(self) -> list[JobId]:
-        """Take back what ran out."""
-        gone = []
-        for job in self.jobs.values():
-            if job.state not in HELD or job.lease_until is None or job.lease_until > self.now:
-                continue
-            gone.append(job.id)
-            job.crashes += 1
-            if job.cancel_requested:
-                self._end(job, State.CANCELLED, "expired")
-            elif job.attempt >= job.max_attempts:
-                job.letters.append("pending")
-                self._end(job, State.DEAD, "expired")
-            else:
-                self._back(job, State.QUEUED, "expired")
-        return gone
+        """Take back what ran out. Whose crash it was is known only if the worker held nothing else."""
+        gone = [
+            job
+            for job in self.jobs.values()
+            if job.state in HELD and job.lease_until is not None and job.lease_until <= self.now
+        ]
+        beside = {job.id for job in gone if job.is_beside or len(self._of_same_worker(job)) > 1}
+        vanished = {job.id for job in gone if self._is_vanished(job)}
+        for job in gone:
+            if job.id in beside & vanished:
+                for other in self._of_same_worker(job):
+                    other.is_beside = True
+        for job in gone:
+            self._expire(job, job.id in beside and job.suspicion < SUSPICION_MAX, job.id in vanished)
+        return [job.id for job in gone]
+
+    def _of_same_worker(self, job: Life) -> list[Life]:
+        return [other for other in self.jobs.values() if other.state in HELD and other.owner == job.owner]
+
+    def _is_vanished(self, job: Life) -> bool:
+        """Not seen since the lease ended."""
+        assert job.lease_until is not None
+        assert job.owner is not None
+        return self.seen.get(job.owner, -1) < job.lease_until
+
+    def _expire(self, job: Life, is_beside: bool, is_vanished: bool) -> None:
+        if job.cancel_requested:
+            self._end(job, State.CANCELLED, "expired")
+            return
+        if is_beside:
+            job.attempt -= 1
+            job.suspicion += int(is_vanished)
+            self._back(job, State.QUEUED, "expired")
+            return
+        job.crashes += 1
+        if job.attempt >= job.max_attempts:
+            job.letters.append("pending")
+            self._end(job, State.DEAD, "expired")
+        else:
+            job.suspicion += 1
+            self._back(job, State.QUEUED, "expired")
 
     def cancel(self, job_id: JobId) -> str:
         job = self.jobs[job_id]
@@ -208,7 +260,7 @@ class Model:
             return False
         if slot is not None:
             self.slots[slot] = job_id
-        job.state, job.attempt, job.crashes, job.run_at = State.QUEUED, 0, 0, self.now
+        job.state, job.attempt, job.crashes, job.suspicion, job.run_at = State.QUEUED, 0, 0, 0, self.now
         job.finished_at, job.cancel_requested = None, False
         job.letters = ["manual_replay" if triage == "pending" else triage for triage in job.letters]
         return True
@@ -232,8 +284,11 @@ class Model:
             count += 1
         return count
 
-    def _back(self, job: Life, state: State, outcome: str) -> str:
-        job.ends[job.token] = outcome
+    def _back(self, job: Life, state: State, outcome: str | None) -> str:
+        if outcome is None:
+            job.unrecorded = job.token
+        else:
+            job.ends[job.token] = outcome
         job.state, job.owner, job.lease_until = state, None, None
         return state.value
 

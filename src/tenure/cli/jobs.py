@@ -331,6 +331,8 @@ def _matching(tenure: App, queue: Any, kind: Any, states: list[Any]) -> Iterator
 
 def _about(job: Job) -> Facts:
     """What one sees first of a job. Empty columns are left out."""
+    from tenure.observe.explain import suspicion_says
+
     names = (
         "priority key concurrency_key affinity_key parent_id workflow_id run_id actor tenant source_ref target_ref "
         "payload_ref waiting_for cancel_requested_at lease_owner lease_until created_at run_at claimed_at started_at "
@@ -345,6 +347,7 @@ def _about(job: Job) -> Facts:
             ("state", state(job.shown_state)),
             ("attempt", f"{job.attempt} of {job.max_attempts}" + (f", {job.crashes} crashed" if job.crashes else "")),
             ("token", job.token),
+            ("suspicion", f"{job.suspicion}: {suspicion_says(job.suspicion)}" if job.suspicion else None),
             *((name, text.to_json(value) if name == "progress" and value else value) for name, value in rest),
             ("took", _took(job)),
             ("says", text.first_line(job.last_error) or None),

@@ -10,8 +10,8 @@ from tenure.cli import text
 from tenure.cli.group import verbs
 from tenure.cli.options import Json, Queues, Url, duration, opened
 from tenure.cli.screen import Grid, Screen, state
+from tenure.observe.plural import counted
 from tenure.observe.stats import HOUR, Overview, overview
-from tenure.observe.words import counted
 
 if TYPE_CHECKING:
     from tenure.cli.screen import Part

@@ -18,8 +18,8 @@ from tenure.cli.options import Json, Url, duration, opened
 from tenure.cli.screen import Cell, Grid, Screen, console, state
 from tenure.errors import StoreUnavailable
 from tenure.observe.liveness import is_alive
+from tenure.observe.plural import counted
 from tenure.observe.stats import Glance, glance
-from tenure.observe.words import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

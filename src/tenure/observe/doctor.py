@@ -1,6 +1,6 @@
 """What is wrong with an installation, each with the command that fixes it.
 
-`wrong` needs somebody to act; `warn` is worth knowing. A check that cannot be made on this engine is left out.
+`wrong` needs a person to act; `warn` is worth knowing. A check that cannot be made on this engine is left out.
 """
 
 from __future__ import annotations
@@ -15,11 +15,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from tenure.errors import SchemaError
 from tenure.model.frozen import frozen
 from tenure.observe.liveness import is_alive
-from tenure.observe.words import counted
+from tenure.observe.plural import counted
 from tenure.store.contract import Store
-from tenure.store.queries import GroupDeadLetters, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
+from tenure.store.queries import (
+    Count,
+    CountJobs,
+    GroupDeadLetters,
+    ListGates,
+    ListQueues,
+    ListWorkers,
+    QueueRow,
+    WorkerSeen,
+)
 from tenure.store.summary import Inspect, Inspection, Summary, Summed
 
 Status = Literal["ok", "warn", "wrong"]
@@ -27,12 +37,15 @@ Status = Literal["ok", "warn", "wrong"]
 SAFE_SQLITE = (3, 51, 3)
 """Before this, connections that write and checkpoint at once can, rarely, corrupt a WAL file. Of ours only one does."""
 SILENT_SECONDS = 300.0
-WAL_BYTES = 256 * 1024 * 1024
+WAL_BYTES = 64 * 1024 * 1024
+"""The bound that the checkpointer keeps the -wal file under."""
 FREE_BYTES = 512 * 1024 * 1024
 CLOCK_SECONDS = 5.0
 STUCK_SECONDS = 60.0
 LAG_SECONDS = 60.0
 LONG_TRANSACTION_SECONDS = 600.0
+NAMED = 5
+"""How many jobs and kinds are named before the rest is only counted."""
 ROLES = ("tenure_producer", "tenure_worker", "tenure_reader", "tenure_operator", "tenure_admin")
 
 
@@ -69,21 +82,27 @@ def examine(store: Store, url: str) -> Iterator[Check]:
     yield Check("database", "ok", f"{inspection.engine} {inspection.version}" + _size(inspection))
     yield from (_sqlite(inspection) if inspection.engine == "sqlite" else _postgres(inspection, url))
     yield from _clock(inspection)
-    yield from _schema(inspection, url)
+    yield from _schema(store, inspection, url)
     if inspection.schema_version != inspection.schema_wanted:
         return
     queues = store.do(ListQueues())
     workers = store.do(ListWorkers())
-    summed = store.do(Summary(limit=5))
+    summed = store.do(Summary(limit=NAMED))
     yield from _workers(workers, queues, summed)
+    yield from _unknown_kinds(store.do(CountJobs(states=["queued"])), workers, queues, summed)
     yield from _denied(workers)
     yield from _stuck(summed)
     yield from _switches(store, queues)
     yield from _dead_letters(store)
 
 
-def _schema(found: Inspection, url: str) -> Iterator[Check]:
+def _schema(store: Store, found: Inspection, url: str) -> Iterator[Check]:
     has, wants = found.schema_version, found.schema_wanted
+    try:
+        store.schema_version()
+    except SchemaError as exc:  # the right number, and another text behind it
+        yield Check("schema", "wrong", str(exc), f"tenure migrate --check --url {url}")
+        return
     if has == wants:
         yield Check("schema", "ok", f"version {has}, as this Tenure wants it")
     elif has < wants:
@@ -120,8 +139,11 @@ def _sqlite(found: Inspection) -> Iterator[Check]:
         yield Check(
             "wal",
             "warn" if is_large else "ok",
-            f"{found.wal_bytes / 1048576:.1f} MiB" + (": a reader that stays open holds it back" if is_large else ""),
-            "end long-running readers, such as an open sqlite3 shell" if is_large else None,
+            f"{found.wal_bytes / 1048576:.1f} MiB"
+            + (f", over the bound of {WAL_BYTES / 1048576:.0f} MiB: a checkpoint is overdue" if is_large else ""),
+            "end readers that stay open, such as a sqlite3 shell, and keep a worker running, which checkpoints"
+            if is_large
+            else None,
         )
 
 
@@ -266,6 +288,31 @@ def _workers(workers: list[WorkerSeen], queues: list[QueueRow], summed: Summed) 
                 )
 
 
+def _unknown_kinds(
+    counts: list[Count], workers: list[WorkerSeen], queues: list[QueueRow], summed: Summed
+) -> Iterator[Check]:
+    """Kinds that wait in a queue that is served, by workers of which none has a handler for them."""
+    policies = {one.name: one.policy for one in queues}
+    live = [one for one in workers if is_alive(one, policies, summed.at)]
+    unknown = []
+    for count in counts:
+        serving = [one for one in live if count.queue in one.row.queues]
+        if serving and not any(not one.row.kinds or count.kind in one.row.kinds for one in serving):
+            unknown.append((count, len(serving)))
+    for count, serving_count in unknown[:NAMED]:
+        queue, kind = shlex.quote(count.queue), shlex.quote(count.kind)
+        yield Check(
+            "unknown kind",
+            "wrong",
+            f"{counted(count.jobs, 'job')} of kind {count.kind!r} in queue {count.queue!r}, and of its "
+            f"{counted(serving_count, 'live worker')} none has a handler for it",
+            f"tenure worker MODULE:APP --queue {queue}  (an app that has it), "
+            f"or: tenure jobs cancel --queue {queue} --kind {kind}",
+        )
+    if len(unknown) > NAMED:
+        yield Check("unknown kind", "wrong", f"{counted(len(unknown) - NAMED, 'more kind')} of that sort")
+
+
 def _denied(workers: list[WorkerSeen]) -> Iterator[Check]:
     """Duties of a leader that its login may not do. The worker says so in its row."""
     undone = {"prune": "prune", "remove_workers": "remove dead workers", "roll_up": "count minutes"}
@@ -288,11 +335,15 @@ def _stuck(summed: Summed) -> Iterator[Check]:
     if not summed.stuck_count:
         yield Check("stuck", "ok", "no lease has run out unnoticed")
     elif oldest > STUCK_SECONDS:
+        named = [str(one.job_id) for one in summed.stuck[:NAMED]]
+        more = f" and {summed.stuck_count - len(named):,} more" if summed.stuck_count > len(named) else ""
         yield Check(
             "stuck",
             "wrong",
-            f"{counted(summed.stuck_count, 'lease')} ran out up to {oldest:.0f} s ago, and nobody takes back the jobs",
-            "tenure worker MODULE:APP  (any worker's claim takes them back)",
+            f"{counted(summed.stuck_count, 'lease')} ran out up to {oldest:.0f} s ago, and no claim has taken back "
+            f"{', '.join(named)}{more}",
+            "tenure worker MODULE:APP  (any claim takes them back). One that stays has a row that cannot be changed; "
+            f"the worker's log says why: tenure jobs show {named[0]}",
         )
     else:
         yield Check(

@@ -1,7 +1,7 @@
 """Why a job is not running: every cause that the database knows, each with what would help.
 
-The order is that of the claim: switches first (gates, a paused queue), then the job's own time, then limits, then who
-is there to take it, then who comes before it.
+The order is that of the claim: switches first (gates, a paused queue), then the job's own time, then limits, then the
+workers that could take it, then the jobs before it, then what earlier crashes mean for it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from datetime import datetime
 from tenure.errors import NotFound
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
-from tenure.model.job import Job
+from tenure.model.job import Attempt, Job
 from tenure.model.policy import QueuePolicy
-from tenure.model.state import HELD, TERMINAL, State
+from tenure.model.state import ALONE_FROM, HELD, ISOLATE_FROM, TERMINAL, State
 from tenure.observe.liveness import alive
-from tenure.observe.words import counted
+from tenure.observe.plural import counted
 from tenure.store.contract import Store
-from tenure.store.queries import Gate, GetJobs, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
+from tenure.store.queries import Gate, GetJobs, ListAttempts, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
 from tenure.store.summary import Standing, Stood
 
 MANY_AHEAD = 10_000
+OVERDUE_SECONDS = 60.0
+"""A lease that ran out longer ago than this should have been taken back by a claim."""
+NAMED = 5
+"""How many workers, kinds and jobs are named before the rest is only counted."""
 
 
 @frozen
@@ -58,6 +62,7 @@ class _Scene:
     gates: Mapping[str, Gate]
     workers: list[WorkerSeen]
     """Those alive."""
+    attempts: list[Attempt]
 
     @property
     def policy(self) -> QueuePolicy:
@@ -82,7 +87,8 @@ def explain(store: Store, job_id: str) -> Explanation:
         policies = {one.name: one.policy for one in queues}
         queue = next(one for one in queues if one.name == job.queue)
         gates = {one.name: one for one in store.do(ListGates())}
-        reasons = list(_queued(_Scene(job, stood, queue, gates, alive(workers, policies, stood.at))))
+        attempts = store.do(ListAttempts(job.id))
+        reasons = list(_queued(_Scene(job, stood, queue, gates, alive(workers, policies, stood.at), attempts)))
     return Explanation(job.id, job.kind, job.queue, job.shown_state, stood.at, job.state is State.RUNNING, reasons)
 
 
@@ -118,10 +124,19 @@ def _held(job: Job, now: datetime, workers: list[WorkerSeen]) -> Iterator[Reason
             "queued again, or dead if its attempts are spent.",
             fix="tenure worker …  (or any claim)",
         )
+        if late > OVERDUE_SECONDS:
+            yield Reason(
+                "not_taken_back",
+                "No claim has taken it back for that long. Either no worker claims, or its row cannot be changed: "
+                "then every claim skips it, and the workers' logs say why.",
+                fix=f"tenure doctor, then: tenure jobs cancel {job.id}",
+            )
     else:
         left = f" for {(until - now).total_seconds():.1f} s more unless extended" if until is not None else ""
         doing = "runs it" if job.state is State.RUNNING else "has taken it and will start it"
         yield Reason(str(job.state), f"{owner[0].upper()}{owner[1:]} {doing}, under a lease{left}.", blocks=False)
+    if (suspect := suspicion_says(job.suspicion)) is not None:
+        yield Reason("suspect", suspect, blocks=False)
     if job.cancel_requested_at is not None:
         yield Reason("cancel_requested", "It was asked to stop; its worker ends it as cancelled.", blocks=False)
 
@@ -137,8 +152,9 @@ def _queued(scene: _Scene) -> Iterator[Reason]:
     yield from _switched_off(scene)
     yield from _too_early(scene)
     yield from _at_a_limit(scene)
-    yield from _nobody_there(scene)
+    yield from _no_worker(scene)
     yield from _in_line(scene)
+    yield from _after_crashes(scene)
 
 
 def _switched_off(scene: _Scene) -> Iterator[Reason]:
@@ -195,7 +211,7 @@ def _at_a_limit(scene: _Scene) -> Iterator[Reason]:
         )
 
 
-def _nobody_there(scene: _Scene) -> Iterator[Reason]:
+def _no_worker(scene: _Scene) -> Iterator[Reason]:
     job = scene.job
     serving = [one for one in scene.workers if job.queue in one.row.queues]
     if not serving:
@@ -208,11 +224,12 @@ def _nobody_there(scene: _Scene) -> Iterator[Reason]:
         )
         return
     if not any(not one.row.kinds or job.kind in one.row.kinds for one in serving):
-        known = sorted({kind for one in serving for kind in one.row.kinds})
         yield Reason(
             "no_handler",
-            f"No live worker of queue {job.queue!r} has a handler for kind {job.kind!r}; they know {', '.join(known)}.",
-            fix="tenure worker MODULE:APP  (with the app that has it)",
+            f"No live worker of queue {job.queue!r} has a handler for kind {job.kind!r}{_unknown_kind(scene.policy)}. "
+            f"Workers seen: {_named_workers(serving)}.",
+            fix=f"tenure worker MODULE:APP --queue {job.queue}  (an app that has {job.kind!r}), "
+            f"or: tenure jobs cancel {job.id}",
         )
         return
     if all(one.held >= one.row.concurrency for one in serving):
@@ -241,6 +258,48 @@ def _in_line(scene: _Scene) -> Iterator[Reason]:
         yield Reason("in_line", f"{many} of queue {scene.job.queue!r} {comes} before it.", blocks=False)
     else:
         yield Reason("next", f"It is due and the first in line of queue {scene.job.queue!r}.", blocks=False)
+
+
+def _after_crashes(scene: _Scene) -> Iterator[Reason]:
+    job = scene.job
+    if (suspect := suspicion_says(job.suspicion)) is not None:
+        yield Reason("suspect", suspect, blocks=False)
+    last = scene.attempts[-1] if scene.attempts else None
+    # A refunded attempt keeps its number for the next claim.
+    if last is not None and last.outcome == "expired" and last.token == job.token and last.attempt == job.attempt + 1:
+        why = (
+            "its worker was seen alive afterwards and lost only the lease"
+            if last.failure_class == "lease_lost"
+            else "its worker held other jobs too when it vanished, so the crash may not be this job's own"
+        )
+        yield Reason("refunded", f"Attempt {last.attempt} was not counted: {why}.", blocks=False)
+
+
+def suspicion_says(suspicion: int) -> str | None:
+    """What a job's suspicion means for its next run; None where it has none."""
+    if suspicion < ISOLATE_FROM:
+        return None
+    vanished = "A worker" if suspicion == 1 else f"{suspicion} workers"
+    alone = " and alone on its worker" if suspicion >= ALONE_FROM else ""
+    return (
+        f"{vanished} vanished while holding this job, or its own process died; it runs in a process of its own{alone}."
+    )
+
+
+def _unknown_kind(policy: QueuePolicy) -> str:
+    match policy.on_unknown_kind:
+        case "reject":
+            return ", and the first that claims it fails it for good"
+        case "release":
+            return ", and each that claims it gives it back"
+        case _:
+            return ", so it stays queued"
+
+
+def _named_workers(workers: list[WorkerSeen]) -> str:
+    named = [f"{one.row.id} (handles {', '.join(sorted(one.row.kinds)[:NAMED])})" for one in workers[:NAMED]]
+    rest = [f"{len(workers) - NAMED} more"] if len(workers) > NAMED else []
+    return "; ".join(named + rest)
 
 
 def _span(seconds: float) -> str:

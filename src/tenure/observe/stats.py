@@ -88,9 +88,8 @@ def last_event(store: Store) -> int:
 
 
 def schema_versions(store: Store) -> tuple[int, int]:
-    """The schema's version, and the one that this Tenure wants."""
-    found = store.do(Inspect())
-    return found.schema_version, found.schema_wanted
+    """The schema's version, and the one that this Tenure wants. Raises: SchemaError (the applied text differs)."""
+    return store.schema_version(), store.do(Inspect()).schema_wanted
 
 
 def prunable(

@@ -1,4 +1,4 @@
-"""Counts as people say them."""
+"""A count with its noun, in the singular or the plural."""
 
 from __future__ import annotations
 
