@@ -73,23 +73,22 @@ ONE_ENGINE_ONLY: Mapping[str, frozenset[str]] = {}
 
 def sqlite_rows(connection: sqlite3.Connection) -> Snapshot:
     """Every compared row of a SQLite file."""
-    found: Snapshot = {}
+    read: dict[str, list[Row]] = {}
     for table in TABLES:
         cursor = connection.execute(f"SELECT * FROM tenure_{table.name} WHERE NOT ({table.skipped}) {_order(table)}")
         names = [column[0] for column in cursor.description]
-        found[table.name] = _keyed(table, (dict(zip(names, row, strict=True)) for row in cursor))
-    return found
+        read[table.name] = [dict(zip(names, row, strict=True)) for row in cursor]
+    return _snapshot(read)
 
 
 def postgres_rows(connection: psycopg.Connection[Any]) -> Snapshot:
     """Every compared row of a PostgreSQL database, over a connection made by `read_plainly`."""
-    found: Snapshot = {}
+    read: dict[str, list[Row]] = {}
     for table in TABLES:
         query = f"SELECT * FROM tenure.{table.name} WHERE NOT ({table.skipped}) {_order(table)}"
         with connection.cursor(row_factory=dict_row) as cursor:
-            rows: Iterator[Row] = iter(cursor.execute(query.encode()))
-            found[table.name] = _keyed(table, rows)
-    return found
+            read[table.name] = cursor.execute(query.encode()).fetchall()
+    return _snapshot(read)
 
 
 def read_plainly(connection: psycopg.Connection[Any]) -> None:
@@ -126,7 +125,14 @@ def _order(table: Table) -> str:
     return f"ORDER BY {table.generated or ', '.join(table.key)}"
 
 
-def _keyed(table: Table, rows: Iterator[Row]) -> dict[Key, Row]:
+def _snapshot(read: Mapping[str, list[Row]]) -> Snapshot:
+    letters = {row["id"]: f"letter of {row['job_id']} {row['token']}" for row in read["dead_letter"]}
+    for row in read["audit"]:
+        row["subject"] = letters.get(row["subject"], row["subject"])
+    return {table.name: _keyed(table, read[table.name]) for table in TABLES}
+
+
+def _keyed(table: Table, rows: Sequence[Row]) -> dict[Key, Row]:
     found: dict[Key, Row] = {}
     seen: Counter[Key] = Counter()
     for row in rows:
@@ -141,6 +147,8 @@ def _keyed(table: Table, rows: Iterator[Row]) -> dict[Key, Row]:
                 row[name] = json.loads(row[name])
         for name in table.booleans:
             row[name] = bool(row[name])
+        if table.name == "job" and row["state"] not in ("queued", "waiting"):
+            del row["is_due"]  # says where to look for jobs that come due later, and has no meaning in other states
         found[key] = row
     return found
 

@@ -315,6 +315,8 @@ class ScriptWriter:
 
     def _new_claim(self, world: World) -> Claim:
         worker = self._pick(WORKERS)
+        # A lease too long for one of the queues is refused; behind a closed gate either error may come first.
+        leases = (5.0, 12.5, 35.0) if world.closed_gates else (5.0, 12.5, 35.0, 100.0)
         held: list[JobId] | None = None
         if self._chance(0.25):
             held = [job.id for job in world.jobs if job.lease_owner == worker and self._chance(0.6)]
@@ -324,7 +326,7 @@ class ScriptWriter:
             limit=self._pick((1, 1, 2, 3, 8, 0)),
             kinds=self._random.sample(KINDS, 2) if self._chance(0.2) else None,
             affinity=self._pick((["red"], [None], ["blue", None], [])) if self._chance(0.2) else None,
-            lease_seconds=self._pick((5.0, 12.5, 35.0, 100.0)) if self._chance(0.3) else None,
+            lease_seconds=self._pick(leases) if self._chance(0.3) else None,
             strict=self._chance(0.3),
             held=held,
         )
@@ -335,15 +337,16 @@ class ScriptWriter:
     def _heartbeat(self, world: World) -> Step:
         row = None
         if self._chance(0.6):
+            number = self._random.randrange(len(WORKERS))
             row = WorkerRow(
-                self._pick(WORKERS),
-                "host",
-                self._random.randrange(1, 1000),
+                WORKERS[number],
+                f"host{number}",  # host, process and kind stay the same: a worker's id names one process start
+                100 + number,
                 queues=self._random.sample(QUEUES, 2),
                 kinds=self._random.sample(KINDS, self._random.randrange(3)),
                 concurrency=self._random.randrange(1, 9),
                 version="1.0",
-                profile_kind=self._pick(("external_worker", "Agent")),
+                profile_kind=("external_worker", "Agent", "Codex")[number],
                 status=self._pick(("ok", "warn", "error")),
                 current_job_id=self._pick(world.jobs).id if world.jobs and self._chance(0.5) else None,
                 info=self._pick(("{}", '{"load": 0.5}')),
@@ -447,6 +450,8 @@ class ScriptWriter:
 
     def _clone(self, world: World) -> Step | None:
         jobs = self._some(world.jobs, prefer=lambda job: job.state in TERMINAL)
+        if any(job.state not in TERMINAL for job in jobs):
+            jobs = jobs[:1]  # of two that are refused for different reasons, either may be told
         copies = {job.id: self._new_id() for job in jobs}
         return self._maybe_twice(Clone(copies, actor="ops", reason="again"), 0.2) if copies else None
 
@@ -536,14 +541,14 @@ class ScriptWriter:
             ListJobs(queues=[self._pick(QUEUES)], kinds=[self._pick(KINDS)]),
             CountJobs(),
             CountJobs(queues=[self._pick(QUEUES)]),
-            ListDeadLetters(),
+            ListDeadLetters(limit=1000),
             GroupDeadLetters(),
             ListQueues(QUEUES),
             ListGates(),
             ListWorkers(),
-            ListAudit(),
+            ListAudit(limit=10_000),
             ListEffects(),
-            ListEvents(queues=[self._pick(QUEUES)]),
+            ListEvents(queues=[self._pick(QUEUES)], limit=10_000),
         ]
         reads += [ListAttempts(job_id) for job_id in ids[:1]]
         return self._pick(reads)
