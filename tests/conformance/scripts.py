@@ -278,7 +278,9 @@ class ScriptWriter:
 
     def _new_job(self, world: World, *, can_hold_secret: bool = True) -> NewJob:
         queue = self._pick((*QUEUES, *QUEUES, *QUEUES, "nowhere")) if self._chance(0.3) else self._pick(QUEUES)
-        job = NewJob(self._new_id(), self._pick(KINDS), self._pick(PAYLOADS if can_hold_secret else PAYLOADS[:-1]), queue)
+        job = NewJob(
+            self._new_id(), self._pick(KINDS), self._pick(PAYLOADS if can_hold_secret else PAYLOADS[:-1]), queue
+        )
         if queue == "guarded" or self._chance(0.25):
             job.key = self._pick(KEYS)
             job.payload = self._pick(PAYLOADS[:3])
@@ -375,7 +377,9 @@ class ScriptWriter:
 
     def _outcome(self, world: World, job: KnownJob) -> Outcome:
         token = self._token(job)
-        move = self._pick((Move.COMPLETE, Move.COMPLETE, Move.RETRY, Move.RETRY, Move.REJECT, Move.RELEASE, Move.SUSPEND))
+        move = self._pick(
+            (Move.COMPLETE, Move.COMPLETE, Move.RETRY, Move.RETRY, Move.REJECT, Move.RELEASE, Move.SUSPEND)
+        )
         if job.is_cancel_requested and self._chance(0.4) or self._chance(0.05):
             return Stopped(job.id, token, self._pick((None, "stopped by request")))
         if move is Move.RETRY:
@@ -389,10 +393,14 @@ class ScriptWriter:
             case Move.COMPLETE:
                 return Completed(job_id, token)
             case Move.REJECT:
-                failure_class = self._pick((FailureClass.PERMANENT, FailureClass.NO_HANDLER, FailureClass.INVALID_PAYLOAD))
+                failure_class = self._pick(
+                    (FailureClass.PERMANENT, FailureClass.NO_HANDLER, FailureClass.INVALID_PAYLOAD)
+                )
                 return Rejected(job_id, token, self._pick(ERRORS), failure_class)
             case Move.RELEASE:
-                failure_class_or_none = self._pick((FailureClass.SHUTDOWN, FailureClass.SNOOZED, FailureClass.NO_HANDLER, None))
+                failure_class_or_none = self._pick(
+                    (FailureClass.SHUTDOWN, FailureClass.SNOOZED, FailureClass.NO_HANDLER, None)
+                )
                 error = self._pick((None, "going down"))
                 return Released(job_id, token, self._pick((0.0, 0.0, 6.5)), failure_class_or_none, error)
             case _:
@@ -475,7 +483,9 @@ class ScriptWriter:
 
     def _triage(self, world: World) -> Step | None:
         deaths = tuple(self._random.sample(list(world.deaths), min(len(world.deaths), self._pick((1, 3)))))
-        return TriageLetters(deaths, self._pick(tuple(Triage)), "ops", self._pick((None, "looked at"))) if deaths else None
+        return (
+            TriageLetters(deaths, self._pick(tuple(Triage)), "ops", self._pick((None, "looked at"))) if deaths else None
+        )
 
     def _append_events(self, world: World) -> Step | None:
         jobs = self._some_held(world)[:1]
@@ -602,7 +612,9 @@ class ScriptWriter:
                     self._count_end(jobs.get(outcome.job_id), outcome, world)
             case Start() | Heartbeat():
                 for hold in step.holds:
-                    self._count_hold(jobs.get(hold.job_id), hold, world, Move.START if isinstance(step, Start) else Move.HEARTBEAT)
+                    self._count_hold(
+                        jobs.get(hold.job_id), hold, world, Move.START if isinstance(step, Start) else Move.HEARTBEAT
+                    )
             case Reap():
                 expired = [job for job in world.jobs if job.state in HELD and not world.is_held(job)]
                 for job in expired[: step.limit]:

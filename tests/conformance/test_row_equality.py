@@ -66,7 +66,9 @@ def test_the_same_script_leaves_the_same_rows_in_both_engines(seed: int, steered
 class Engine:
     """One store, with a way to read its tables."""
 
-    def __init__(self, store: Store, advance: Callable[[float], None], rows: Callable[[], Snapshot], letters: str) -> None:
+    def __init__(
+        self, store: Store, advance: Callable[[float], None], rows: Callable[[], Snapshot], letters: str
+    ) -> None:
         self.store = store
         self.advance = advance
         self.rows = rows
@@ -120,7 +122,11 @@ class Engines:
             return []
         sqlite = _answer(self._sqlite, _request(step, self._sqlite_letter))
         postgres = _answer(self._postgres, _request(step, self._postgres_letter))
-        found = [*_broken("sqlite", sqlite), *_broken("postgres", postgres), *_answer_differences("answer", sqlite, postgres)]
+        found = [
+            *_broken("sqlite", sqlite),
+            *_broken("postgres", postgres),
+            *_answer_differences("answer", sqlite, postgres),
+        ]
         return found + (differences(*self.rows()) if compare or found else [])
 
     def rows(self) -> tuple[Snapshot, Snapshot]:
@@ -144,8 +150,13 @@ class Engines:
             jobs=[KnownJob(row[0], row[1], State(row[2]), *row[3:9], bool(row[9])) for row in jobs],
             deaths=self._file.execute("SELECT job_id, token FROM tenure_dead_letter ORDER BY 1, 2").fetchall(),
             effects=self._file.execute("SELECT job_id, step, name FROM tenure_effect ORDER BY 1, 2, 3").fetchall(),
-            closed_gates=[row[0] for row in self._file.execute("SELECT name FROM tenure_gate WHERE is_open = 0 ORDER BY 1")],
-            paused=[row[0] for row in self._file.execute("SELECT name FROM tenure_queue WHERE paused_at IS NOT NULL ORDER BY 1")],
+            closed_gates=[
+                row[0] for row in self._file.execute("SELECT name FROM tenure_gate WHERE is_open = 0 ORDER BY 1")
+            ],
+            paused=[
+                row[0]
+                for row in self._file.execute("SELECT name FROM tenure_queue WHERE paused_at IS NOT NULL ORDER BY 1")
+            ],
         )
 
 
@@ -160,9 +171,7 @@ def both_engines(database: SteeredDatabase) -> Iterator[Engines]:
         database.restore()
         postgres = open_postgres(database.url)
         stack.callback(postgres.close)
-        file = sqlite3.connect(
-            f"file:{folder / 'jobs.db'}?mode=ro", uri=True, isolation_level=None
-        )
+        file = sqlite3.connect(f"file:{folder / 'jobs.db'}?mode=ro", uri=True, isolation_level=None)
         stack.callback(file.close)
         connection = stack.enter_context(psycopg.connect(database.url, autocommit=True))
         read_plainly(connection)
@@ -305,6 +314,10 @@ def _kind(difference: str) -> str:
 
 def _report(seed: int, script: list[Step], found: list[str]) -> str:
     shown = script[-40:]
-    lines = [f"The engines differ (replay with TENURE_SEED={seed}).", "", f"The last {len(shown)} of {len(script)} steps:"]
+    lines = [
+        f"The engines differ (replay with TENURE_SEED={seed}).",
+        "",
+        f"The last {len(shown)} of {len(script)} steps:",
+    ]
     lines += [f"  {number}. {step!r}" for number, step in enumerate(shown, len(script) - len(shown) + 1)]
     return "\n".join([*lines, "", "After the last step:", *(f"  {line}" for line in found[:40])])
