@@ -325,7 +325,8 @@ class ScriptWriter:
         return Claim(
             worker,
             self._random.sample(QUEUES, self._pick((1, 1, 2, 5))),
-            limit=self._pick((1, 1, 2, 3, 8, 0)),
+            # With `held` there is room for all of them: which of several go first is not promised.
+            limit=self._pick((1, 1, 2, 3, 8, 0)) if held is None else 200,
             kinds=self._random.sample(KINDS, 2) if self._chance(0.2) else None,
             affinity=self._pick((["red"], [None], ["blue", None], [])) if self._chance(0.2) else None,
             lease_seconds=self._pick(leases) if self._chance(0.3) else None,
@@ -464,7 +465,7 @@ class ScriptWriter:
         return self._maybe_twice(Clone(copies, actor="ops", reason="again"), 0.2) if copies else None
 
     def _reap(self, world: World) -> Step:
-        return Reap(self._pick((1, 2, 1000)))
+        return Reap()  # no smaller limit: which of several go first is not promised
 
     def _advance(self, world: World) -> Step:
         return Advance(self._pick((0.000001, 0.4, 1.0, 3.0, 8.0, 21.0, 61.0)))
@@ -505,7 +506,7 @@ class ScriptWriter:
 
     def _prune(self, world: World) -> Step:
         return Prune(
-            limit=self._pick((1, 3, 1000)),
+            # No smaller limit: which of several go first is not promised.
             older_than_seconds=self._pick((None, None, 0.0, 25.0)),
             delete_after_seconds=self._pick((None, None, 45.0)),
             worker_seconds=self._pick((60.0, 86_400.0)),

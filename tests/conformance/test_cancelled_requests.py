@@ -8,11 +8,13 @@ the first time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from random import Random
 from typing import Any, TypeVar
 
+import psycopg
 import pytest
 
 from tenure.model.ids import WorkerId, new_job_id
@@ -39,6 +41,7 @@ from tenure.store.contract import (
 )
 from tenure.store.queries import CountJobs, GetJobs, ListAttempts, ListEffects, ListJobs, ListQueues, ListWorkers
 from tests.conformance.acts import Subject
+from tests.conformance.callers import AsyncPsycopg, AsyncSqlite
 
 T = TypeVar("T")
 
@@ -255,8 +258,41 @@ def test_a_request_cancelled_at_any_await_can_be_repeated_and_the_store_goes_on(
                 _, [job_id] = await _queue_with(store.store, 1)
                 assert None not in await store.store.ado(GetJobs([job_id]))
             if not cancelled.is_reached:
+                assert number > 1, f"{name} never waits, so it was not cancelled"
                 return
         pytest.fail(f"{name} still waits after {MOST_AWAITS} awaits")
+
+    asyncio.run(_closing(store.store, cancel_at_each_await()))
+
+
+@pytest.mark.parametrize("moment", ["before its result", "after its result"])
+def test_an_enqueue_in_the_callers_transaction_can_be_cancelled_at_any_await(store: Subject, moment: str) -> None:
+    """The caller rolls back and tries again on another connection; what it rolled back is not there."""
+
+    async def cancel_at_each_await() -> None:
+        for number in range(1, MOST_AWAITS):
+            lost, kept = NewJob(new_job_id(), "work"), NewJob(new_job_id(), "work")
+            async with asyncio.timeout(3 * DEADLINE_SECONDS):
+                caller = await _caller(store)
+                cancelled = _CancelledAt(
+                    caller.enqueue(store.store, Enqueue([lost])), number, after=moment.startswith("after")
+                )
+                await asyncio.gather(asyncio.create_task(_run(cancelled)), return_exceptions=True)
+                with contextlib.suppress(psycopg.OperationalError):  # a cancelled connection may be beyond use
+                    await caller.rollback()
+                await caller.close()
+
+                caller = await _caller(store)
+                assert await caller.enqueue(store.store, Enqueue([kept])) == [Enqueued(kept.id)]
+                await caller.commit()
+                await caller.close()
+                found = await _within(
+                    store.store.ado(GetJobs([lost.id, kept.id])), f"after await {number} was cancelled"
+                )
+                assert [job is not None for job in found] == [False, True]
+            if not cancelled.is_reached:
+                assert number > 1, "it never waits, so it was not cancelled"
+                return
 
     asyncio.run(_closing(store.store, cancel_at_each_await()))
 
@@ -354,6 +390,12 @@ async def _closing(store: Store, test: Coroutine[Any, Any, None]) -> None:
 
 
 # --- preparing
+
+
+async def _caller(store: Subject) -> AsyncSqlite | AsyncPsycopg:
+    caller = AsyncSqlite() if store.engine == "sqlite" else AsyncPsycopg()
+    await caller.open(store.store.url)
+    return caller
 
 
 async def _queue_with(store: Store, count: int, policy: QueuePolicy | None = None) -> tuple[str, list[Any]]:
