@@ -1,7 +1,7 @@
 """Whole rows of both databases in one form, so that they can be compared column by column.
 
-Moments become whole microseconds since 1970, ids text, JSON parsed, booleans bool. Generated ids (of dead letters, events
-and audit rows) are replaced by the order of appearance per job or subject: no engine promises their values.
+Moments become whole microseconds since 1970, ids text, JSON parsed, booleans bool. Generated ids (of dead letters,
+events and audit rows) are replaced by the order of appearance per job or subject: no engine promises their values.
 """
 
 from __future__ import annotations

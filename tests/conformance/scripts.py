@@ -1,10 +1,10 @@
 """Random scripts of requests, written step by step against what a store holds at that moment.
 
-A step is a whole request with ids and tokens in it, so a script is a plain list that any store can replay, and that stays
-meaningful when steps are left out. The same seed writes the same script as long as the stores behave the same.
+A step is a whole request with ids and tokens in it, so a script is a plain list that any store can replay, and that
+stays meaningful when steps are left out. The same seed writes the same script as long as the stores behave the same.
 
-The writer steers: now and then it takes a pair of (state, move) from the table of moves that no step has taken yet, so that
-short scripts reach them all.
+The writer steers: now and then it takes a pair of (state, move) from the table of moves that no step has taken yet, so
+that short scripts reach them all.
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ QUEUES = tuple(POLICIES)
 KINDS = ("mail", "report", "import")
 WORKERS = tuple(WorkerId(name) for name in ("w1", "w2", "w3"))
 KEYS = ("k1", "k2", "k3")
+AFFINITIES: tuple[list[str | None], ...] = (["red"], [None], ["blue", None], [])
 PAYLOADS = (
     "{}",
     '{"a":1}',
@@ -220,9 +221,13 @@ class ScriptWriter:
         self._count(step, world)
         return step
 
+    def missing(self) -> list[tuple[State, Move]]:
+        """Pairs of the table of moves that no step has taken yet."""
+        return [pair for pair in MOVES if pair not in self.pairs]
+
     def _choose(self, world: World) -> Step:
-        if self._random.random() < 0.3:
-            missing = [pair for pair in MOVES if pair not in self.pairs]
+        if self._random.random() < 0.4:
+            missing = self.missing()
             chances = [(job, move) for state, move in missing for job in world.jobs if job.state is state]
             if chances:
                 step = self._towards(world, *self._random.choice(chances))
@@ -242,7 +247,7 @@ class ScriptWriter:
             return None
         match move:
             case Move.CLAIM:
-                if job.queue in world.paused or any("heartbeat" != gate for gate in world.closed_gates):
+                if job.queue in world.paused or any(gate != "heartbeat" for gate in world.closed_gates):
                     return None
                 return Claim(self._pick(WORKERS), [job.queue], limit=5)
             case Move.START:
@@ -328,14 +333,14 @@ class ScriptWriter:
             # With `held` there is room for all of them: which of several go first is not promised.
             limit=self._pick((1, 1, 2, 3, 8, 0)) if held is None else 200,
             kinds=self._random.sample(KINDS, 2) if self._chance(0.2) else None,
-            affinity=self._pick((["red"], [None], ["blue", None], [])) if self._chance(0.2) else None,
+            affinity=self._pick(AFFINITIES) if self._chance(0.2) else None,
             lease_seconds=self._pick(leases) if self._chance(0.3) else None,
             strict=self._chance(0.3),
             held=held,
         )
 
     def _start(self, world: World) -> Step | None:
-        return self._on_held(world, lambda holds: Start(holds))
+        return self._on_held(world, Start)
 
     def _heartbeat(self, world: World) -> Step:
         row = None
@@ -381,7 +386,7 @@ class ScriptWriter:
         move = self._pick(
             (Move.COMPLETE, Move.COMPLETE, Move.RETRY, Move.RETRY, Move.REJECT, Move.RELEASE, Move.SUSPEND)
         )
-        if job.is_cancel_requested and self._chance(0.4) or self._chance(0.05):
+        if (job.is_cancel_requested and self._chance(0.4)) or self._chance(0.05):
             return Stopped(job.id, token, self._pick((None, "stopped by request")))
         if move is Move.RETRY:
             return self._failed(job.id, token)

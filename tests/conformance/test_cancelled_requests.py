@@ -1,8 +1,8 @@
 """A cancelled await leaves the outcome unknown, as a lost reply does, and leaves the store usable.
 
-Each kind of request is cancelled at each of its await points, once before the awaited future has its result and once right
-after it. Then the store must answer other requests at once, and the same request sent again must answer as it would have
-the first time.
+Each kind of request is cancelled at each of its await points, once before the awaited future has its result and once
+right after it. Then the store must answer other requests at once, and the same request sent again must answer as it
+would have the first time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -335,7 +336,7 @@ class _CancelledAt:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         steps = self._coroutine.__await__()
-        awaited, count = self._step(lambda: next(steps)), 0
+        awaited, count = self._step(steps.__next__), 0
         while not isinstance(awaited, _Answer):
             count += 1
             if count == self._number:
@@ -343,9 +344,9 @@ class _CancelledAt:
             try:
                 value = yield awaited
             except BaseException as exc:  # noqa: BLE001 - it belongs to the coroutine, which may go on
-                awaited = self._step(lambda exc=exc: steps.throw(exc))
+                awaited = self._step(partial(steps.throw, exc))
             else:
-                awaited = self._step(lambda value=value: steps.send(value))
+                awaited = self._step(partial(steps.send, value))
         return awaited.value
 
     def _step(self, step: Callable[[], Any]) -> Any:
