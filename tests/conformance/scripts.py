@@ -466,7 +466,8 @@ class ScriptWriter:
         jobs = self._some(world.jobs, prefer=lambda job: job.state in TERMINAL)
         if any(job.state not in TERMINAL for job in jobs):
             jobs = jobs[:1]  # of two that are refused for different reasons, either may be told
-        copies = {job.id: self._new_id() for job in jobs}
+        # By rising id: which of two originals with one key comes first is not promised.
+        copies = {job.id: self._new_id() for job in sorted(jobs, key=lambda job: job.id)}
         return self._maybe_twice(Clone(copies, actor="ops", reason="again"), 0.2) if copies else None
 
     def _reap(self, world: World) -> Step:
