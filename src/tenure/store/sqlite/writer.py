@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, Final
 
+from tenure.errors import StoreUnavailable
 from tenure.model.clock import Clock
 from tenure.store.sqlite.checkpoint import Checkpointer
 from tenure.store.sqlite.connection import WriterConnection
@@ -180,7 +181,7 @@ class Writer:
             self.writing.undo(exc)
             for item in batch:
                 if item.begin():
-                    item.future.set_exception(translate(exc, self._path) if isinstance(exc, Exception) else exc)
+                    item.future.set_exception(self._shown(exc))
             return
         self.transactions += 1
         if woken or stops:
@@ -220,6 +221,14 @@ class Writer:
             quiet = connection.execute(_NOTIFY["notify_gates"], {"queues": dump(list(woken))}).fetchall()
             woken -= {row[0] for row in quiet}
         return woken, stops
+
+    def _shown(self, exc: BaseException) -> Exception:
+        """What a caller gets to see; an error object of its own for each."""
+        if isinstance(exc, Exception):
+            return translate(exc, self._path)
+        return StoreUnavailable(
+            f"The thread that wrote to {self._path} was interrupted; the outcome is unknown, so repeat the call."
+        )
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         try:
