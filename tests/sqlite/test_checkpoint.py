@@ -14,7 +14,7 @@ from tenure.model.ids import new_job_ids
 from tenure.model.job import NewJob
 from tenure.store.contract import Enqueue
 from tenure.store.sqlite import checkpoint
-from tenure.store.sqlite.connect import open_reader, open_writer
+from tenure.store.sqlite.connection import open_reader, open_writer
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import job, put
 
@@ -59,22 +59,23 @@ def test_long_payloads_make_checkpoints_come_as_often_as_their_pages_ask_for(sto
 def test_while_another_process_checkpoints_we_go_on_without(store: SqliteStore, path: Path) -> None:
     put(store)
     writer = store._database.writer
-    assert writer.handle.connection is not None
-    assert writer._checkpointer.run(writer.handle.connection)
+    assert writer.writing.connection is not None
+    assert writer._checkpointer.run(writer.writing.connection)
     handle = os.open(f"{path}-tenure/checkpoint.lock", os.O_RDWR)
     fcntl.flock(handle, fcntl.LOCK_EX)
 
-    assert not writer._checkpointer.run(writer.handle.connection)
+    assert not writer._checkpointer.run(writer.writing.connection)
 
     os.close(handle)
-    assert writer._checkpointer.run(writer.handle.connection)
+    assert writer._checkpointer.run(writer.writing.connection)
 
 
 def test_a_reader_that_never_ends_is_named_and_harms_no_write(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(store)
-    monkeypatch.setattr(checkpoint, "ALARM_PAGES", 10)
+    monkeypatch.setattr(checkpoint, "MAX_BYTES", 1000)
+    monkeypatch.setattr(checkpoint, "TRUNCATE_PAGES", 10)
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM tenure_job").fetchone()

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sqlite3
-import sys
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
-
-import pytest
 
 from tenure.model.clock import ManualClock
 from tenure.model.ids import JobId, Token, new_job_id, new_job_ids
 from tenure.model.job import Grant, NewJob
-from tenure.model.outcome import Completed, Failed, Released
+from tenure.model.outcome import Completed, Failed
 from tenure.model.policy import QueuePolicy
 from tenure.store.admin import SetQueues
-from tenure.store.contract import Claim, Enqueue, Exchange, Settle
+from tenure.store.contract import Claim, Enqueue, Exchange
 from tenure.store.queries import GetJobs
-from tenure.store.sqlite import claim as claim_room
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, job
 
@@ -104,35 +97,7 @@ def test_a_batch_of_successes_under_different_tokens_settles_each_by_its_own(sto
     assert states(store, list(ids)) == ["running", "succeeded", "succeeded", "succeeded"]
 
 
-WISHES: Final[list[dict[str, Any]]] = [
-    {},
-    {"key": "k"},
-    {"actor": "ann", "tenant": "t"},
-    {"affinity_key": "a", "trace": "00-1"},
-    {"priority": 5},
-]
-
-
-def test_a_claim_by_one_statement_grants_as_the_long_way_does(store: SqliteStore) -> None:
-    jobs = [NewJob(new_job_id(), "work", f'{{"n": {n}}}', **wish) for n, wish in enumerate(WISHES)]
-    jobs.append(job(payload='{"text": "' + "x" * 20_000 + '"}'))
-    store.do(Enqueue(jobs))
-    store.do(Claim(WORKER, ["default"], 0))
-    before = store.stats().statements
-    short = store.do(Claim(WORKER, ["default"], 50))
-    assert store.stats().statements - before == 1
-    store.do(Settle([Released(grant.id, grant.token, delay_seconds=0) for grant in short]))
-
-    long = store.do(Claim(WORKER, ["default"], 51))
-
-    assert [grant.id for grant in short] == [grant.id for grant in long]
-    for one, other in zip(short, long, strict=True):
-        assert asdict(one) == asdict(replace(other, token=one.token, attempt=one.attempt, extras=other.extras or None))
-
-
-def test_a_claim_by_one_statement_takes_back_what_expired_and_what_came_due_first(
-    store: SqliteStore, clock: ManualClock
-) -> None:
+def test_a_claim_takes_back_what_expired_and_what_came_due_first(store: SqliteStore, clock: ManualClock) -> None:
     store.do(Enqueue([job(), job()]))
     store.do(Claim(WORKER, ["default"], 1, lease_seconds=10))
     later = NewJob(new_job_id(), "work", delay_seconds=60, priority=9)
@@ -153,24 +118,3 @@ def test_a_lease_that_another_process_allowed_is_given(store: SqliteStore, path:
     other.close()
 
     assert len(store.do(Claim(WORKER, ["default"], 1, lease_seconds=100_000))) == 1
-
-
-def test_a_claim_that_breaks_leaves_nothing_open_behind_it(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever keeps the error keeps the walks over the queues too. Closed by themselves, long after the file was, they
-    complained where nobody could hear it."""
-    store.do(SetQueues({name: QueuePolicy() for name in ("a", "b")}, "test"))
-    store.do(Enqueue([NewJob(new_job_id(), "k", queue=name) for name in ("a", "b", "a", "b")]))
-    unheard: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", unheard.append)
-
-    def break_down(_row: object) -> None:
-        raise RuntimeError("as in the middle of a walk")
-
-    monkeypatch.setattr(claim_room, "in_order", break_down)
-    with pytest.raises(RuntimeError) as kept:
-        claim(store, queues=("a", "b"))
-    store.close()
-    del kept
-    gc.collect()
-
-    assert unheard == []

@@ -109,15 +109,15 @@ def test_after_an_io_error_the_file_is_checked_before_it_is_used(
 
     with pytest.raises(StoreUnavailable, match="checked"):
         writer.call(fail, None, store._clock)
-    assert writer.handle.connection is None
+    assert writer.writing.connection is None
     checked: list[sqlite3.Connection] = []
-    check = writer.handle.check
+    check = writer.writing.check
 
     def counted(connection: sqlite3.Connection) -> None:
         checked.append(connection)
         check(connection)
 
-    monkeypatch.setattr(writer.handle, "check", counted)
+    monkeypatch.setattr(writer.writing, "check", counted)
 
     put(store)
     put(store)
@@ -130,7 +130,7 @@ def test_damage_found_by_that_check_stops_everything(store: SqliteStore, path: P
         put(store, payload='{"text": "' + "x" * 2000 + '"}')
     writer = store._database.writer
     store.close()
-    writer.handle.must_check = True
+    writer.writing.must_check = True
     with path.open("r+b") as file:
         for page in range(12, path.stat().st_size // 4096):
             file.seek(page * 4096)

@@ -14,7 +14,7 @@ import pytest
 from tenure.errors import AccessDenied, ConfigError, Corrupt, ReadOnly, SchemaBehind, StoreUnavailable, TenureError
 from tenure.model.ids import new_job_id
 from tenure.store.queries import GetJobs
-from tenure.store.sqlite import place
+from tenure.store.sqlite import files
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import in_fork, put
 
@@ -65,7 +65,7 @@ def test_a_file_that_was_there_keeps_its_mode(path: Path) -> None:
 
 def test_the_folder_is_synced_after_the_file_was_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(place, "sync_folder", synced.append)
+    monkeypatch.setattr(files, "sync_folder", synced.append)
 
     opened(path).close()
     opened(path).close()
@@ -75,7 +75,7 @@ def test_the_folder_is_synced_after_the_file_was_made(path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs", "fuse", "smb3", "virtiofs"])
 def test_a_filesystem_that_machines_share_is_refused(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "filesystem_kind", lambda folder: kind)
+    monkeypatch.setattr(files, "filesystem_kind", lambda folder: kind)
 
     error = refusal(path)
 
@@ -86,8 +86,8 @@ def test_a_filesystem_that_machines_share_is_refused(path: Path, kind: str, monk
 
 
 def test_the_kind_of_a_filesystem_is_read_from_the_kernel(tmp_path: Path) -> None:
-    assert place.filesystem_kind(Path("/proc")) == "proc"
-    assert place.filesystem_kind(tmp_path.resolve()) not in {"", "proc"}
+    assert files.filesystem_kind(Path("/proc")) == "proc"
+    assert files.filesystem_kind(tmp_path.resolve()) not in {"", "proc"}
 
 
 @pytest.mark.parametrize("url", ["sqlite:///", "sqlite://jobs.db", "sqlite:///folder/", "postgresql://x/y", "jobs.db"])

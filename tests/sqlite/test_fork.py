@@ -30,11 +30,11 @@ def test_parent_and_child_both_write(store: SqliteStore) -> None:
 
 def test_the_child_uses_connections_of_its_own(store: SqliteStore) -> None:
     put(store)
-    parents = id(store._database.writer.handle.connection)
+    parents = id(store._database.writer.writing.connection)
 
     def act() -> int:
         put(store)
-        return id(store._database.writer.handle.connection)
+        return id(store._database.writer.writing.connection)
 
     assert in_fork(act) != parents
 
@@ -79,12 +79,12 @@ def test_forks_under_load_leave_no_lock_behind(store: SqliteStore) -> None:
 def test_a_fork_that_no_hook_told_of_is_noticed_by_the_pid(store: SqliteStore) -> None:
     put(store)
     database = store._database
-    old = database.writer.handle.connection
+    old = database.writer.writing.connection
     database.pid = os.getpid() + 1
 
     put(store)
 
-    assert database.writer.handle.connection is not old
+    assert database.writer.writing.connection is not old
     assert old is not None
     old.close()
 

@@ -1,4 +1,4 @@
-"""Migrations: schema.sql is the truth, the numbered files are the road to it, and ten may walk it at once."""
+"""Migrations: the schema is built from schema.sql once, whatever number of processes start, and its text is noted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import InternalError, SchemaAhead, SchemaError
-from tenure.store.sqlite import migrate, queries
+from tenure.store.contract import Enqueue
+from tenure.store.queries import GetJobs
+from tenure.store.sqlite import migrate
 from tenure.store.sqlite.store import SqliteStore
+from tenure.store.summary import Inspect
+from tests.sqlite.bed import job
 
 
 def catalog(connection: sqlite3.Connection) -> dict[str, str]:
@@ -31,10 +35,6 @@ def built(script: str) -> dict[str, str]:
     return found
 
 
-def test_the_schema_is_the_sum_of_the_migrations() -> None:
-    assert built(queries.load("schema")) == built(migrate.script())
-
-
 def test_the_printed_script_builds_what_migrate_builds(store: SqliteStore, path: Path) -> None:
     connection = sqlite3.connect(path)
 
@@ -48,9 +48,8 @@ def test_migrating_again_does_nothing(path: Path) -> None:
 
     first, again = store.migrate(), store.migrate()
 
-    names = [name for _, name, _ in queries.migrations()]
-    assert (first, again) == (names, [])
-    assert store.schema_version() == len(names)
+    assert (first, again) == ([migrate.NAME], [])
+    assert store.schema_version() == migrate.VERSION
     store.close()
 
 
@@ -81,8 +80,7 @@ def test_ten_processes_that_start_at_once_migrate_once(path: Path) -> None:
     for process in processes:
         process.join(20)
 
-    names = [name for _, name, _ in queries.migrations()]
-    assert sorted(got, key=str) == sorted([names, *([[]] * 9)], key=str)
+    assert sorted(got, key=str) == sorted([[migrate.NAME], *([[]] * 9)], key=str)
 
 
 def test_a_newer_schema_is_refused_and_left_alone(store: SqliteStore, path: Path) -> None:
@@ -94,32 +92,44 @@ def test_a_newer_schema_is_refused_and_left_alone(store: SqliteStore, path: Path
         store.migrate()
 
 
-def test_a_migration_whose_text_was_changed_is_refused(store: SqliteStore, path: Path) -> None:
+def test_a_script_that_was_applied_with_another_text_is_refused_and_noticed(store: SqliteStore, path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("UPDATE tenure_migration SET checksum = 'x'")
     other.close()
 
-    with pytest.raises(SchemaError, match="another text"):
-        store.migrate()
+    for look in (store.migrate, store.schema_version, lambda: store.do(Inspect())):
+        with pytest.raises(SchemaError, match="another text"):
+            look()
 
 
-def test_a_migration_that_fails_halfway_leaves_nothing(
-    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_fails_halfway_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     half = "CREATE TABLE tenure_half (a INTEGER);\nCREATE TABLE tenure_half (a INTEGER);\n"
-    real = queries.migrations()
-    monkeypatch.setattr(migrate, "migrations", lambda: (*real, (2, "0002_half", half)))
+    store = SqliteStore(f"sqlite:///{path}")
+    monkeypatch.setattr(migrate, "script", lambda: half)
 
     with pytest.raises(InternalError):
         store.migrate()
     monkeypatch.undo()
 
-    assert store.schema_version() == len(real)
-    assert store.migrate() == []
+    assert store.schema_version() == 0
+    assert store.migrate() == [migrate.NAME]
     connection = sqlite3.connect(path)
     assert "table tenure_half" not in catalog(connection)
     connection.close()
+    store.close()
 
 
-def test_numbers_of_migrations_have_no_gaps() -> None:
-    assert [number for number, _, _ in queries.migrations()] == list(range(1, len(queries.migrations()) + 1))
+def test_opening_takes_no_lock_where_there_is_nothing_to_migrate(store: SqliteStore, path: Path) -> None:
+    """An App may be used for the first time inside a caller's open transaction."""
+    store.close()
+    mine = sqlite3.connect(path, isolation_level=None)
+    mine.execute("BEGIN IMMEDIATE")
+
+    fresh = SqliteStore(f"sqlite:///{path}", busy_seconds=0.0)
+    assert fresh.migrate() == []
+    [made] = fresh.enqueue_on(mine, Enqueue([job()]))
+
+    mine.execute("COMMIT")
+    mine.close()
+    assert fresh.do(GetJobs([made.id]))[0] is not None
+    fresh.close()

@@ -73,17 +73,22 @@ def opened(path: Path) -> Iterator[SqliteStore]:
 
 def pages(store: SqliteStore, request: Any) -> tuple[Any, int]:
     """What the store answers, and the pages that this read or wrote."""
-    connection = store._database.writer.handle.connection
+    connection = store._database.writer.writing.connection
     assert connection is not None
     connection.execute("PRAGMA shrink_memory").fetchone()
-    before = _moved()
+    before = _moved(store)
     answer = store.do(request)
-    return answer, (_moved() - before) // PAGE
+    return answer, (_moved(store) - before) // PAGE
 
 
-def _moved() -> int:
-    """Bytes that this thread has read and written so far."""
-    lines = dict(line.split(": ") for line in Path("/proc/thread-self/io").read_text().splitlines())
+def _moved(store: SqliteStore) -> int:
+    """Bytes that the writer thread has read and written so far, once it is at rest."""
+    writer = store._database.writer
+    assert writer.pause(10)
+    writer.go_on()
+    assert writer._thread is not None
+    told = Path(f"/proc/self/task/{writer._thread.native_id}/io").read_text()
+    lines = dict(line.split(": ") for line in told.splitlines())
     return int(lines["rchar"]) + int(lines["wchar"])
 
 

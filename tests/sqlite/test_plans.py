@@ -15,41 +15,33 @@ from tenure.model.outcome import Completed
 from tenure.model.policy import QueuePolicy
 from tenure.store.admin import SetQueues
 from tenure.store.contract import Claim, Enqueue, Exchange
-from tenure.store.sqlite.connect import add_functions
-from tenure.store.sqlite.queries import load
+from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER
 
 GRANT = {"state": "running", "worker": "w", "lease_until": 2, "now": 1, "started_at": 1}
+PICK = {
+    "queue": "default", "rank": -(2**63), "run_at": -(2**63), "id": "", "kinds": None, "affinity": None,
+    "affinity_none": False, "full": None, "limit": 100,
+}  # fmt: skip
+HOLDS = '[["x", 1, null, true]]'
+BY_ID = "sqlite_autoindex_tenure_job_1"
 
-# statement → its values, the index it must use, and whether it may sort what it found.
-HOT: Mapping[str, tuple[Any, str]] = {
-    "claim_pick": ({"queue": "default", "limit": 100}, "job_claim_idx"),
-    "claim_read": ({"rowids": "[1, 2]"}, "INTEGER PRIMARY KEY"),
-    "claim_rest": ({"ids": '["x"]'}, "sqlite_autoindex_tenure_job_1"),
-    "claim": ({**GRANT, "rowids": "[1, 2]"}, "INTEGER PRIMARY KEY"),
-    "claim_at_once": ({**GRANT, "queue": "default", "limit": 50, "stamp": 1}, "job_claim_idx"),
-    "claim_in_vain": ({"queue": "default", "now": 1, "stamp": 1}, "job_claim_idx"),
-    "claim_candidates": ({"queue": "default"}, "job_claim_idx"),
-    "claim_candidates_filtered": (
-        {"queue": "default", "kinds": '["a"]', "affinity": None, "affinity_none": False},
-        "job_claim_idx",
-    ),
-    "claim_promote": ({"now": 1, "limit": 100}, "job_due_idx"),
-    "expired": ({"now": 1, "limit": 100}, "job_lease_idx"),
-    "complete_plain": ({"done": '["x"]', "token": 1, "now": 1}, "sqlite_autoindex_tenure_job_1"),
-    "complete_batch": ({"done": '[["x", 1]]', "now": 1}, "sqlite_autoindex_tenure_job_1"),
-    "complete": ((None, None, None, 1, 1, "x", 1, 1), "sqlite_autoindex_tenure_job_1"),
-    "heartbeat": (
-        {"now": 1, "lease_seconds": None, "started": 1, "progress": None, "job_id": "x", "token": 1},
-        "sqlite_autoindex_tenure_job_1",
-    ),
-    "heartbeat_batch": (
-        {"now": 1, "lease_seconds": None, "started": 1, "ids": '["x"]', "token": 1},
-        "sqlite_autoindex_tenure_job_1",
-    ),
-    "heartbeat_held": ({"now": 1, "ids": '["x"]', "token": 1}, "sqlite_autoindex_tenure_job_1"),
-    "enqueue_holder": (("x",), "job_dedup_idx"),
+# file, statement → its values and the index it must use.
+HOT: Mapping[tuple[str, str], tuple[Any, str]] = {
+    ("claim", "first"): ({}, "job_lease_idx"),
+    ("claim", "pick"): (PICK, "job_claim_idx"),
+    ("claim", "pick_suspect"): (PICK, "job_suspect_idx"),
+    ("claim", "promote"): ({"now": 1, "limit": 100}, "job_due_idx"),
+    ("claim", "grant"): ({**GRANT, "rowids": "[1, 2]"}, "INTEGER PRIMARY KEY"),
+    ("claim", "granted"): ({"rowids": "[1, 2]"}, "INTEGER PRIMARY KEY"),
+    ("settle", "expired"): ({"now": 1, "limit": 100}, "job_lease_idx"),
+    ("settle", "complete"): ({"done": '[["x", 1]]', "now": 1}, BY_ID),
+    ("settle", "held"): ({"job_id": "x", "token": 1, "now": 1, "is_expiry": 0}, BY_ID),
+    ("heartbeat", "heartbeat"): ({"now": 1, "lease_seconds": None, "holds": HOLDS}, BY_ID),
+    ("heartbeat", "held"): ({"now": 1, "holds": HOLDS}, BY_ID),
+    ("enqueue", "found"): ({"ids": '["x"]'}, BY_ID),
+    ("enqueue", "holder"): (("x",), "job_dedup_idx"),
 }
 
 
@@ -61,18 +53,17 @@ def filled(request: pytest.FixtureRequest, store: SqliteStore, path: Path) -> It
         grants = store.do(Claim(WORKER, ["default"], 500))
         store.do(Exchange([Completed(grant.id, grant.token) for grant in grants[:400]], None))
     connection = sqlite3.connect(path, isolation_level=None)
-    add_functions(connection)
     if request.param == "analyzed":
         connection.execute("ANALYZE")
     yield connection
     connection.close()
 
 
-@pytest.mark.parametrize("name", HOT)
-def test_a_hot_statement_uses_its_index_and_sorts_nothing(filled: sqlite3.Connection, name: str) -> None:
+@pytest.mark.parametrize("name", HOT, ids="-".join)
+def test_a_hot_statement_uses_its_index_and_sorts_nothing(filled: sqlite3.Connection, name: tuple[str, str]) -> None:
     values, index = HOT[name]
 
-    plan = [row[3] for row in filled.execute(f"EXPLAIN QUERY PLAN {load(name)}", values)]
+    plan = [row[3] for row in filled.execute(f"EXPLAIN QUERY PLAN {load(name[0])[name[1]]}", values)]
 
     assert any(index in step for step in plan), plan
     assert not [step for step in plan if "TEMP B-TREE" in step], plan
@@ -88,7 +79,7 @@ def steps(store: SqliteStore, request: Any) -> int:
         counted += 1
         return 0
 
-    connection = store._database.writer.handle.connection
+    connection = store._database.writer.writing.connection
     assert connection is not None
     connection.set_progress_handler(count, 100)
     store.do(request)

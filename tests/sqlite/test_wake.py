@@ -13,8 +13,8 @@ import pytest
 from tenure.model.ids import new_job_id
 from tenure.store.admin import PauseQueues, SetGate
 from tenure.store.contract import Cancel, Claim, Enqueue
-from tenure.store.sqlite import wake
-from tenure.store.sqlite.sockets import Mailbox, Postman
+from tenure.store.sqlite import notify
+from tenure.store.sqlite.notify import Mailbox, Sender
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import WORKER, job, put, start_child
 from tests.waiting import wait_until
@@ -48,7 +48,7 @@ def test_a_subscriber_in_the_same_process_is_woken_before_the_enqueue_returns(st
 
 
 def test_nobody_is_woken_for_another_queue_or_a_later_job(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake, "POLL_SECONDS", 60.0)
+    monkeypatch.setattr(notify, "POLL_SECONDS", 60.0)
     ear, other = Ear(store, "default"), Ear(store, "elsewhere")
     later = job()
 
@@ -168,27 +168,27 @@ def test_datagrams_pass_where_the_path_is_too_long_for_a_socket(tmp_path: Path) 
     folder = tmp_path / ("deep-" * 30)
     folder.mkdir()
     database = folder / "jobs.db"
-    mailbox, postman = Mailbox(database), Postman(database)
+    mailbox, sender = Mailbox(database), Sender(database)
     assert mailbox.path is not None
     assert len(str(mailbox.path)) > 108
 
-    postman.send(b"*", own=None)
+    sender.send(b"*", own=None)
 
     assert mailbox.receive() == [b"*"]
     mailbox.close()
-    postman.close()
+    sender.close()
 
 
 def test_a_listener_that_does_not_read_costs_the_sender_nothing(tmp_path: Path) -> None:
     database = tmp_path / "jobs.db"
-    mailbox, postman = Mailbox(database), Postman(database)
+    mailbox, sender = Mailbox(database), Sender(database)
 
     for _ in range(2000):
-        postman.send(b"qdefault", own=None)
+        sender.send(b"qdefault", own=None)
 
     assert mailbox.receive()
     mailbox.close()
-    postman.close()
+    sender.close()
 
 
 def test_a_subscription_lives_until_it_is_closed(store: SqliteStore, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Your transaction: run an enqueue on a connection that somebody else owns.
+"""Your transaction: run an enqueue on a connection that the caller owns.
 
 The caller commits or rolls back; we only add to what is open. Every enqueue goes into a savepoint of its own, so that
 a refusal of ours leaves the caller's transaction as usable as it was. Where the caller is in no transaction and its
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pydantic_core import from_json
 
 from tenure.errors import ConfigError
-from tenure.store.postgres.errors import driver_errors
 
 if TYPE_CHECKING:
     import aiosqlite
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LIBRARIES: Final = ("sqlite3", "aiosqlite", "psycopg", "asyncpg", "sqlalchemy", "django")
+_FULL: Final = 2
+"""SQLite's number for `synchronous = FULL`."""
 _SAVEPOINT: Final = "SAVEPOINT tenure_enqueue"
 _RELEASE: Final = "RELEASE SAVEPOINT tenure_enqueue"
 _BACK: Final = "ROLLBACK TO SAVEPOINT tenure_enqueue"
@@ -44,6 +45,8 @@ def call_enqueue(connection: Any, request: str) -> Any:
 
     `connection` is a psycopg, SQLAlchemy or Django connection, or a SQLAlchemy session. Raises ConfigError for others.
     """
+    from tenure.store.postgres.errors import driver_errors
+
     with driver_errors():
         match _library(connection):
             case "psycopg" if not _is_async(connection):
@@ -59,6 +62,8 @@ def call_enqueue(connection: Any, request: str) -> Any:
 
 async def acall_enqueue(connection: Any, request: str) -> Any:
     """The same on an async psycopg or asyncpg connection, or SQLAlchemy's AsyncConnection or AsyncSession."""
+    from tenure.store.postgres.errors import driver_errors
+
     with driver_errors():
         match _library(connection):
             case "psycopg" if _is_async(connection):
@@ -280,6 +285,7 @@ def _on_django(connection: BaseDatabaseWrapper, request: str) -> str | None:
 
 def _in_savepoint(connection: sqlite3.Connection, act: Callable[[sqlite3.Connection], T]) -> T:
     """Run `act` in the transaction that is open, or in the one that the connection's mode would open for a write."""
+    _make_durable(connection)
     alone = not connection.in_transaction and _commits_by_itself(connection)
     if not connection.in_transaction:
         connection.execute("BEGIN IMMEDIATE")
@@ -295,6 +301,23 @@ def _in_savepoint(connection: sqlite3.Connection, act: Callable[[sqlite3.Connect
         raise
     connection.execute("COMMIT" if alone else _RELEASE)
     return answer
+
+
+def _make_durable(connection: sqlite3.Connection) -> None:
+    """An enqueue that was answered must survive a power cut, so the caller's commit must sync; and only Tenure's own
+    checkpointer may move pages out of the WAL. SQLite does not change `synchronous` inside a transaction."""
+    cursor = connection.cursor(sqlite3.Cursor)
+    cursor.row_factory = None
+    cursor.execute("PRAGMA wal_autocheckpoint = 0")
+    if cursor.execute("PRAGMA synchronous").fetchone()[0] >= _FULL:
+        return
+    if connection.in_transaction:
+        raise ConfigError(
+            "The connection that was handed in has `synchronous` OFF or NORMAL: its commit could be lost in a power "
+            "cut, and the job with it. Run `PRAGMA synchronous = FULL` on it before the transaction begins. Nothing "
+            "was enqueued."
+        )
+    cursor.execute("PRAGMA synchronous = FULL")
 
 
 def _commits_by_itself(connection: sqlite3.Connection) -> bool:

@@ -13,22 +13,14 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tenure.store.contract import Enqueue
-from tenure.store.sqlite import place
-from tenure.store.sqlite.acts import AT_ONCE
-from tenure.store.sqlite.handover import HandOver
+from tenure.store.sqlite import files
+from tenure.store.sqlite.notify import Hub
 from tenure.store.sqlite.readers import Readers
 from tenure.store.sqlite.reserve import Reserve
-from tenure.store.sqlite.waiting import AtOnce
-from tenure.store.sqlite.wake import Hub
 from tenure.store.sqlite.writer import Writer
-
-if TYPE_CHECKING:
-    from tenure.store.sqlite.dictation import Dictation
 
 FORK_WAIT_SECONDS: Final = 5.0
 
@@ -45,16 +37,11 @@ class Database:
     def __init__(self, path: Path, busy_seconds: float) -> None:
         self.path = path
         self.users = 0
-        watched = place.Watched(path)
+        watched = files.WatchedFile(path)
         self.hub = Hub(watched)
         self.writer = Writer(watched, busy_seconds, self.hub.tell)
-        self.handover = HandOver(self.hub, self.writer.handle)
-        self.at_once: Mapping[type, AtOnce] = {**AT_ONCE, Enqueue: self.handover.enqueue_at_once}
-        """How a lone request may do without a transaction around it, by its type."""
         self.readers = Readers(watched)
         self.reserve = Reserve(path)
-        self.dictation: Dictation | None = None
-        """Of the worker that subscribed first, while it does."""
         self.pid = os.getpid()
         """In another process than this everything here is to be abandoned: it was forked, and no hook told us."""
         _all.add(self)
@@ -74,9 +61,6 @@ class Database:
     def abandon(self) -> None:
         """In a forked child: start afresh, and keep the parent's connections from ever being closed here."""
         self.pid = os.getpid()
-        if self.dictation is not None:
-            self.dictation.abandon()
-            self.dictation = None
         left = [*self.writer.abandon(), *self.readers.abandon(), *self.hub.abandon()]
         _abandoned.extend(left)
         if left:
@@ -88,7 +72,7 @@ class Database:
 
 def acquire(path: Path, busy_seconds: float) -> Database:
     """The database of this path in this process."""
-    place.prepare(path)
+    files.prepare(path)
     with _mutex:
         database = _open.get(path)
         if database is None:
@@ -107,8 +91,6 @@ def release(database: Database) -> None:
             del _open[database.path]
     if os.getpid() != database.pid:
         database.abandon()
-    if database.dictation is not None:
-        database.dictation.close()
     database.hub.close()
     database.readers.close()
     database.writer.close()

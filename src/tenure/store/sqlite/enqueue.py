@@ -2,85 +2,87 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import re
+import sqlite3
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from tenure.errors import ForbiddenKey, GateClosed, InvalidArgument, KeyConflict, KeyRequired
+from tenure.errors import ConfigError, ForbiddenKey, GateClosed, InvalidArgument, KeyConflict, KeyRequired
 from tenure.model.clock import to_us
 from tenure.model.ids import JobId
 from tenure.model.job import NEW_JOB_EXTRAS, Enqueued, NewJob
 from tenure.model.policy import QueuePolicy
 from tenure.store.contract import Enqueue
-from tenure.store.sqlite import policies
-from tenure.store.sqlite.connect import forbidden_key, payload_hash
-from tenure.store.sqlite.known import Known
-from tenure.store.sqlite.queries import load
-from tenure.store.sqlite.transaction import Row, Transaction
+from tenure.store.sqlite import admin
+from tenure.store.sqlite.statements import load
+from tenure.store.sqlite.transaction import Parameters, Row, Transaction, dump
 
-_PLAIN: Final = load("enqueue_plain")
-_ALIKE: Final = load("enqueue_alike")
-_FULL: Final = load("enqueue")
-_TERMS: Final = load("enqueue_terms")
+ARRAY_JOBS: Final = 1000
+"""Jobs in one statement."""
+
+_SQL: Final = load("enqueue")
+_CONNECTION: Final = load("connection")
 
 _extras = attrgetter(*NEW_JOB_EXTRAS)
+_NO_EXTRAS: Final = (None,) * len(NEW_JOB_EXTRAS)
 _UUIDS: Final = frozenset({"created_by_user_id", "requested_by_user_id", "workflow_id", "parent_id", "run_id"})
 _is_uuid = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
-_NO_EXTRAS: Final = (None,) * len(NEW_JOB_EXTRAS)
-_wishes = attrgetter("key", "run_at", "delay_seconds", *NEW_JOB_EXTRAS)
-_NO_WISHES: Final = (None, None, None, *_NO_EXTRAS)
+_SLOT, _HASH = 11, 12
+"""Places in a row for `insert`."""
 
-ARRAY_FROM: Final = 4
-"""From so many jobs alike on, an array is faster than a statement each."""
-ARRAY_JOBS: Final = 1000
-"""Jobs in one array."""
 
-_SHARED: Final = ("kind", "queue", "profile", "priority", "rank", "max_attempts", "run_at", "is_due")
-_dump = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+class _Terms(NamedTuple):
+    """On what terms a queue takes jobs: a row of `terms`, without the name."""
 
-# Columns of enqueue_terms.
-(
-    _PROFILE,
-    _PRIORITY,
-    _RANK,
-    _MAX_ATTEMPTS,
-    _SLOT,
-    _KEY_REQUIRED,
-    _KEY_CONFLICT,
-    _WINDOW,
-    _FORBIDDEN,
-    _GATE,
-    _AGES,
-    _IS_PLAIN,
-) = range(12)
-# Places in the rows handed to enqueue.sql.
-_ROW_SLOT, _ROW_HASH = 13, 14
+    profile: str
+    priority_order: str
+    priority_default: int
+    aging_seconds: float | None
+    max_attempts: int
+    slot: str | None
+    key_space: str
+    key_required: int
+    key_conflict: str
+    window: int | None
+    forbidden_keys: str | None
+    closed_gate: str | None
+
+    def rank(self, priority: int, now: int) -> int:
+        """What a claim sorts by, lower first. With aging, one step of priority is worth that many seconds of waiting,
+        and the moment of creation is added to it."""
+        signed = -priority if self.priority_order == "high" else priority
+        return signed if self.aging_seconds is None else int(signed * self.aging_seconds * 1_000_000) + now
+
+    def slot_of(self, job: NewJob) -> str | None:
+        """The dedup slot. It gives the length of the kind, so that no kind and key can be read as another kind and
+        key."""
+        if self.slot is None:
+            return None
+        space = f"{len(job.kind)}\x1f{job.kind}" if self.key_space == "kind" else ""
+        return f"{self.slot}{space}\x1f{job.key}"
 
 
 def enqueue(transaction: Transaction, request: Enqueue) -> list[Enqueued]:
-    """See store.base.Enqueue."""
+    """See store.contract.Enqueue."""
     return insert(transaction, request.jobs, request.create_queues)
 
 
-def values_at_once(known: Known, request: Enqueue, now: int) -> Row | None:
-    """What enqueue_at_once.sql is given, for the most frequent enqueue: a single job, due now, on terms that are known,
-    where nobody asks for more. The statement looks whether they still hold. None if it is no such enqueue."""
-    jobs = request.jobs
-    if len(jobs) != 1 or request.create_queues or known.wants_events is not False or known.has_quiet_gates is not False:
-        return None
-    job = jobs[0]
-    term = known.terms.get((job.queue, job.kind, job.priority, job.max_attempts))
-    if term is None or not term[_IS_PLAIN] or term[_GATE] is not None or _wishes(job) != _NO_WISHES:
-        return None
-    _check(job)
-    rank = term[_RANK] + now if term[_AGES] else term[_RANK]
-    return (
-        job.id, job.payload, job.kind, job.queue, term[_PROFILE], term[_PRIORITY], rank, term[_MAX_ATTEMPTS], now,
-        known.stamp,
-    )  # fmt: skip
+def enqueue_on(connection: sqlite3.Connection, request: Enqueue, path: Path, now: int) -> list[Enqueued]:
+    """Enqueue on a caller's connection that is inside a transaction and a savepoint. The commit is the caller's and out
+    of our sight, so listeners find these jobs by their poll."""
+    text_factory, connection.text_factory = connection.text_factory, str
+    try:
+        transaction = _CallersTransaction(connection, now)
+        _refuse_other_file(transaction, path)
+        return enqueue(transaction, request)
+    finally:
+        connection.text_factory = text_factory
 
 
 def insert(
@@ -93,164 +95,193 @@ def insert(
 ) -> list[Enqueued]:
     """Insert jobs. The follow-ups of a completed job pass every gate (not `is_gated`): settling is never refused.
     `tolerates`: a key that is taken for another payload is no error, whatever the queue's policy says."""
-    if create_queues:
-        _create_missing(transaction, create_queues)
-    now = transaction.now
-    known = transaction.known.terms
-    woken = transaction.woken
-    alike: dict[Row, list[tuple[str, str]]] = {}
-    full: list[Row] = []
-    keyed: dict[JobId, tuple[NewJob, Row, Row]] = {}
+    for name, policy in (create_queues or {}).items():
+        admin.create_queue(transaction, name, policy)
+    terms = _terms(transaction, jobs)
+    rows: list[Row] = []
     for job in jobs:
-        ask = (job.queue, job.kind, job.priority, job.max_attempts)
-        term = known.get(ask) or _terms(transaction, job)
-        if is_gated and term[_GATE] is not None:
-            raise GateClosed(term[_GATE], f"enqueueing in {job.queue!r}")
-        _check(job)
-        run_at = now if job.run_at is None and job.delay_seconds is None else _run_at(job, now)
-        is_due = 1 if run_at <= now else 0  # sqlite3 takes an int faster than a bool
-        rank = term[_RANK] + now if term[_AGES] else term[_RANK]
-        shared = (job.kind, job.queue, term[_PROFILE], term[_PRIORITY], rank, term[_MAX_ATTEMPTS], run_at, is_due)
-        if job.key is None and term[_IS_PLAIN] and _extras(job) == _NO_EXTRAS:
-            if shared in alike:
-                alike[shared].append((job.id, job.payload))
-            else:
-                alike[shared] = [(job.id, job.payload)]
-        else:
-            _check_extras(job)
-            row = (job.id, job.payload, *shared, now, now, *_key_columns(job, term), term[_FORBIDDEN], *_extras(job))
-            full.append(row)
-            if job.key is not None:
-                keyed[job.id] = (job, term, row)
-        if is_due:
-            woken.add(job.queue)
-    made = sum(_write_alike(transaction, shared, rows) for shared, rows in alike.items())
-    if full:
-        made += transaction.many(_FULL, full)
-    if made == len(jobs):
+        term = terms.get(job.queue)
+        if term is None:
+            raise admin.unknown_queue(transaction, job.queue)
+        if is_gated and term.closed_gate is not None:
+            raise GateClosed(term.closed_gate, f"enqueueing in {job.queue!r}")
+        row = _row(job, term, transaction.now)
+        rows.append(row)
+        if row[9]:
+            transaction.woken.add(job.queue)
+    if _insert(transaction, rows) == len(rows):
         answers = [Enqueued(job.id) for job in jobs]
     else:
-        answers = _sort_out(transaction, jobs, keyed, tolerates)
-    if transaction.known.wants_events is not False:
-        transaction.record("queued", (answer.id for answer in answers if not answer.duplicate))
+        answers = _sort_out(transaction, jobs, rows, terms, tolerates)
+    transaction.record("queued", (answer.id for answer in answers if not answer.duplicate))
     return answers
 
 
-def _write_alike(transaction: Transaction, shared: Row, rows: list[tuple[str, str]]) -> int:
-    """Insert jobs that differ only in id and payload; how many were inserted."""
-    now = transaction.now
-    if len(rows) < ARRAY_FROM:
-        return sum(transaction.run(_PLAIN, (*row, *shared, now, now)).rowcount for row in rows)
-    values = dict(zip(_SHARED, shared, strict=True))
-    values["now"] = now
-    made = 0
-    for first in range(0, len(rows), ARRAY_JOBS):
-        values["jobs"] = _dump(rows[first : first + ARRAY_JOBS])
-        made += transaction.run(_ALIKE, values).rowcount
-    return made
+class _CallersTransaction(Transaction):
+    """A transaction on a caller's connection, whatever row factory that has."""
+
+    def run(self, sql: str, parameters: Parameters = ()) -> sqlite3.Cursor:
+        self.statements += 1
+        cursor = self.connection.cursor(sqlite3.Cursor)
+        cursor.row_factory = None
+        return cursor.execute(sql, parameters)
 
 
-def _create_missing(transaction: Transaction, declared: Mapping[str, QueuePolicy]) -> None:
-    for name, policy in declared.items():
-        if name in transaction.known.queues:
-            continue
-        if transaction.one(load("queue_found"), (name,)) is None:
-            policies.create(transaction, name, policy)
-        transaction.known.queues.add(name)
+def _refuse_other_file(transaction: Transaction, path: Path) -> None:
+    found = next((row[2] for row in transaction.all(_CONNECTION["database_list"]) if row[1] == "main"), "")
+    try:
+        is_same = bool(found) and Path(found).samefile(path)
+    except OSError:
+        is_same = False
+    if not is_same:
+        raise ConfigError(
+            f"The connection that was handed in is open on {found or 'a database in memory'}, and this store's "
+            "jobs are in "
+            f"{path}. Hand in a connection to the same file, or let the store enqueue by itself."
+        )
 
 
-def _terms(transaction: Transaction, job: NewJob) -> Row:
-    """The terms for a job, read from its queue and kept."""
-    values = {
-        "queue": job.queue,
-        "kind": job.kind,
-        "priority": job.priority,
-        "max_attempts": job.max_attempts,
-    }
-    term = transaction.one(_TERMS, values)
-    if term is None:
-        raise policies.unknown(transaction, job.queue)
-    if not -(2**31) <= term[_PRIORITY] < 2**31:
-        raise InvalidArgument(f"priority: {term[_PRIORITY]} does not fit into 32 bits. Nothing was enqueued.")
-    if term[_MAX_ATTEMPTS] < 1:
-        raise InvalidArgument(f"max_attempts: expected at least 1, got {term[_MAX_ATTEMPTS]}. Nothing was enqueued.")
-    transaction.known.terms[job.queue, job.kind, job.priority, job.max_attempts] = term
-    return term
+def _terms(transaction: Transaction, jobs: Sequence[NewJob]) -> dict[str, _Terms]:
+    queues = dump(list({job.queue for job in jobs}))
+    return {row[0]: _Terms(*row[1:]) for row in transaction.all(_SQL["terms"], {"queues": queues})}
+
+
+def _row(job: NewJob, term: _Terms, now: int) -> Row:
+    """A job for `insert`; refuses what the queue's policy or PostgreSQL's types refuse."""
+    priority = term.priority_default if job.priority is None else job.priority
+    max_attempts = term.max_attempts if job.max_attempts is None else job.max_attempts
+    _check(job, priority, max_attempts)
+    run_at = _run_at(job, now)
+    extras: dict[str, Any] | None = None
+    if _extras(job) != _NO_EXTRAS:
+        extras = {name: value for name, value in zip(NEW_JOB_EXTRAS, _extras(job), strict=True) if value is not None}
+        _check_extras(extras)
+    key, slot, hashed = _key_columns(job, term)
+    return (
+        job.id, job.payload, job.kind, job.queue, term.profile, priority, term.rank(priority, now), max_attempts,
+        run_at, int(run_at <= now), key, slot, hashed, term.forbidden_keys, extras,
+    )  # fmt: skip
 
 
 def _run_at(job: NewJob, now: int) -> int:
     if job.delay_seconds is not None:
         if not math.isfinite(job.delay_seconds):
             raise InvalidArgument(f"delay_seconds: {job.delay_seconds} is no duration. Nothing was enqueued.")
-        return now + round(job.delay_seconds * 1_000_000)
-    assert job.run_at is not None
+        return _in_64_bits(now + round(job.delay_seconds * 1_000_000))
+    if job.run_at is None:
+        return now
     if job.run_at.tzinfo is None:
         raise InvalidArgument(f"run_at: {job.run_at} has no time zone. Nothing was enqueued.")
     return to_us(job.run_at)
 
 
-def _check(job: NewJob) -> None:
-    """What PostgreSQL's types refuse."""
+def _in_64_bits(number: int) -> int:
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError(f"{number} is too large")  # as sqlite3 says it of a value; JSON would make a float of it
+    return number
+
+
+def _check(job: NewJob, priority: int, max_attempts: int) -> None:
     if not _is_uuid(job.id):
         raise InvalidArgument(f"id: {job.id!r} is not a UUID in its canonical form. Nothing was enqueued.")
     if "\0" in job.payload or "\0" in job.kind:
         raise InvalidArgument(f"Job {job.id}: kind and payload must not hold a NUL character. Nothing was enqueued.")
+    if not -(2**31) <= priority < 2**31:
+        raise InvalidArgument(f"priority: {priority} does not fit into 32 bits. Nothing was enqueued.")
+    if max_attempts < 1:
+        raise InvalidArgument(f"max_attempts: expected at least 1, got {max_attempts}. Nothing was enqueued.")
+    _in_64_bits(max_attempts)
 
 
-def _check_extras(job: NewJob) -> None:
-    for name in ("key", *NEW_JOB_EXTRAS):
-        value = getattr(job, name)
-        if value is None:
-            continue
+def _check_extras(extras: Mapping[str, str]) -> None:
+    for name, value in extras.items():
         if name in _UUIDS and not _is_uuid(value):
             raise InvalidArgument(f"{name}: {value!r} is not a UUID in its canonical form. Nothing was enqueued.")
-        if "\0" in value:
-            raise InvalidArgument(f"{name}: it must not hold a NUL character. Nothing was enqueued.")
+        _refuse_nul(name, value)
 
 
-def _key_columns(job: NewJob, term: Row) -> tuple[str | None, str | None, str | None]:
+def _refuse_nul(name: str, value: str) -> None:
+    if "\0" in value:
+        raise InvalidArgument(f"{name}: it must not hold a NUL character. Nothing was enqueued.")
+
+
+def _key_columns(job: NewJob, term: _Terms) -> tuple[str | None, str | None, str | None]:
     """idempotency_key, dedup_slot, payload_hash; refuses what the queue's policy refuses."""
-    if term[_FORBIDDEN] is not None and (found := forbidden_key(job.payload, term[_FORBIDDEN])) is not None:
+    if term.forbidden_keys is not None and (found := _forbidden_key(job.payload, term.forbidden_keys)) is not None:
         raise ForbiddenKey(
             f"Job {job.id}: queue {job.queue!r} takes no payload with the key {found!r}, at any depth. "
             f"Keep such data where it belongs and put a reference (payload_ref) into the job."
         )
     if job.key is None:
-        if term[_KEY_REQUIRED]:
+        if term.key_required:
             raise KeyRequired(
                 f"Job {job.id}: queue {job.queue!r} takes no job without an idempotency key. Give it `key=`."
             )
         return None, None, None
-    slot = None if term[_SLOT] is None else term[_SLOT] + job.key
-    return job.key, slot, payload_hash(job.payload)
+    _refuse_nul("key", job.key)
+    return job.key, term.slot_of(job), _payload_hash(job.payload)
+
+
+def _insert(transaction: Transaction, rows: Sequence[Row]) -> int:
+    """How many rows were inserted."""
+    made = 0
+    for first in range(0, len(rows), ARRAY_JOBS):
+        values = {"now": transaction.now, "jobs": dump(rows[first : first + ARRAY_JOBS])}
+        made += transaction.run(_SQL["insert"], values).rowcount
+    return made
 
 
 def _sort_out(
     transaction: Transaction,
     jobs: Sequence[NewJob],
-    keyed: Mapping[JobId, tuple[NewJob, Row, Row]],
+    rows: Sequence[Row],
+    terms: Mapping[str, _Terms],
     tolerates: bool,
 ) -> list[Enqueued]:
-    """Some rows were not inserted: each of those had its id taken (an earlier try of ours) or its key."""
-    answers = []
-    for job in jobs:
-        is_there = transaction.one(load("enqueue_found"), (job.id,)) is not None
-        answers.append(Enqueued(job.id) if is_there else _duplicate(transaction, *keyed[job.id], tolerates))
-    return answers
+    """Some rows were not inserted: each of those had its id taken (an earlier try of the same request) or its key."""
+    there = set(transaction.array(_SQL["found"], {"ids": dump([job.id for job in jobs])}))
+    return [
+        Enqueued(job.id) if job.id in there else _duplicate(transaction, job, row, terms[job.queue], tolerates)
+        for job, row in zip(jobs, rows, strict=True)
+    ]
 
 
-def _duplicate(transaction: Transaction, job: NewJob, term: Row, row: Row, tolerates: bool) -> Enqueued:
-    holder = transaction.one(load("enqueue_holder"), (row[_ROW_SLOT],))
+def _duplicate(transaction: Transaction, job: NewJob, row: Row, term: _Terms, tolerates: bool) -> Enqueued:
+    holder = transaction.one(_SQL["holder"], (row[_SLOT],))
     assert holder is not None
-    window = term[_WINDOW]
-    if window is not None and holder[1] <= transaction.now - window:
-        transaction.run(load("enqueue_free_slot"), (holder[0],))
-        transaction.run(_FULL, row)
+    holder_id, created_at, hashed, payload = holder
+    if term.window is not None and created_at <= transaction.now - term.window:
+        transaction.run(_SQL["free_slot"], (holder_id,))
+        _insert(transaction, [row])
         return Enqueued(job.id)
-    if not tolerates and term[_KEY_CONFLICT] == "error" and holder[2] != row[_ROW_HASH]:
+    if not tolerates and term.key_conflict == "error" and not _is_same(job.payload, row[_HASH], payload, hashed):
         raise KeyConflict(
-            f"Key {job.key!r} of kind {job.kind!r} belongs to job {holder[0]}, which has another payload. Nothing "
+            f"Key {job.key!r} of kind {job.kind!r} belongs to job {holder_id}, which has another payload. Nothing "
             "was enqueued. "
             f"Use another key, or enqueue the same payload."
         )
-    return Enqueued(JobId(holder[0]), duplicate=True)
+    return Enqueued(JobId(holder_id), duplicate=True)
+
+
+def _is_same(payload: str, hashed: str, other: str | None, other_hashed: str | None) -> bool:
+    """Whether two payloads say the same: spelling (spaces, the order of keys) does not count."""
+    return hashed == other_hashed or (other is not None and _canonical(payload) == _canonical(other))
+
+
+def _canonical(payload: str) -> str:
+    return json.dumps(json.loads(payload), sort_keys=True)
+
+
+def _payload_hash(payload: str) -> str:
+    """SHA-256 of the payload as it was sent."""
+    return hashlib.sha256(payload.encode()).hexdigest()
+
+
+def _forbidden_key(payload: str, keys: str) -> str | None:
+    """The first key of the payload, at any depth, that is among `keys` (a JSON array); None if there is none, or if the
+    payload is no JSON, which the table refuses."""
+    found: list[str] = []
+    with contextlib.suppress(ValueError):
+        json.loads(payload, object_pairs_hook=lambda pairs: found.extend(key for key, _ in pairs))
+    wanted = set(json.loads(keys))
+    return next((key for key in found if key in wanted), None)

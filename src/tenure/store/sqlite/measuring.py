@@ -1,4 +1,4 @@
-"""The bare engine beside which Tenure is measured, and taking away what the measuring left."""
+"""`tenure bench`: the bare engine for comparison, and removing what a run left behind."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Final
 
 from tenure.errors import IllegalMove
 from tenure.store.measuring import DropQueue, Measure
-from tenure.store.sqlite.connect import open_writer
+from tenure.store.sqlite.connection import open_writer
 from tenure.store.sqlite.errors import translate
-from tenure.store.sqlite.queries import load
+from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction
 
 _BODY: Final = "x" * 200
-_HANGING: Final = ("attempts", "dead_letters", "effects", "events", "jobs", "metrics", "tallies", "workers", "queue")
-"""What goes, in this order: a job needs its queue."""
+_SQL: Final = load("measuring")
 
 
 def measure(path: Path, request: Measure) -> float:
@@ -37,8 +36,8 @@ def measure(path: Path, request: Measure) -> float:
 
 
 def _measured(connection: sqlite3.Connection, request: Measure) -> float:
-    connection.execute(load("bare_table"))
-    statement, values = (load("bare_commit"), (_BODY,)) if request.what == "commit" else (load("bare_read"), ())
+    connection.execute(_SQL["bare_table"])
+    statement, values = (_SQL["bare_commit"], (_BODY,)) if request.what == "commit" else (_SQL["bare_read"], ())
     done, begun = 0, time.perf_counter()
     while done < request.times and time.perf_counter() - begun < request.seconds:
         connection.execute(statement, values).fetchall()
@@ -49,13 +48,20 @@ def _measured(connection: sqlite3.Connection, request: Measure) -> float:
 def drop_queue(transaction: Transaction, request: DropQueue) -> int:
     """See store.measuring.DropQueue."""
     asked = {"name": request.name, "kind": request.kind}
-    row = transaction.one(load("drop_look"), asked)
+    row = transaction.one(_SQL["drop_look"], asked)
     if row is not None and row[0]:
         raise IllegalMove(
             f"Queue {request.name!r} holds {row[0]:,} jobs of other kinds than {request.kind!r}, so it stays."
         )
     if request.is_trial:
         return 0
-    gone = {what: transaction.run(load(f"drop_{what}"), asked).rowcount for what in _HANGING}
-    transaction.forget()
-    return gone["jobs"]
+    transaction.run(_SQL["drop_attempts"], asked)
+    transaction.run(_SQL["drop_dead_letters"], asked)
+    transaction.run(_SQL["drop_effects"], asked)
+    transaction.run(_SQL["drop_events"], asked)
+    jobs = transaction.run(_SQL["drop_jobs"], asked).rowcount
+    transaction.run(_SQL["drop_metrics"], asked)
+    transaction.run(_SQL["drop_tallies"], asked)
+    transaction.run(_SQL["drop_workers"], asked)
+    transaction.run(_SQL["drop_queue"], asked)  # last: a job needs its queue
+    return jobs

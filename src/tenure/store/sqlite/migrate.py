@@ -1,68 +1,73 @@
-"""Migrations: numbered SQL files, applied in one transaction, recorded in a ledger with their checksums.
+"""The schema: built from schema.sql in one transaction, recorded in a ledger with a hash of the script.
 
-Ten processes may start at once: each takes the write lock first (BEGIN IMMEDIATE) and reads the ledger under it, so
-one applies and nine find nothing to do. SQLite's DDL is transactional: killed halfway, the file is as it was.
+Ten processes may start at once: each looks first without any lock, and only a process that finds something to do takes
+the write lock and looks again under it; so one applies and nine find nothing to do. SQLite's DDL is transactional:
+killed halfway, the file is as it was.
 """
 
 from __future__ import annotations
 
 import hashlib
-import sqlite3
+from typing import Final
 
 from tenure.errors import SchemaAhead, SchemaError
-from tenure.store.sqlite.queries import load, migrations
+from tenure.store.sqlite.statements import load, split, text
 from tenure.store.sqlite.transaction import Transaction
+
+VERSION: Final = 1
+NAME: Final = "0001_schema"
+
+_SQL: Final = load("migrate")
+
+
+def script() -> str:
+    """The whole schema as one script."""
+    return text("schema")
+
+
+def checksum() -> str:
+    """What the ledger holds of the script."""
+    return hashlib.sha256(script().encode()).hexdigest()
 
 
 def migrate(transaction: Transaction, _request: object) -> list[str]:
-    """Apply what is missing; the names of what was applied."""
-    applied = {number: (name, checksum) for number, name, checksum in _ledger(transaction)}
-    known = {number for number, _, _ in migrations()}
-    ahead = [name for number, (name, _) in applied.items() if number not in known]
+    """Apply what is missing; the names of what was applied. Under the write lock."""
+    if not is_missing(transaction, None):
+        return []
+    for statement in split(script()):
+        transaction.run(statement)
+    transaction.run(_SQL["ledger_write"], (VERSION, NAME, checksum(), transaction.now))
+    return [NAME]
+
+
+def is_missing(transaction: Transaction, _request: object) -> bool:
+    """Whether `migrate` has something to do.
+
+    Raises: SchemaAhead, SchemaError (the script that was applied has another text).
+    """
+    return version(transaction, None) < VERSION
+
+
+def version(transaction: Transaction, _request: object) -> int:
+    """The version of the schema, 0 if there is none. Raises as `is_missing` does."""
+    ledger = _ledger(transaction)
+    ahead = [name for number, name, _ in ledger if number > VERSION]
     if ahead:
         raise SchemaAhead(
             f"This database was migrated by a newer Tenure (it knows {ahead[-1]!r}); this version ends at "
-            f"{max(known)}. "
+            f"{VERSION}. "
             f"Upgrade this installation. Nothing was changed."
         )
-    done = []
-    for number, name, text in migrations():
-        checksum = hashlib.sha256(text.encode()).hexdigest()
-        if number not in applied:
-            for statement in statements(text):
-                transaction.run(statement)
-            transaction.run(load("ledger_write"), (number, name, checksum, transaction.now))
-            done.append(name)
-        elif applied[number][1] != checksum:
+    for _, name, applied in ledger:
+        if applied != checksum():
             raise SchemaError(
                 f"Migration {name!r} was applied to this database with another text than this version has. "
                 f"Use the version that it was made with, or restore a backup. Nothing was changed."
             )
-    return done
-
-
-def version(transaction: Transaction, _request: object) -> int:
-    """The newest migration in the ledger, 0 if there is none."""
-    return max((number for number, _, _ in _ledger(transaction)), default=0)
-
-
-def script() -> str:
-    """All migrations as one script."""
-    return "\n".join(f"-- {name}\n{text}" for _, name, text in migrations())
-
-
-def statements(text: str) -> list[str]:
-    """The single statements of a script. `executescript` would commit the open transaction first."""
-    found, part = [], ""
-    for line in text.splitlines(keepends=True):
-        part += line
-        if sqlite3.complete_statement(part):
-            found.append(part)
-            part = ""
-    return found
+    return max((number for number, _, _ in ledger), default=0)
 
 
 def _ledger(transaction: Transaction) -> list[tuple[int, str, str]]:
-    if transaction.one(load("ledger_find")) is None:
+    if transaction.one(_SQL["ledger_find"]) is None:
         return []
-    return [(int(number), str(name), str(checksum)) for number, name, checksum in transaction.all(load("ledger_read"))]
+    return [(int(number), str(name), str(found)) for number, name, found in transaction.all(_SQL["ledger_read"])]

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from typing import Final
 
 from tenure.errors import IllegalMove, SchemaError
 from tenure.model.clock import from_us
 from tenure.store.admin import InstalledProfile, InstallProfile, SetGate, SetQueues
 from tenure.store.queries import ListProfiles, ProfileRow
-from tenure.store.sqlite import operating, policies
-from tenure.store.sqlite.migrate import statements
-from tenure.store.sqlite.moves import audit
-from tenure.store.sqlite.queries import load
-from tenure.store.sqlite.tally import tally_up
+from tenure.store.sqlite import admin, codec
+from tenure.store.sqlite.maintenance import tally_up
+from tenure.store.sqlite.statements import load, split
 from tenure.store.sqlite.transaction import Transaction
+
+_SQL: Final = load("profiles")
+_ADMIN: Final = load("admin")
 
 
 def install(transaction: Transaction, asked: InstallProfile) -> InstalledProfile:
-    """See store.base.Store.install_profile."""
+    """See store.contract.Store.install_profile."""
     profile = asked.profile
-    audit(transaction, asked.actor, "install_profile", profile.name, None, {"checksum": asked.checksum})
-    is_new = transaction.one(load("profile_found"), (profile.name,)) is None
-    policy = policies.to_row(profile.name, profile.policy)
+    admin.audit(transaction, asked.actor, "install_profile", profile.name, None, {"checksum": asked.checksum})
+    is_new = transaction.one(_SQL["profile_found"], (profile.name,)) is None
+    policy = codec.policy_row(profile.name, profile.policy)
     values = {
         "name": profile.name,
         "title": profile.title,
@@ -34,15 +36,14 @@ def install(transaction: Transaction, asked: InstallProfile) -> InstalledProfile
         "actor": asked.actor,
         "now": transaction.now,
     }
-    transaction.run(load("profile_set"), values)
+    transaction.run(_SQL["profile_set"], values)
     try:
-        for statement in statements(load("profile_people") + asked.script):
+        for statement in split(_SQL["profile_people"] + "\n" + asked.script):
             transaction.run(statement)
     except (sqlite3.OperationalError, sqlite3.ProgrammingError) as exc:
         raise SchemaError(
             f"The SQL of profile {profile.name!r} was refused: {exc}. Nothing was installed. Correct its .sql file."
         ) from exc
-    transaction.forget()  # the script may have changed queues and gates
     queues = [name for name in profile.queues if _make_queue(transaction, name, asked)]
     gates = [gate for gate in profile.closed_gates if _close_gate(transaction, f"{profile.name}.{gate}", asked.actor)]
     tally_up(transaction)
@@ -50,7 +51,7 @@ def install(transaction: Transaction, asked: InstallProfile) -> InstalledProfile
 
 
 def list_profiles(transaction: Transaction, _request: ListProfiles) -> list[ProfileRow]:
-    """See store.reading.ListProfiles."""
+    """See store.queries.ListProfiles."""
     return [
         ProfileRow(
             name,
@@ -65,15 +66,15 @@ def list_profiles(transaction: Transaction, _request: ListProfiles) -> list[Prof
             from_us(updated_at),
         )
         for name, title, words, settings, shows, queues, checksum, actor, installed_at, updated_at in transaction.all(
-            load("profiles")
+            _SQL["profiles"]
         )
     ]
 
 
 def _make_queue(transaction: Transaction, name: str, asked: InstallProfile) -> bool:
-    found = transaction.one(load("queue_profile"), (name,))
+    found = transaction.one(_ADMIN["queue_profile"], (name,))
     if found is None:
-        operating.set_queues(transaction, SetQueues({name: asked.profile.policy}, asked.actor, only_new=True))
+        admin.set_queues(transaction, SetQueues({name: asked.profile.policy}, asked.actor, only_new=True))
         return True
     if found[0] != asked.profile.name:
         raise IllegalMove(
@@ -84,7 +85,7 @@ def _make_queue(transaction: Transaction, name: str, asked: InstallProfile) -> b
 
 
 def _close_gate(transaction: Transaction, name: str, actor: str) -> bool:
-    if transaction.one(load("gate_found"), (name,)) is not None:
+    if transaction.one(_ADMIN["gate_found"], (name,)) is not None:
         return False
-    operating.set_gate(transaction, SetGate(name, False, actor, "installed closed"))
+    admin.set_gate(transaction, SetGate(name, False, actor, "installed closed"))
     return True

@@ -1,22 +1,298 @@
-"""The SQL files, each read once."""
+"""Reads: one request, one short transaction, bounded answers."""
 
 from __future__ import annotations
 
-from functools import cache
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
-FOLDER: Final = Path(__file__).parent / "sql"
+from tenure.errors import InvalidArgument
+from tenure.model.clock import from_us
+from tenure.model.event import Event
+from tenure.model.job import Attempt, DeadLetter, Job
+from tenure.store.contract import Pruned
+from tenure.store.queries import (
+    Audit,
+    Count,
+    CountJobs,
+    DeadLetterGroup,
+    Effect,
+    Gate,
+    GetJobs,
+    GroupDeadLetters,
+    ListAttempts,
+    ListAudit,
+    ListDeadLetters,
+    ListEffects,
+    ListEvents,
+    ListGates,
+    ListJobs,
+    ListQueues,
+    ListWorkers,
+    Page,
+    QueueRow,
+    WorkerSeen,
+)
+from tenure.store.sqlite import codec, migrate
+from tenure.store.sqlite.statements import load
+from tenure.store.sqlite.transaction import Row, Transaction, check_limit
+from tenure.store.summary import (
+    Backlog,
+    Inspect,
+    Inspection,
+    Prunable,
+    Ran,
+    Repeated,
+    Standing,
+    Stood,
+    Stuck,
+    Summary,
+    Summed,
+)
+
+T = TypeVar("T")
+
+_SQL: Final = load("queries")
+_SYNCHRONOUS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
+
+GET_AT_ONCE: Final = 1000
+"""Ids looked up by one statement."""
 
 
-@cache
-def load(name: str) -> str:
-    """The text of `sql/NAME.sql`."""
-    return (FOLDER / f"{name}.sql").read_text(encoding="utf-8")
+def get_jobs(transaction: Transaction, request: GetJobs) -> list[Job | None]:
+    """See store.queries.GetJobs."""
+    found: dict[str, Job] = {}
+    for first in range(0, len(request.job_ids), GET_AT_ONCE):
+        ids = json.dumps(list(request.job_ids[first : first + GET_AT_ONCE]))
+        found.update((row[0], codec.job(row)) for row in transaction.all(_SQL["jobs_by_id"], {"ids": ids}))
+    return [found.get(job_id) for job_id in request.job_ids]
 
 
-@cache
-def migrations() -> tuple[tuple[int, str, str], ...]:
-    """Every migration as number, name and text, in order."""
-    found = sorted(path.name for path in (FOLDER / "migrations").iterdir() if path.name.endswith(".sql"))
-    return tuple((int(name[:4]), name.removesuffix(".sql"), load(f"migrations/{name[:-4]}")) for name in found)
+def list_jobs(transaction: Transaction, request: ListJobs) -> Page[Job]:
+    """See store.queries.ListJobs."""
+    statement = _SQL["jobs_list"]
+    if request.parent_id is not None:
+        statement = _SQL["jobs_list_parent"]
+    elif request.workflow_id is not None:
+        statement = _SQL["jobs_list_workflow"]
+    elif request.worker is not None:
+        statement = _SQL["jobs_list_held"]
+    values = {
+        "states": _some(request.states),
+        "queues": _some(request.queues),
+        "kinds": _some(request.kinds),
+        "key": request.key,
+        "workflow_id": request.workflow_id,
+        "parent_id": request.parent_id,
+        "profile": request.profile,
+        "worker": request.worker,
+        "after": request.after,
+    }
+    return _page(transaction, statement, values, request.limit, codec.job, lambda row: str(row[0]))
+
+
+def count_jobs(transaction: Transaction, request: CountJobs) -> list[Count]:
+    """See store.queries.CountJobs."""
+    values = {"queues": _some(request.queues), "states": _some(request.states)}
+    return [
+        Count(queue, kind, state, jobs, from_us(oldest))
+        for queue, kind, state, jobs, oldest in transaction.all(_SQL["count"], values)
+    ]
+
+
+def list_attempts(transaction: Transaction, request: ListAttempts) -> list[Attempt]:
+    """See store.queries.ListAttempts."""
+    return [codec.attempt(row) for row in transaction.all(_SQL["attempts"], (request.job_id,))]
+
+
+def list_dead_letters(transaction: Transaction, request: ListDeadLetters) -> Page[DeadLetter]:
+    """See store.queries.ListDeadLetters."""
+    after_at, after_id = _cursor(request.after, 2)
+    values = {
+        "triage": _some(request.triage),
+        "queues": _some(request.queues),
+        "kinds": _some(request.kinds),
+        "ids": _some(request.ids),
+        "fingerprint": request.fingerprint,
+        "job_id": request.job_id,
+        "after_at": after_at,
+        "after_id": after_id,
+    }
+    return _page(
+        transaction,
+        _SQL["dead_letters"],
+        values,
+        request.limit,
+        codec.dead_letter,
+        lambda row: json.dumps([row[11], row[0]]),
+    )
+
+
+def group_dead_letters(transaction: Transaction, request: GroupDeadLetters) -> list[DeadLetterGroup]:
+    """See store.queries.GroupDeadLetters."""
+    check_limit(request.limit)
+    values = {"triage": _some(request.triage), "limit": request.limit}
+    return [
+        DeadLetterGroup(fingerprint, kind, queue, letters, pending, from_us(first), from_us(last), error, job_id)
+        for fingerprint, kind, queue, letters, pending, first, last, error, job_id in transaction.all(
+            _SQL["dead_letter_groups"], values
+        )
+    ]
+
+
+def list_queues(transaction: Transaction, request: ListQueues) -> list[QueueRow]:
+    """See store.queries.ListQueues."""
+    cursor = transaction.run(_SQL["queues"], {"names": _some(request.names)})
+    names = [column[0] for column in cursor.description]
+    return [codec.queue(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
+
+
+def list_gates(transaction: Transaction, _request: ListGates) -> list[Gate]:
+    """See store.queries.ListGates."""
+    return [codec.gate(row) for row in transaction.all(_SQL["gates"])]
+
+
+def list_workers(transaction: Transaction, _request: ListWorkers) -> list[WorkerSeen]:
+    """See store.queries.ListWorkers."""
+    return [codec.worker(row) for row in transaction.all(_SQL["workers"], {"now": transaction.now})]
+
+
+def list_events(transaction: Transaction, request: ListEvents) -> list[Event]:
+    """See store.queries.ListEvents."""
+    check_limit(request.limit)
+    values = {
+        "after": request.after,
+        "job_id": request.job_id,
+        "queues": _some(request.queues),
+        "kinds": _some(request.kinds),
+        "limit": request.limit,
+    }
+    statement = _SQL["events"] if request.job_id is None else _SQL["events_of_job"]
+    return [codec.event(row) for row in transaction.all(statement, values)]
+
+
+def list_audit(transaction: Transaction, request: ListAudit) -> list[Audit]:
+    """See store.queries.ListAudit."""
+    check_limit(request.limit)
+    values = {"subject": request.subject, "limit": request.limit}
+    return [codec.audit(row) for row in transaction.all(_SQL["audit"], values)]
+
+
+def list_effects(transaction: Transaction, request: ListEffects) -> Page[Effect]:
+    """See store.queries.ListEffects."""
+    after_job, after_step, after_name = _cursor(request.after, 3)
+    values = {
+        "job_id": request.job_id,
+        "states": _some(request.states),
+        "after_job": after_job,
+        "after_step": after_step,
+        "after_name": after_name,
+    }
+    return _page(transaction, _SQL["effects"], values, request.limit, codec.effect, lambda row: json.dumps(row[:3]))
+
+
+def _page(
+    transaction: Transaction,
+    statement: str,
+    values: dict[str, Any],
+    limit: int,
+    make: Callable[[Row], T],
+    cursor: Callable[[Row], str],
+) -> Page[T]:
+    """One row more than asked for tells whether there is a next page."""
+    check_limit(limit)
+    found = transaction.all(statement, {**values, "limit": limit + 1})
+    items = [make(row) for row in found[:limit]]
+    return Page(items, cursor(found[limit - 1]) if len(found) > limit > 0 else None)
+
+
+def _cursor(after: str | None, parts: int) -> Sequence[Any]:
+    if after is None:
+        return (None,) * parts
+    try:
+        values = json.loads(after)
+    except ValueError:
+        values = None
+    if not isinstance(values, list) or len(values) != parts:
+        raise InvalidArgument(f"after: {after!r} is not what `next` of an earlier page said.")
+    return values
+
+
+def _some(values: Sequence[Any]) -> str | None:
+    """A JSON array for a filter; None, which lets all through, if it is empty."""
+    return json.dumps(list(values)) if values else None
+
+
+# --- looks at the whole database --------------------------------------------------------------------------------------
+
+
+def summarize(transaction: Transaction, request: Summary) -> Summed:
+    """See store.summary.Summary."""
+    check_limit(request.limit)
+    values: dict[str, Any] = {
+        "now": transaction.now,
+        "since": transaction.now - round(request.window_seconds * 1_000_000),
+        "queues": json.dumps(list(request.queues)) if request.queues else None,
+        "limit": request.limit,
+    }
+    stuck = transaction.all(_SQL["summary_stuck"], {**values, "limit": max(request.limit, 1)})
+    return Summed(
+        at=from_us(transaction.now),
+        window_seconds=request.window_seconds,
+        ran=[Ran(*(*row[:-1], from_us(row[-1]))) for row in transaction.all(_SQL["summary_ran"], values)],
+        stuck_count=stuck[0][0] if stuck else 0,
+        stuck=[Stuck(*(*row[1:-1], from_us(row[-1]))) for row in stuck[: request.limit]],
+        backlog=[
+            Backlog(*(*row[:-1], codec.moment(row[-1]))) for row in transaction.all(_SQL["summary_backlog"], values)
+        ],
+        repeated=[Repeated(*row) for row in transaction.all(_SQL["summary_repeated"], values)],
+    )
+
+
+def stand(transaction: Transaction, request: Standing) -> Stood | None:
+    """See store.summary.Standing."""
+    check_limit(request.cap)
+    row = transaction.one(_SQL["standing"], {"job_id": request.job_id, "cap": request.cap})
+    return None if row is None else Stood(from_us(transaction.now), *row)
+
+
+def inspect(transaction: Transaction, _request: Inspect) -> Inspection:
+    """See store.summary.Inspect."""
+    row = transaction.one(_SQL["inspect"])
+    assert row is not None
+    version, size, journal_mode, synchronous, path = row
+    schema = migrate.version(transaction, None)
+    newest, last_event = (transaction.one(_SQL["inspect_jobs"]) if schema else None) or (None, 0)
+    wal = Path(f"{path}-wal")
+    return Inspection(
+        engine="sqlite",
+        version=version,
+        at=from_us(transaction.now),
+        schema_version=schema,
+        schema_wanted=migrate.VERSION,
+        database_bytes=size,
+        wal_bytes=wal.stat().st_size if wal.exists() else 0,
+        path=path,
+        journal_mode=journal_mode,
+        synchronous=_SYNCHRONOUS[synchronous],
+        newest_created_at=codec.moment(newest),
+        last_event=last_event,
+    )
+
+
+def count_prunable(transaction: Transaction, request: Prunable) -> Pruned:
+    """See store.summary.Prunable."""
+    row = transaction.one(
+        _SQL["prunable"],
+        {
+            "now": transaction.now,
+            "older_than_seconds": request.prune.older_than_seconds,
+            "delete_after_seconds": request.prune.delete_after_seconds,
+            "worker_seconds": request.prune.worker_seconds,
+            "metric_seconds": request.prune.metric_seconds,
+        },
+    )
+    assert row is not None
+    cleaned, deleted, events, workers, metrics = row
+    return Pruned(cleaned, deleted, events, workers, more=False, metrics=metrics)

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from tenure.model.clock import Clock
-from tenure.store.sqlite import place
-from tenure.store.sqlite.connect import open_reader
+from tenure.store.sqlite import files
+from tenure.store.sqlite.connection import open_reader
 from tenure.store.sqlite.errors import is_broken, translate
-from tenure.store.sqlite.queries import load
-from tenure.store.sqlite.transaction import Transaction
+from tenure.store.sqlite.statements import load
+from tenure.store.sqlite.transaction import Act, Transaction
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 MAX_READERS: Final = 4
 
+_SQL: Final = load("connection")
+
 
 class Readers:
     """A few read connections, opened when needed. Thread-safe."""
 
-    def __init__(self, watched: place.Watched) -> None:
+    def __init__(self, watched: files.WatchedFile) -> None:
         self.transactions = 0
         self.statements = 0
         self._watched = watched
@@ -40,7 +41,7 @@ class Readers:
         self._slots = threading.BoundedSemaphore(MAX_READERS)
         self._pool: ThreadPoolExecutor | None = None
 
-    def call(self, act: Callable[[Transaction, Any], Any], request: Any, clock: Clock) -> Any:
+    def call(self, act: Act, request: Any, clock: Clock) -> Any:
         """Carry out a read."""
         with self._slots:
             try:
@@ -48,7 +49,7 @@ class Readers:
             except sqlite3.Error as exc:
                 raise translate(exc, self._path) from exc
 
-    async def acall(self, act: Callable[[Transaction, Any], Any], request: Any, clock: Clock) -> Any:
+    async def acall(self, act: Act, request: Any, clock: Clock) -> Any:
         """The same in a thread."""
         import asyncio  # late: a command that is over in a moment would wait for it
 
@@ -59,16 +60,16 @@ class Readers:
                 self._pool = ThreadPoolExecutor(MAX_READERS, thread_name_prefix="tenure-sqlite-reader")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.call, act, request, clock)
 
-    def _call(self, act: Callable[[Transaction, Any], Any], request: Any, clock: Clock) -> Any:
+    def _call(self, act: Act, request: Any, clock: Clock) -> Any:
         connection, identity = self._take()
         transaction = Transaction(connection, clock.now_us())
         try:
-            connection.execute(load("begin_read"))
+            connection.execute(_SQL["begin_read"])
             try:
                 return act(transaction, request)
             finally:
                 if connection.in_transaction:
-                    connection.execute(load("rollback"))
+                    connection.execute(_SQL["rollback"])
         except BaseException as exc:
             if is_broken(exc) or not isinstance(exc, Exception):
                 connection.close()

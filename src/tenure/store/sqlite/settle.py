@@ -1,12 +1,21 @@
-"""Settle: a batch of ends, each guarded by its token."""
+"""Settle: a batch of ends, each guarded by its token; and leases that ran out, which are one more way to end.
+
+A success is one statement for all of a batch. Every other end reads the job's row, asks `model.state.end_rule` what it
+does, and carries that out: one UPDATE, an attempt row and a dead letter where the rule says so.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+import logging
+import random
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
+from tenure.model.fingerprint import fingerprint
 from tenure.model.frozen import frozen
+from tenure.model.ids import JobId, Token
 from tenure.model.outcome import (
     Completed,
     Failed,
@@ -18,185 +27,357 @@ from tenure.model.outcome import (
     Stopped,
     Suspended,
 )
-from tenure.store.contract import Claim, Exchange, Settle
-from tenure.store.sqlite import enqueue, ledger
-from tenure.store.sqlite.ends import End, answer_again, end
-from tenure.store.sqlite.queries import load
-from tenure.store.sqlite.transaction import Row, Transaction
+from tenure.model.policy import Backoff
+from tenure.model.state import ISOLATE_FROM, SUSPICION_MAX, TERMINAL, Move, Rule, State, end_rule
+from tenure.store.contract import Reap, Settle
+from tenure.store.sqlite import effects, enqueue
+from tenure.store.sqlite.statements import load
+from tenure.store.sqlite.transaction import Row, Transaction, check_limit, dump
 
-_COMPLETE: Final = load("complete")
-_COMPLETE_PLAIN: Final = load("complete_plain")
-_COMPLETE_BATCH: Final = load("complete_batch")
-_dump = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+NEVER: Final = 253_402_300_799_999_999
+"""The last moment of the year 9999, where PostgreSQL says 'infinity'."""
+ERROR_CHARS: Final = 16_384
+EXPIRED: Final = "The lease ran out before the attempt ended: its worker crashed, hung, or lost the database."
+CANCELLED_INSTEAD: Final = "Completed after a cancel was requested."
 
-
-@frozen
-class Sorted:
-    """Outcomes made ready to be written, by whoever asks and before the writer's turn: see `grants` for why.
-
-    `plain`: successes without a result under the most frequent token, as a JSON array of ids. `rich`: all others, as a
-    JSON array. Both are at `places`. `others` are settled one by one.
-    """
-
-    outcomes: Sequence[Outcome]
-    claim: Claim | None
-    places: Sequence[int]
-    token: int = 0
-    plain: str | None = None
-    plain_number: int = 0
-    rich: str | None = None
-    others: Sequence[int] = ()
-
-    @property
-    def rich_number(self) -> int:
-        """How many ends are in `rich`."""
-        return len(self.places) - self.plain_number
+_SQL: Final = load("settle")
+_CONNECTION: Final = load("connection")
+_STATE_BY_OUTCOME: Final = {"retried": "queued", "released": "queued"}
+_log = logging.getLogger(__name__)
 
 
-def sort(request: Exchange | Settle) -> Sorted:
-    """Sort the outcomes of a request. Depends on nothing but the request."""
-    outcomes = request.outcomes
-    claim = request.claim if isinstance(request, Exchange) else None
-    if len({outcome.job_id for outcome in outcomes}) < len(outcomes):
-        # Of one job the first word counts: keep the order.
-        return Sorted(outcomes, claim, (), others=range(len(outcomes)))
-    places: list[int] = []
-    others: list[int] = []
-    plain: dict[int, list[str]] = {}
-    rich: list[Row] = []
-    for place, outcome in enumerate(outcomes):
-        if type(outcome) is not Completed or outcome.jobs or outcome.events or outcome.effects:
-            others.append(place)
-            continue
-        places.append(place)
-        if outcome.result is None and outcome.result_summary is None and outcome.artifacts_path is None:
-            plain.setdefault(outcome.token, []).append(outcome.job_id)
-        else:
-            rich.append((outcome.job_id, outcome.token, outcome.result, outcome.result_summary, outcome.artifacts_path))
-    # Most jobs succeed at once, so that most of a batch has token 1.
-    token = max(plain, key=lambda each: len(plain[each]), default=0)
-    ids = plain.pop(token, [])
-    rich += [(job_id, each, None, None, None) for each, job_ids in plain.items() for job_id in job_ids]
-    return Sorted(
-        outcomes, claim, places, token, _dump(ids) if ids else None, len(ids), _dump(rich) if rich else None, others
-    )
-
-
-def settle(transaction: Transaction, request: Sorted) -> list[Settled]:
-    """See store.base.Settle."""
-    special = settle_all(transaction, request)
+def settle(transaction: Transaction, request: Settle) -> list[Settled]:
+    """See store.contract.Settle."""
+    special = settle_all(transaction, request.outcomes)
     return [
         special.get(place) or Settled(outcome.job_id, outcome.token, "succeeded")
         for place, outcome in enumerate(request.outcomes)
     ]
 
 
-def settle_all(transaction: Transaction, request: Sorted) -> dict[int, Settled]:
+def reap(transaction: Transaction, request: Reap) -> list[Settled]:
+    """See store.contract.Reap."""
+    check_limit(request.limit)
+    return take_back(transaction, request.limit)
+
+
+# --- ends that workers report -----------------------------------------------------------------------------------------
+
+
+def settle_all(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[int, Settled]:
     """Settle all; answers, by place, for those that did not end as a plain success."""
     special: dict[int, Settled] = {}
-    outcomes, places = request.outcomes, request.places
-    for place in request.others:
-        if (answer := _settle_one(transaction, outcomes[place])) is not None:
+    plain: list[int] = []
+    # Of one job the first outcome counts: with two for the same job, each is settled in its turn.
+    is_mixed = len({outcome.job_id for outcome in outcomes}) < len(outcomes)
+    for place, outcome in enumerate(outcomes):
+        if isinstance(outcome, Completed) and not is_mixed and not _carries_more(outcome):
+            plain.append(place)
+        elif (answer := _settle_one(transaction, outcome)) is not None:
             special[place] = answer
-    if places:
-        if _write(transaction, request) < len(places):
-            special.update(_sort_out(transaction, outcomes, places))
-        if transaction.wants_events:
-            transaction.record("completed", (outcomes[place].job_id for place in places if place not in special))
+    if plain:
+        done = [outcomes[place] for place in plain]
+        if _complete(transaction, done) < len(done):
+            refused = ((place, _refused(transaction, outcomes[place])) for place in plain)
+            special.update((place, answer) for place, answer in refused if answer is not None)
+        transaction.record("completed", (outcomes[place].job_id for place in plain if place not in special))
     return special
 
 
-def _write(transaction: Transaction, request: Sorted) -> int:
-    """Write successes; how many were taken in."""
-    now = transaction.now
-    written = 0
-    if request.plain is not None:
-        values = {"done": request.plain, "token": request.token, "now": now}
-        written += transaction.run(_COMPLETE_PLAIN, values).rowcount
-    if request.rich is not None:
-        written += transaction.run(_COMPLETE_BATCH, {"done": request.rich, "now": now}).rowcount
-    return written
-
-
-def _sort_out(transaction: Transaction, outcomes: Sequence[Outcome], places: Sequence[int]) -> Mapping[int, Settled]:
-    """Some successes were not taken in: a lost lease, a cancel, or a repeat of one that was taken in before."""
-    found = {}
-    for place in places:
-        answer = _refused(transaction, outcomes[place])
-        if answer.state != "succeeded":
-            found[place] = answer
-    return found
+def _carries_more(outcome: Completed) -> bool:
+    return bool(outcome.jobs or outcome.events or outcome.effects)
 
 
 def _settle_one(transaction: Transaction, outcome: Outcome) -> Settled | None:
     """Settle one; None for a plain success."""
-    if isinstance(outcome, Completed):
-        return _complete(transaction, outcome)
-    how = _ENDS[type(outcome)](outcome)
-    return end(transaction, how) or answer_again(transaction, outcome.job_id, outcome.token, completed=False)
-
-
-def _complete(transaction: Transaction, outcome: Completed) -> Settled | None:
-    now = transaction.now
-    values = (
-        outcome.result, outcome.result_summary, outcome.artifacts_path, now, now, outcome.job_id, outcome.token, now,
-    )  # fmt: skip
-    if transaction.run(_COMPLETE, values).rowcount < 1:
-        return _unless_succeeded(_refused(transaction, outcome))
+    if not isinstance(outcome, Completed):
+        return _end(transaction, _reported(outcome)) or _on_record(transaction, outcome)
+    if _complete(transaction, [outcome]) < 1:
+        return _refused(transaction, outcome)
     if outcome.jobs:
         enqueue.insert(transaction, outcome.jobs, is_gated=False)
     for effect in outcome.effects:
-        ledger.record(transaction, outcome.job_id, outcome.token, effect)
-    ledger.append(transaction, outcome.job_id, outcome.events)
+        effects.record(transaction, outcome.job_id, outcome.token, effect)
+    effects.append(transaction, outcome.job_id, outcome.events)
     transaction.record("completed", [outcome.job_id])
     return None
 
 
-def _unless_succeeded(answer: Settled) -> Settled | None:
+def _complete(transaction: Transaction, outcomes: Iterable[Any]) -> int:
+    """Write successes; how many were taken in."""
+    done = [(each.job_id, each.token, each.result, each.result_summary, each.artifacts_path) for each in outcomes]
+    return transaction.run(_SQL["complete"], {"done": dump(done), "now": transaction.now}).rowcount
+
+
+def _refused(transaction: Transaction, outcome: Outcome) -> Settled | None:
+    """A success that matched no row: cancelled if a cancel was requested, else as the first time, else lost. None if it
+    did succeed, now or then."""
+    answer = _on_record(transaction, outcome)
+    if answer.state is None:
+        end = _End(outcome.job_id, outcome.token, Move.COMPLETE, "cancelled", CANCELLED_INSTEAD)
+        answer = _end(transaction, end) or answer
     return None if answer.state == "succeeded" else answer
 
 
-def _refused(transaction: Transaction, outcome: Outcome) -> Settled:
-    """A success that matched no row: cancelled if that was asked for, else as the first time, else lost."""
-    return end(transaction, End(outcome.job_id, outcome.token, "complete")) or answer_again(
-        transaction, outcome.job_id, outcome.token, completed=True
+@frozen
+class _End:
+    """One end that is no success."""
+
+    job_id: JobId
+    token: Token
+    move: Move
+    failure_class: str | None
+    error: str | None = None
+    delay_seconds: float | None = None
+    waiting_for: str | None = None
+    is_alone: bool = True
+    is_vanished: bool = True
+
+
+def _reported(outcome: Outcome) -> _End:
+    job_id, token = outcome.job_id, outcome.token
+    match outcome:
+        case Failed():
+            failure_class = outcome.failure_class.value
+            return _End(job_id, token, Move.RETRY, failure_class, outcome.error, outcome.retry_after_seconds)
+        case Rejected():
+            return _End(job_id, token, Move.REJECT, outcome.failure_class.value, outcome.error)
+        case Released():
+            given = None if outcome.failure_class is None else outcome.failure_class.value
+            return _End(job_id, token, Move.RELEASE, given, outcome.error, outcome.delay_seconds)
+        case Suspended():
+            return _End(
+                job_id,
+                token,
+                Move.SUSPEND,
+                None,
+                delay_seconds=outcome.delay_seconds,
+                waiting_for=outcome.waiting_for,
+            )
+        case Stopped():
+            return _End(job_id, token, Move.CANCEL, "cancelled", outcome.error)
+        case _:
+            raise TypeError(f"{type(outcome).__name__} is no outcome")
+
+
+def _on_record(transaction: Transaction, outcome: Outcome) -> Settled:
+    """The answer to an outcome that could not be taken in: as the first time if it was taken in then, else lost."""
+    job_id, token = outcome.job_id, outcome.token
+    row = transaction.one(_SQL["on_record"], {"job_id": job_id, "token": token})
+    if row is None:
+        return Settled(job_id, token, None)
+    state, is_newest, run_at, ended, next_run_at = row
+    is_completed = isinstance(outcome, Completed)
+    if ended is not None:
+        if ended == "expired" or (is_completed and ended != "cancelled"):
+            return Settled(job_id, token, None)
+        shown = _STATE_BY_OUTCOME.get(ended, ended)
+        return Settled(job_id, token, shown, next_run_at if shown == "queued" else None)
+    if is_newest and is_completed and state == "succeeded":
+        return Settled(job_id, token, state)
+    leaves_no_row = isinstance(outcome, Suspended) or (isinstance(outcome, Released) and outcome.failure_class is None)
+    if is_newest and leaves_no_row and state in ("queued", "waiting", "cancelled"):
+        return Settled(job_id, token, state, run_at if state == "queued" else None)
+    return Settled(job_id, token, None)
+
+
+# --- leases that ran out ----------------------------------------------------------------------------------------------
+
+
+def take_back(transaction: Transaction, limit: int) -> list[Settled]:
+    """Take back up to `limit` jobs whose lease ran out."""
+    return _expire(transaction, transaction.all(_SQL["expired"], {"now": transaction.now, "limit": limit}))
+
+
+def take_back_from(transaction: Transaction, worker: str) -> list[Settled]:
+    """Take back all that a worker holds, because it is gone."""
+    return _expire(transaction, transaction.all(_SQL["held_by"], {"worker": worker}), is_gone=True)
+
+
+def _expire(transaction: Transaction, rows: list[Row], *, is_gone: bool = False) -> list[Settled]:
+    """Take back jobs, given as (id, token, worker, lease_until). A row that cannot be taken back is skipped."""
+    workers = dump(list({row[2] for row in rows}))
+    holders = {row[0]: row for row in transaction.all(_SQL["holders"], {"workers": workers})}
+    settled, vanished = [], set()
+    for job_id, token, worker, lease_until in rows:
+        _, jobs, seen_at = holders[worker]
+        # Seen after the lease ran out: its worker lives, only this lease was not kept.
+        is_vanished = is_gone or seen_at is None or seen_at < lease_until
+        if is_vanished:
+            vanished.add(worker)
+        answer = _expire_one(transaction, job_id, token, is_only_one=jobs == 1, is_vanished=is_vanished)
+        if answer is not None:
+            settled.append(answer)
+    for worker, jobs, _ in holders.values():
+        if jobs > 1:
+            values = {"worker": worker, "is_vanished": worker in vanished, "now": transaction.now}
+            transaction.run(_SQL["mark_shared"], values)
+    return settled
+
+
+def _expire_one(
+    transaction: Transaction, job_id: JobId, token: Token, *, is_only_one: bool, is_vanished: bool
+) -> Settled | None:
+    transaction.run(_CONNECTION["row_savepoint"])
+    try:
+        held = _held(transaction, job_id, token, is_expiry=True)
+        if held is None:
+            return None
+        end = _End(
+            job_id,
+            token,
+            Move.EXPIRE,
+            (FailureClass.CRASH if is_vanished else FailureClass.LEASE_LOST).value,
+            EXPIRED,
+            is_alone=held.suspicion >= SUSPICION_MAX or (is_only_one and not held.is_shared),
+            is_vanished=is_vanished,
+        )
+        return _carry_out(transaction, end, held)
+    except sqlite3.IntegrityError:
+        _log.exception("Job %s could not be taken back from a worker whose lease ran out; it is skipped", job_id)
+        transaction.run(_CONNECTION["row_undo"])
+        return None
+    finally:
+        transaction.run(_CONNECTION["row_release"])
+
+
+# --- carrying out a rule ----------------------------------------------------------------------------------------------
+
+
+class _Held(NamedTuple):
+    """A row of `held`."""
+
+    attempt: int
+    max_attempts: int
+    crashes: int
+    suspicion: int
+    is_shared: int
+    run_at: int
+    lease_owner: str
+    lease_until: int
+    claimed_at: int | None
+    cancel_requested: int
+    last_error: str | None
+    failure_class: str | None
+    dedup_slot: str | None
+    queue: str
+    own_backoff: str | None
+    shape: Any
+    base_seconds: float
+    power: float
+    factor: float
+    cap_seconds: float
+    jitter: float
+
+
+def _held(transaction: Transaction, job_id: JobId, token: Token, *, is_expiry: bool = False) -> _Held | None:
+    values = {"job_id": job_id, "token": token, "now": transaction.now, "is_expiry": is_expiry}
+    row = transaction.one(_SQL["held"], values)
+    return None if row is None else _Held(*row)
+
+
+def _end(transaction: Transaction, end: _End) -> Settled | None:
+    """Carry out one end; None if the grant does not hold the job (any more)."""
+    held = _held(transaction, end.job_id, end.token)
+    if held is None or (end.move is Move.COMPLETE and not held.cancel_requested):
+        return None
+    return _carry_out(transaction, end, held)
+
+
+def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
+    rule = end_rule(
+        end.move,
+        cancel_requested=bool(held.cancel_requested),
+        attempts_left=held.attempt < held.max_attempts,
+        is_crash=end.failure_class == FailureClass.CRASH,
+        is_alone=end.is_alone,
+        is_vanished=end.is_vanished,
+        has_class=end.failure_class is not None,
     )
+    now, to = transaction.now, rule.to
+    run_at = _run_at(rule, end, held, now)
+    failure_class = "cancelled" if to is State.CANCELLED else end.failure_class
+    error = None if end.error is None else end.error[:ERROR_CHARS]
+    is_failure = end.move in (Move.RETRY, Move.REJECT, Move.EXPIRE)
+    values: dict[str, Any] = {
+        "now": now,
+        "job_id": end.job_id,
+        "token": end.token,
+        "state": to.value,
+        "attempt": max(held.attempt + rule.attempt, 0),
+        "crashes": held.crashes + rule.crashes,
+        "suspicion": _suspicion(rule, held.suspicion),
+        "run_at": run_at,
+        "is_due": to is not State.WAITING and run_at <= now,
+        "waiting_for": end.waiting_for if to is State.WAITING else None,
+        "last_error": error if rule.records_error and error is not None else held.last_error,
+        "job_class": failure_class if rule.records_error else held.failure_class,
+        "dedup_slot": None if rule.frees_key and (held.dedup_slot or "").startswith("a") else held.dedup_slot,
+        "finished_at": now if to in TERMINAL else None,
+        "number": held.attempt,
+        "worker": held.lease_owner,
+        "claimed_at": held.claimed_at,
+        "outcome": rule.attempt_row,
+        "failure_class": failure_class,
+        "error": error,
+        "fingerprint": fingerprint(failure_class or "", error) if is_failure else None,
+        "next_run_at": run_at if to is State.QUEUED else None,
+        "final_error": (error or "").strip() or failure_class,
+        "moved_by": held.lease_owner.strip() or "tenure",
+    }
+    transaction.run(_SQL["end"], values)
+    if rule.attempt_row is not None:
+        transaction.run(_SQL["attempt"], values)
+    if rule.dead_letter:
+        transaction.run(_SQL["bury"], values)
+    if to is State.QUEUED and run_at <= now:
+        transaction.woken.add(held.queue)
+    if rule.event is not None:
+        transaction.record(rule.event, [end.job_id])
+    return Settled(end.job_id, end.token, to.value, run_at if to is State.QUEUED else None)
 
 
-def _failed(outcome: Any) -> End:
-    return End(
-        outcome.job_id, outcome.token, "fail", outcome.failure_class.value, outcome.error, outcome.retry_after_seconds
+def _suspicion(rule: Rule, before: int) -> int:
+    match rule.suspicion:
+        case "clear":
+            return 0
+        case "raise":
+            return before + 1
+        case "isolate":
+            return max(before, ISOLATE_FROM)
+        case "keep":
+            return before
+
+
+def _run_at(rule: Rule, end: _End, held: _Held, now: int) -> int:
+    delay = None if end.delay_seconds is None else round(max(end.delay_seconds, 0) * 1_000_000)
+    match rule.run_at:
+        case "backoff":
+            return now + (_backoff_us(held) if delay is None else delay)
+        case "delay":
+            return now + (delay or 0)
+        case "delay_or_keep":
+            return now + delay if delay else held.run_at
+        case "delay_or_never":
+            return NEVER if delay is None else now + delay
+        case "now":
+            return now
+        case "keep":
+            return held.run_at
+
+
+def _backoff_us(held: _Held) -> int:
+    """By the job's own backoff, where it names one, else by its queue's. Jitter only lengthens."""
+    own = json.loads(held.own_backoff) if held.own_backoff else {}
+    backoff = Backoff(
+        shape=own.get("shape") or held.shape,
+        **{
+            name: getattr(held, name) if own.get(name) is None else float(own[name])
+            for name in ("base_seconds", "power", "factor", "cap_seconds", "jitter")
+        },
     )
-
-
-def _rejected(outcome: Any) -> End:
-    return End(outcome.job_id, outcome.token, "reject", outcome.failure_class.value, outcome.error)
-
-
-def _released(outcome: Any) -> End:
-    why = outcome.failure_class or FailureClass.SHUTDOWN
-    return End(outcome.job_id, outcome.token, "release", why.value, outcome.error, outcome.delay_seconds)
-
-
-def _suspended(outcome: Any) -> End:
-    return End(
-        outcome.job_id,
-        outcome.token,
-        "suspend",
-        "snoozed",
-        delay_seconds=outcome.delay_seconds,
-        waiting_for=outcome.waiting_for,
-    )
-
-
-def _stopped(outcome: Any) -> End:
-    return End(outcome.job_id, outcome.token, "stop", "cancelled", outcome.error)
-
-
-_ENDS: Final[Mapping[type, Callable[[Any], End]]] = {
-    Failed: _failed,
-    Rejected: _rejected,
-    Released: _released,
-    Suspended: _suspended,
-    Stopped: _stopped,
-}
+    try:
+        delay = backoff.delay_seconds(held.attempt)
+    except OverflowError:
+        delay = backoff.cap_seconds
+    return int(1_000_000 * delay * (1 + backoff.jitter * random.random()))

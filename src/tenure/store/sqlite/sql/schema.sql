@@ -2,8 +2,8 @@
 --
 -- Moments are whole microseconds since 1970 UTC, booleans 0 and 1, ids and JSON text. A moment that never comes is
 -- the last one of the year 9999 (253402300799999999), where PostgreSQL says 'infinity'.
--- SQLite has one writer at a time, so there is no order of locks to keep. `waiter` is missing: who wants to be woken has a
--- socket beside the file, not a row in it. `stamp` is added: PostgreSQL looks at queue and gates within the call that enqueues or claims.
+-- SQLite has one writer at a time, so there is no order of locks to keep. `waiter` is missing: a process that listens has a
+-- socket beside the file, not a row in it.
 
 CREATE TABLE tenure_migration (
     number INTEGER PRIMARY KEY,
@@ -70,38 +70,6 @@ CREATE TABLE tenure_gate (
     updated_at INTEGER NOT NULL
 ) STRICT;
 
--- stamp: drawn anew whenever a queue or a gate changes, by whatever hand: whoever read their terms under a stamp may go by them while it
--- stands (see known.py). Drawn and not counted, because after a restore a count could come to the same number with other terms.
-CREATE TABLE tenure_stamp (
-    is_only INTEGER NOT NULL PRIMARY KEY DEFAULT 1,
-    stamp INTEGER NOT NULL DEFAULT (random()),
-    CONSTRAINT stamp_is_one CHECK (is_only = 1)
-) STRICT;
-CREATE TRIGGER tenure_queue_made AFTER INSERT ON tenure_queue
-BEGIN
-    UPDATE tenure_stamp SET stamp = random();
-END;
-CREATE TRIGGER tenure_queue_changed AFTER UPDATE ON tenure_queue
-BEGIN
-    UPDATE tenure_stamp SET stamp = random();
-END;
-CREATE TRIGGER tenure_queue_dropped AFTER DELETE ON tenure_queue
-BEGIN
-    UPDATE tenure_stamp SET stamp = random();
-END;
-CREATE TRIGGER tenure_gate_made AFTER INSERT ON tenure_gate
-BEGIN
-    UPDATE tenure_stamp SET stamp = random();
-END;
-CREATE TRIGGER tenure_gate_changed AFTER UPDATE ON tenure_gate
-BEGIN
-    UPDATE tenure_stamp SET stamp = random();
-END;
-CREATE TRIGGER tenure_gate_dropped AFTER DELETE ON tenure_gate
-BEGIN
-    UPDATE tenure_stamp SET stamp = random();
-END;
-
 -- job: every job, live or ended. Three writes in a good life: insert, grant, end.
 CREATE TABLE tenure_job (
     id TEXT NOT NULL PRIMARY KEY,
@@ -120,6 +88,10 @@ CREATE TABLE tenure_job (
     attempt INTEGER NOT NULL DEFAULT 0,
     max_attempts INTEGER NOT NULL,
     crashes INTEGER NOT NULL DEFAULT 0,
+    -- suspicion: how many workers vanished with this job beside others, see model.state.
+    suspicion INTEGER NOT NULL DEFAULT 0,
+    -- is_shared: its worker held other jobs too when the first of its leases ran out. Cleared by a grant and by a heartbeat.
+    is_shared INTEGER NOT NULL DEFAULT 0,
     -- is_due: run_at had passed when the row was last written. Jobs due later stay out of the claim's index.
     is_due INTEGER NOT NULL,
     state TEXT NOT NULL DEFAULT 'queued',
@@ -169,16 +141,17 @@ CREATE TABLE tenure_job (
     ),
     CONSTRAINT job_payload_gone_only_when_cleaned CHECK (payload IS NOT NULL OR cleaned_at IS NOT NULL),
     CONSTRAINT job_payload_is_json CHECK (payload IS NULL OR json_valid(payload)),
-    -- Nothing below a space: what is told of granted jobs is separated by such characters (see claim_pick.sql).
     CONSTRAINT job_kind_not_blank CHECK (
         kind <> '' AND length(kind) <= 200 AND kind NOT GLOB '*[' || char(1) || '-' || char(31) || ']*'
     ),
-    CONSTRAINT job_attempts_sound CHECK (attempt >= 0 AND max_attempts >= 1 AND crashes >= 0),
+    CONSTRAINT job_attempts_sound CHECK (attempt >= 0 AND max_attempts >= 1 AND crashes >= 0 AND suspicion >= 0),
     CONSTRAINT job_priority_32_bits CHECK (priority BETWEEN -2147483648 AND 2147483647)
 ) STRICT;
 
 -- Claim order, on claimable rows only: neither history nor jobs due later cost it anything.
-CREATE INDEX job_claim_idx ON tenure_job (queue, rank, run_at, id) WHERE state = 'queued' AND is_due = 1;
+CREATE INDEX job_claim_idx ON tenure_job (queue, rank, run_at, id) WHERE state = 'queued' AND is_due = 1 AND suspicion < 2;
+-- The same for jobs that must run alone: a claim looks here first, and mostly finds an empty index.
+CREATE INDEX job_suspect_idx ON tenure_job (queue, rank, run_at, id) WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2;
 -- Jobs that come due later, and suspended ones with a time to wake.
 CREATE INDEX job_due_idx ON tenure_job (run_at) WHERE is_due = 0 AND state IN ('queued', 'waiting');
 -- Held jobs, by when their lease runs out.
@@ -207,7 +180,7 @@ CREATE TABLE tenure_attempt (
     run_at INTEGER,
     PRIMARY KEY (job_id, token),
     CONSTRAINT attempt_outcome_known CHECK (
-        outcome IN ('retried', 'dead', 'failed', 'released', 'suspended', 'expired', 'cancelled')
+        outcome IN ('retried', 'dead', 'failed', 'released', 'expired', 'cancelled')
     )
 ) STRICT;
 
@@ -600,7 +573,6 @@ BEGIN
     WHERE i.profile = NEW.profile AND i.is_duplicate = 0;
 END;
 
-INSERT INTO tenure_stamp DEFAULT VALUES;
 INSERT INTO tenure_tally_mark DEFAULT VALUES;
 INSERT INTO tenure_metric_mark DEFAULT VALUES;
 

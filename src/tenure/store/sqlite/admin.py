@@ -1,0 +1,227 @@
+"""What people and leaders ask for: moves of single jobs, dead letters, queues, gates, named leases.
+
+Each act of a person leaves an audit row."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from typing import Any, Final
+
+from tenure.errors import IllegalMove, InvalidArgument, NotFound, UnknownQueue, nearest
+from tenure.model.clock import from_us
+from tenure.model.ids import JobId, Token
+from tenure.model.job import Enqueued
+from tenure.model.outcome import Settled
+from tenure.model.policy import QueuePolicy
+from tenure.model.state import TERMINAL, State
+from tenure.store.admin import (
+    AcquireLease,
+    NamedLease,
+    PauseQueues,
+    ReleaseLease,
+    SetGate,
+    SetQueues,
+    TriageDeadLetters,
+)
+from tenure.store.contract import Cancel, Cancelled, Clone, Revive, Wake
+from tenure.store.queries import Gate, ListQueues, QueueRow
+from tenure.store.sqlite import codec, queries
+from tenure.store.sqlite.statements import load
+from tenure.store.sqlite.transaction import Transaction
+
+_SQL: Final = load("admin")
+_GATE: Final = re.compile(r"(?:[^\s.:]+\.)?(?:master|worker|notify|heartbeat)|queue:\S.*")
+
+
+def wake(transaction: Transaction, request: Wake) -> list[JobId]:
+    """See store.contract.Wake."""
+    values = {"now": transaction.now, "ids": json.dumps(list(request.job_ids)), "waiting_for": request.waiting_for}
+    rows = transaction.all(_SQL["wake"], values)
+    transaction.woken.update(row[1] for row in rows)
+    woken = sorted(JobId(row[0]) for row in rows)
+    transaction.record("woken", woken)
+    return woken
+
+
+def cancel(transaction: Transaction, request: Cancel) -> list[Cancelled]:
+    """See store.contract.Cancel."""
+    return [_cancel(transaction, request, job_id) for job_id in request.job_ids]
+
+
+def _cancel(transaction: Transaction, request: Cancel, job_id: JobId) -> Cancelled:
+    row = transaction.one(_SQL["cancel"], {"now": transaction.now, "job_id": job_id})
+    if row is None:
+        found = transaction.one(_SQL["job_state"], (job_id,))
+        return Cancelled(job_id, "refused", None if found is None else found[0])
+    is_ended = row[0] == "cancelled"
+    if not is_ended:
+        transaction.stops = True
+    transaction.record("cancelled" if is_ended else "cancel_requested", [job_id])
+    answer = "cancelled" if is_ended else "requested"
+    audit(transaction, request.actor, "cancel", job_id, request.reason, {"answer": answer})
+    return Cancelled(job_id, answer, row[0])
+
+
+def revive(transaction: Transaction, request: Revive) -> list[Settled]:
+    """See store.contract.Revive."""
+    return [_revive(transaction, request, job_id) for job_id in request.job_ids]
+
+
+def _revive(transaction: Transaction, request: Revive, job_id: JobId) -> Settled:
+    row = transaction.one(_SQL["revive_look"], {"job_id": job_id})
+    token, why, slot = row or (0, "there is no such job", None)
+    values = {"now": transaction.now, "job_id": job_id, "slot": slot, "actor": request.actor, "reason": request.reason}
+    if why is not None:
+        audit(transaction, request.actor, "revive", job_id, request.reason, {"answer": "refused", "why": why})
+        return Settled(job_id, Token(token), None)
+    revived = transaction.one(_SQL["revive"], values)
+    assert revived is not None
+    transaction.run(_SQL["revive_letters"], values)
+    transaction.woken.add(revived[0])
+    transaction.record("revived", [job_id])
+    audit(transaction, request.actor, "revive", job_id, request.reason, {"answer": "queued"})
+    return Settled(job_id, Token(token), "queued", transaction.now)
+
+
+def clone(transaction: Transaction, request: Clone) -> list[Enqueued]:
+    """See store.contract.Clone."""
+    return [_clone(transaction, request, job_id, new_id) for job_id, new_id in request.job_ids.items()]
+
+
+def _clone(transaction: Transaction, request: Clone, job_id: JobId, new_id: JobId) -> Enqueued:
+    row = transaction.one(_SQL["clone_look"], (job_id,))
+    if row is None:
+        raise NotFound(f"There is no job {job_id}, so nothing was cloned. Look for it with `tenure jobs ls`.")
+    state, is_pruned, queue = row
+    if State(state) not in TERMINAL:
+        raise IllegalMove(f"Job {job_id} is {state}. Only a job that has ended can be cloned. Nothing was cloned.")
+    if is_pruned:
+        raise IllegalMove(f"The payload of job {job_id} was pruned, so it cannot be cloned. Enqueue a new job.")
+    values = {"now": transaction.now, "job_id": job_id, "new_id": new_id}
+    if transaction.run(_SQL["clone"], values).rowcount < 1:
+        holder = transaction.one(_SQL["clone_holder"], values)
+        assert holder is not None
+        return Enqueued(JobId(holder[0]), duplicate=holder[0] != new_id)
+    transaction.woken.add(queue)
+    transaction.record("queued", [new_id])
+    audit(transaction, request.actor, "clone", job_id, request.reason, {"clone": new_id})
+    return Enqueued(new_id)
+
+
+def audit(
+    transaction: Transaction, actor: str, act: str, subject: str, reason: str | None, detail: dict[str, Any]
+) -> None:
+    """Leave an audit row. An act without an actor is refused."""
+    if not actor.strip():
+        raise InvalidArgument(f"actor: it must say who does this; it is empty, so {act} was refused.")
+    transaction.run(_SQL["audit_write"], (transaction.now, actor, act, subject, reason, json.dumps(detail)))
+
+
+def triage(transaction: Transaction, request: TriageDeadLetters) -> list[str]:
+    """See store.admin.TriageDeadLetters."""
+    changed = []
+    values = {"triage": request.triage.value, "note": request.note, "actor": request.actor, "now": transaction.now}
+    for letter in request.ids:
+        if transaction.run(_SQL["triage"], {**values, "id": letter}).rowcount > 0:
+            changed.append(letter)
+            audit(transaction, request.actor, "triage", letter, request.note, {"triage": request.triage.value})
+    return changed
+
+
+def set_queues(transaction: Transaction, request: SetQueues) -> list[QueueRow]:
+    """See store.admin.SetQueues."""
+    for name, policy in request.policies.items():
+        if request.only_new:
+            is_changed = create_queue(transaction, name, policy)
+        else:
+            _refuse_new_owner(transaction, name, policy.profile)
+            transaction.run(_SQL["queue_set"], {**codec.policy_row(name, policy), "now": transaction.now})
+            is_changed = True
+        if is_changed:
+            audit(transaction, request.actor, "set_queue", name, None, asdict(policy))
+    transaction.woken.update(request.policies)  # a raised limit may let waiting jobs go
+    found = {row.name: row for row in queries.list_queues(transaction, ListQueues(tuple(request.policies)))}
+    return [found[name] for name in request.policies]
+
+
+def _refuse_new_owner(transaction: Transaction, name: str, profile: str) -> None:
+    row = transaction.one(_SQL["queue_profile"], (name,))
+    if row is None or row[0] == profile:
+        return
+    live = transaction.one(_SQL["queue_live"], (name,))
+    if live is not None and live[1]:
+        raise IllegalMove(
+            f"Queue {name!r} belongs to profile {row[0]!r} and has jobs that have not ended, so it cannot pass to "
+            f"{profile!r}. "
+            f"Let it run empty first, or use another name. Nothing was changed."
+        )
+
+
+def pause_queues(transaction: Transaction, request: PauseQueues) -> list[str]:
+    """See store.admin.PauseQueues."""
+    changed = []
+    for name in request.names:
+        if transaction.one(_SQL["queue_found"], (name,)) is None:
+            raise unknown_queue(transaction, name)
+        values = {"name": name, "paused": request.paused, "actor": request.actor, "now": transaction.now}
+        if transaction.run(_SQL["queue_pause"], values).rowcount > 0:
+            changed.append(name)
+            act = "pause_queue" if request.paused else "resume_queue"
+            audit(transaction, request.actor, act, name, request.reason, {})
+    if not request.paused:
+        transaction.woken.update(changed)
+    return changed
+
+
+def set_gate(transaction: Transaction, request: SetGate) -> Gate:
+    """See store.admin.SetGate."""
+    if not _GATE.fullmatch(request.name):
+        raise InvalidArgument(
+            f"name: {request.name!r} is no gate. Gates are master, worker, notify and heartbeat, the same with a "
+            "profile "
+            f"in front (substrate.master), and queue:NAME. Nothing was changed."
+        )
+    values = {"name": request.name, "is_open": request.is_open, "actor": request.actor, "now": transaction.now}
+    transaction.run(_SQL["gate_set"], values)
+    act = "open_gate" if request.is_open else "close_gate"
+    audit(transaction, request.actor, act, request.name, request.reason, {})
+    transaction.stops = transaction.stops or request.is_open  # workers that it held back may go on
+    return Gate(request.name, request.is_open, from_us(transaction.now), request.actor)
+
+
+def acquire_lease(transaction: Transaction, request: AcquireLease) -> NamedLease:
+    """See store.admin.AcquireLease."""
+    if request.seconds <= 0:
+        raise InvalidArgument(f"seconds: expected more than 0, got {request.seconds:g}. No lease was taken.")
+    until = transaction.now + round(request.seconds * 1_000_000)
+    values = {"name": request.name, "owner": request.owner, "now": transaction.now, "until": until}
+    is_ours = transaction.run(_SQL["lease_acquire"], values).rowcount > 0
+    row = transaction.one(_SQL["lease_read"], (request.name,))
+    assert row is not None
+    owner, term, held_until = row
+    return NamedLease(request.name, owner, term, from_us(held_until), is_ours)
+
+
+def release_lease(transaction: Transaction, request: ReleaseLease) -> bool:
+    """See store.admin.ReleaseLease."""
+    values = {"name": request.name, "owner": request.owner, "term": request.term, "now": transaction.now}
+    return transaction.run(_SQL["lease_release"], values).rowcount > 0
+
+
+def create_queue(transaction: Transaction, name: str, policy: QueuePolicy) -> bool:
+    """Create a queue unless it is there. Whether it was created."""
+    if transaction.one(_SQL["queue_found"], (name,)) is not None:
+        return False
+    values = {**codec.policy_row(name, policy), "now": transaction.now}
+    return transaction.run(_SQL["queue_create"], values).rowcount > 0
+
+
+def unknown_queue(transaction: Transaction, name: str) -> UnknownQueue:
+    """The error for a queue that is not there."""
+    known = [row[0] for row in transaction.all(_SQL["queue_names"])]
+    return UnknownQueue(
+        f"There is no queue {name!r} in this database, so nothing was changed.{nearest(name, known)} "
+        f"Create it with `tenure queues set {name}`, or declare it in the app."
+    )

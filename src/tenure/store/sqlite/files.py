@@ -1,0 +1,188 @@
+"""The database file: where it may stand, how it comes into being, and whether it is still the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from tenure.errors import AccessDenied, ConfigError, DiskFull, ReadOnly, StoreUnavailable
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+
+# WAL keeps its index in shared memory: all users of the file must run on one machine, under one kernel.
+NETWORK_KINDS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gfs", "gfs2"}
+    | {"ocfs2", "beegfs", "pvfs2", "orangefs", "coda", "ncpfs", "virtiofs", "vboxsf", "davfs", "sshfs", "webdav"}
+)
+
+
+def path_of(url: str) -> Path:
+    """The absolute path in `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+    prefix = "sqlite:///"
+    name = url.removeprefix(prefix).partition("?")[0]
+    if not url.startswith(prefix) or not name or name.endswith("/"):
+        raise ConfigError(
+            f"{url!r} names no SQLite file. Write sqlite:///jobs.db for a file in this folder, "
+            "sqlite:////var/lib/jobs.db for a full path."
+        )
+    if name == ":memory:":
+        raise ConfigError("A queue in memory would lose accepted jobs. Name a file, as in sqlite:///jobs.db.")
+    return Path(os.path.realpath(name))
+
+
+def prepare(path: Path) -> None:
+    """Make sure that the file is there, with mode 0600, on a disk of this machine. An existing file is left as it is.
+
+    The folder is synced after the file was created: without that, a power cut could take the whole file with it.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder. Name a file in it, as in sqlite:///{path}/jobs.db.")
+    if not path.parent.is_dir():
+        raise StoreUnavailable(
+            f"The folder {path.parent} does not exist. Create it, or name another place for {path.name}."
+        )
+    refuse_network(path.parent)
+    if path.exists():
+        if not os.access(path, os.R_OK):
+            raise AccessDenied(f"This user may not read {path}. Check owner and mode of the file.")
+        if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+            raise ReadOnly(
+                f"{path} cannot be written by this user. Check the mode of the file and its folder, and the mount."
+            )
+        return
+    _create(path)
+
+
+def refuse_network(folder: Path) -> None:
+    """Raise ConfigError if the folder lies on a filesystem that machines share."""
+    kind = filesystem_kind(folder)
+    if kind in NETWORK_KINDS or kind.startswith("fuse.") or kind == "fuse":
+        raise ConfigError(
+            f"{folder} lies on a {kind} filesystem. SQLite's WAL works only among processes of one machine and "
+            "would damage "
+            f"the file there. Use a local disk, or PostgreSQL if several machines share the queue."
+        )
+
+
+def filesystem_kind(folder: Path) -> str:
+    """The name of the filesystem as the kernel gives it; empty where that cannot be learnt."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        device = folder.stat().st_dev
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    kind, deepest = "", -1
+    for line in lines:
+        fields, _, tail = line.partition(" - ")
+        parts = fields.split(" ")
+        point = parts[4].replace("\\040", " ")
+        inside = point == "/" or folder == Path(point) or Path(point) in folder.parents
+        # By device first: a bind mount shows a folder under a path that is not its own. Btrfs has device numbers of
+        # its own, so the path decides there.
+        if inside and len(point) + (1000 if parts[2] == wanted else 0) > deepest:
+            kind, deepest = tail.split(" ")[0], len(point) + (1000 if parts[2] == wanted else 0)
+    return kind
+
+
+def identity(path: Path | str) -> tuple[int, int] | None:
+    """Which file stands under this name now; None if there is none."""
+    try:
+        seen = os.stat(path)  # noqa: PTH116 - a path or its text
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _create(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except FileExistsError:  # another process was faster
+        return
+    except PermissionError as exc:
+        raise AccessDenied(f"This user may not create {path}. Check owner and mode of {path.parent}.") from exc
+    except OSError as exc:
+        if exc.errno == 28:
+            raise DiskFull(f"The disk that holds {path.parent} is full: {path.name} was not created.") from exc
+        if exc.errno == 30:
+            raise ReadOnly(f"{path.parent} is mounted read-only: {path.name} was not created.") from exc
+        raise StoreUnavailable(f"{path} could not be created: {exc.strerror}.") from exc
+    try:
+        os.fchmod(handle, 0o600)  # whatever the umask says
+    finally:
+        os.close(handle)
+    with contextlib.suppress(PermissionError):
+        sync_folder(path.parent)
+
+
+def side_folder(path: Path) -> Path | None:
+    """A folder beside the file for sockets and locks, which only this user may enter. None if it cannot be had."""
+    folder = side_folder_path(path)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        seen = os.lstat(folder)
+    except OSError:
+        return None
+    return folder if is_private(seen) else None
+
+
+def side_folder_path(path: Path) -> Path:
+    """Where that folder stands."""
+    return path.with_name(f"{path.name}-tenure")
+
+
+def is_private(seen: os.stat_result) -> bool:
+    """Whether it is a folder of this user that no other may enter."""
+    return stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and not seen.st_mode & 0o077
+
+
+class WatchedFile:
+    """The file under its name: whether it is still the one that was opened, and whether its WAL belongs to it.
+
+    A file put in the place of another would find the other's -wal beside it, and SQLite would play that into it. So the
+    WAL that was in use is remembered, and a new file is not opened while that one still lies there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._name = str(path)
+        self._wal_name = f"{path}-wal"
+        self._opened: tuple[int, int] | None = None
+        self._wal: tuple[int, int] | None = None
+
+    def now(self) -> tuple[int, int] | None:
+        """Which file stands there now."""
+        if self._wal is None and self._opened is not None:
+            self._wal = identity(self._wal_name)
+        try:
+            seen = os.stat(self._name)  # noqa: PTH116 - on the path of every write, and so in place
+        except OSError:
+            return None
+        return seen.st_dev, seen.st_ino
+
+    def admit(self) -> tuple[int, int]:
+        """Which file a new connection will open. Raises StoreUnavailable if it must not."""
+        seen = self.now()
+        if seen is None:
+            raise StoreUnavailable(f"{self.path} is gone. Restore it, or create a new queue with `tenure migrate`.")
+        if seen != self._opened:
+            if self._wal is not None and identity(self._wal_name) == self._wal:
+                name = self.path.name
+                raise StoreUnavailable(
+                    f"{self.path} was replaced, but {name}-wal still belongs to the file that was there before and "
+                    f"would damage this one. Stop all processes that use it, then remove {name}-wal and {name}-shm."
+                )
+            self._opened, self._wal = seen, None
+        return seen

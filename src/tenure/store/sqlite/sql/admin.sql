@@ -1,0 +1,307 @@
+-- What operators, leaders and schedules ask for.
+
+-- name: audit_write
+-- What somebody with power did.
+INSERT INTO tenure_audit (at, actor, act, subject, reason, detail) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: queue_create
+-- A queue with its policy, unless there is one of that name. No row changed: it was there.
+INSERT INTO tenure_queue (
+    name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts,
+    backoff_shape, backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter,
+    lease_seconds, lease_max_seconds, key_scope, key_space, key_required, key_window_seconds, key_conflict,
+    revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events,
+    created_at, updated_at
+)
+VALUES (
+    :name, :profile, :priority_order, :priority_default, :aging_seconds, :start_on_claim, :max_attempts,
+    :backoff_shape, :backoff_base_seconds, :backoff_power, :backoff_factor, :backoff_cap_seconds, :backoff_jitter,
+    :lease_seconds, :lease_max_seconds, :key_scope, :key_space, :key_required, :key_window_seconds, :key_conflict,
+    :revive, :on_unknown_kind, :forbidden_keys, :concurrency, :concurrency_per_key, :retain_seconds, :events,
+    :now, :now
+)
+ON CONFLICT (name) DO NOTHING;
+
+-- name: queue_set
+-- Create a queue or replace its policy. Whether it is paused stays as it is.
+INSERT INTO tenure_queue (
+    name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts,
+    backoff_shape, backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter,
+    lease_seconds, lease_max_seconds, key_scope, key_space, key_required, key_window_seconds, key_conflict,
+    revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events,
+    created_at, updated_at
+)
+VALUES (
+    :name, :profile, :priority_order, :priority_default, :aging_seconds, :start_on_claim, :max_attempts,
+    :backoff_shape, :backoff_base_seconds, :backoff_power, :backoff_factor, :backoff_cap_seconds, :backoff_jitter,
+    :lease_seconds, :lease_max_seconds, :key_scope, :key_space, :key_required, :key_window_seconds, :key_conflict,
+    :revive, :on_unknown_kind, :forbidden_keys, :concurrency, :concurrency_per_key, :retain_seconds, :events,
+    :now, :now
+)
+ON CONFLICT (name) DO UPDATE
+SET profile = excluded.profile,
+    priority_order = excluded.priority_order,
+    priority_default = excluded.priority_default,
+    aging_seconds = excluded.aging_seconds,
+    start_on_claim = excluded.start_on_claim,
+    max_attempts = excluded.max_attempts,
+    backoff_shape = excluded.backoff_shape,
+    backoff_base_seconds = excluded.backoff_base_seconds,
+    backoff_power = excluded.backoff_power,
+    backoff_factor = excluded.backoff_factor,
+    backoff_cap_seconds = excluded.backoff_cap_seconds,
+    backoff_jitter = excluded.backoff_jitter,
+    lease_seconds = excluded.lease_seconds,
+    lease_max_seconds = excluded.lease_max_seconds,
+    key_scope = excluded.key_scope,
+    key_space = excluded.key_space,
+    key_required = excluded.key_required,
+    key_window_seconds = excluded.key_window_seconds,
+    key_conflict = excluded.key_conflict,
+    revive = excluded.revive,
+    on_unknown_kind = excluded.on_unknown_kind,
+    forbidden_keys = excluded.forbidden_keys,
+    concurrency = excluded.concurrency,
+    concurrency_per_key = excluded.concurrency_per_key,
+    retain_seconds = excluded.retain_seconds,
+    events = excluded.events,
+    updated_at = excluded.updated_at;
+
+-- name: queue_found
+-- Whether a queue of this name is there.
+SELECT 1 FROM tenure_queue WHERE name = ?;
+
+-- name: queue_live
+-- The profile of a queue, and whether it has jobs that have not ended.
+SELECT q.profile,
+    EXISTS (
+        SELECT 1
+        FROM tenure_job AS j
+        WHERE j.queue = q.name AND j.state IN ('queued', 'leased', 'running', 'waiting')
+    )
+FROM tenure_queue AS q
+WHERE q.name = ?;
+
+-- name: queue_names
+-- Every queue's name.
+SELECT name FROM tenure_queue ORDER BY name;
+
+-- name: queue_profile
+-- The profile of a queue.
+SELECT profile FROM tenure_queue WHERE name = ?;
+
+-- name: queue_pause
+-- Pause or resume a queue. No row changed: it was so already.
+UPDATE tenure_queue
+SET paused_at = CASE WHEN :paused THEN :now END,
+    paused_by = CASE WHEN :paused THEN :actor END,
+    updated_at = :now
+WHERE name = :name AND (paused_at IS NOT NULL) <> :paused;
+
+-- name: gate_set
+-- Open or close a gate.
+INSERT INTO tenure_gate (name, is_open, actor, updated_at)
+VALUES (:name, :is_open, :actor, :now)
+ON CONFLICT (name) DO UPDATE
+SET is_open = excluded.is_open,
+    actor = excluded.actor,
+    updated_at = excluded.updated_at;
+
+-- name: gate_found
+-- Whether a gate was ever touched.
+SELECT 1 FROM tenure_gate WHERE name = ?;
+
+-- name: lease_acquire
+-- Take a named lease that is free or has run out, or extend one's own.
+-- Invariant: one row decides, so there are never two owners in a term; the term rises exactly when the owner changes.
+INSERT INTO tenure_lease (name, owner, term, acquired_at, until)
+VALUES (:name, :owner, 1, :now, :until)
+ON CONFLICT (name) DO UPDATE
+SET term = term + (owner <> excluded.owner),
+    acquired_at = CASE WHEN owner = excluded.owner THEN acquired_at ELSE excluded.acquired_at END,
+    owner = excluded.owner,
+    until = excluded.until
+WHERE until <= :now OR owner = excluded.owner;
+
+-- name: lease_read
+-- Who has a named lease.
+SELECT owner, term, until FROM tenure_lease WHERE name = ?;
+
+-- name: lease_release
+-- Give a named lease back, if it is still one's own in that term. The row stays, so that the term goes on rising.
+UPDATE tenure_lease
+SET until = :now
+WHERE name = :name AND owner = :owner AND term = :term AND until > :now;
+
+-- name: triage
+-- What was decided about a dead letter, by whom and when.
+UPDATE tenure_dead_letter
+SET triage = :triage,
+    triage_note = :note,
+    triaged_at = :now,
+    triaged_by = :actor
+WHERE id = :id;
+
+-- name: wake
+-- Waiting → queued, due at once. By id (a JSON array), or all that wait for one thing.
+UPDATE tenure_job
+SET state = 'queued',
+    run_at = :now,
+    is_due = 1,
+    waiting_for = NULL,
+    updated_at = :now
+WHERE state = 'waiting'
+    AND (id IN (SELECT value FROM json_each(:ids)) OR waiting_for = :waiting_for)
+RETURNING id, queue;
+
+-- name: cancel
+-- A job that nobody holds ends at once; one that a worker holds is asked to stop, and its worker settles it.
+-- After this no job goes on: a queued one has left the queue, and every later end of a held one becomes `cancelled`.
+UPDATE tenure_job
+SET cancel_requested_at = coalesce(cancel_requested_at, :now),
+    state = CASE WHEN state IN ('leased', 'running') THEN state ELSE 'cancelled' END,
+    finished_at = CASE WHEN state IN ('leased', 'running') THEN NULL ELSE :now END,
+    failure_class = CASE WHEN state IN ('leased', 'running') THEN failure_class ELSE 'cancelled' END,
+    waiting_for = NULL,
+    dedup_slot = CASE
+        WHEN state NOT IN ('leased', 'running') AND substr(dedup_slot, 1, 1) = 'a' THEN NULL
+        ELSE dedup_slot
+    END,
+    updated_at = :now
+WHERE id = :job_id AND state IN ('queued', 'waiting', 'leased', 'running')
+RETURNING state;
+
+-- name: job_state
+-- Where a job stands.
+SELECT state FROM tenure_job WHERE id = ?;
+
+-- name: revive_look
+-- Whether a job may be revived, and the slot it would take again.
+SELECT j.token,
+    CASE
+        WHEN j.state NOT IN ('failed', 'dead', 'cancelled') THEN 'it is ' || j.state
+        WHEN q.revive <> 'revive' THEN 'its queue allows only a clone'
+        WHEN j.payload IS NULL THEN 'its payload was pruned'
+        WHEN holder.id IS NOT NULL THEN 'its key is held by job ' || holder.id
+    END AS why,
+    j.slot
+FROM (
+    SELECT job.*,
+        CASE
+            WHEN job.dedup_slot IS NOT NULL THEN job.dedup_slot
+            WHEN job.idempotency_key IS NOT NULL AND queue.key_scope <> 'none' THEN
+                substr(queue.key_scope, 1, 1) || '|' || queue.profile || char(31)
+                || CASE queue.key_space WHEN 'kind' THEN length(job.kind) || char(31) || job.kind ELSE '' END
+                || char(31) || job.idempotency_key
+        END AS slot
+    FROM tenure_job AS job
+    JOIN tenure_queue AS queue ON queue.name = job.queue
+    WHERE job.id = :job_id
+) AS j
+JOIN tenure_queue AS q ON q.name = j.queue
+LEFT JOIN tenure_job AS holder ON holder.dedup_slot = j.slot AND holder.id <> j.id;
+
+-- name: revive
+-- An ended job starts over, due at once. The token stays: it only ever rises, by the next claim.
+UPDATE tenure_job
+SET state = 'queued',
+    attempt = 0,
+    crashes = 0,
+    suspicion = 0,
+    run_at = :now,
+    is_due = 1,
+    dedup_slot = :slot,
+    cancel_requested_at = NULL,
+    finished_at = NULL,
+    claimed_at = NULL,
+    started_at = NULL,
+    failure_class = NULL,
+    updated_at = :now
+WHERE id = :job_id AND state IN ('failed', 'dead', 'cancelled')
+RETURNING queue;
+
+-- name: revive_letters
+-- The dead letters of a revived job have been dealt with.
+UPDATE tenure_dead_letter
+SET triage = 'manual_replay',
+    triage_note = :reason,
+    triaged_at = :now,
+    triaged_by = :actor
+WHERE job_id = :job_id AND triage = 'pending';
+
+-- name: clone_look
+-- Whether a job has ended and still has its payload.
+SELECT state, payload IS NULL, queue FROM tenure_job WHERE id = ?;
+
+-- name: clone
+-- A fresh job like one that ended, its child. It takes the key's slot only where the scope is active: a slot that
+-- outlives its job stays with the original.
+INSERT INTO tenure_job (
+    id, kind, payload, queue, profile, priority, rank, max_attempts, run_at, is_due, created_at, updated_at,
+    idempotency_key, dedup_slot, payload_hash, forbidden_keys,
+    backoff, affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor, created_by_user_id,
+    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path
+)
+SELECT :new_id, j.kind, j.payload, j.queue, j.profile, j.priority,
+    j.rank + CASE WHEN q.aging_seconds IS NULL THEN 0 ELSE :now - j.created_at END,
+    j.max_attempts, :now, 1, :now, :now, j.idempotency_key,
+    CASE
+        WHEN j.idempotency_key IS NOT NULL AND q.key_scope = 'active' THEN
+            'a|' || j.profile || char(31)
+            || CASE q.key_space WHEN 'kind' THEN length(j.kind) || char(31) || j.kind ELSE '' END || char(31) || j.idempotency_key
+    END,
+    j.payload_hash, j.forbidden_keys,
+    j.backoff, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor, j.created_by_user_id,
+    j.requested_by_user_id, j.tenant, j.workflow_id, j.id, j.run_id, j.trace, NULL
+FROM tenure_job AS j
+JOIN tenure_queue AS q ON q.name = j.queue
+WHERE j.id = :job_id
+ON CONFLICT DO NOTHING;
+
+-- name: clone_holder
+-- Who holds the key that a clone would have taken; the clone itself if it is there already.
+SELECT holder.id
+FROM tenure_job AS j
+JOIN tenure_queue AS q ON q.name = j.queue
+JOIN tenure_job AS holder ON holder.id = :new_id OR holder.dedup_slot =
+    'a|' || j.profile || char(31) || CASE q.key_space WHEN 'kind' THEN length(j.kind) || char(31) || j.kind ELSE '' END || char(31) || j.idempotency_key
+WHERE j.id = :job_id
+ORDER BY holder.id = :new_id DESC
+LIMIT 1;
+
+-- name: schedules
+-- All by name, or those asked for (a JSON array).
+SELECT name, spec, last_tick, paused_at, paused_by, created_at, updated_at
+FROM tenure_schedule
+WHERE (:names IS NULL OR name IN (SELECT value FROM json_each(:names)))
+ORDER BY name;
+
+-- name: schedule_set
+-- Declare a schedule. A new one starts now; a known one keeps its last tick and its pause.
+-- No row changed: it stands as declared.
+INSERT INTO tenure_schedule (name, spec, last_tick, created_at, updated_at)
+VALUES (:name, :spec, :now, :now, :now)
+ON CONFLICT (name) DO UPDATE
+SET spec = excluded.spec,
+    updated_at = excluded.updated_at
+WHERE spec <> excluded.spec;
+
+-- name: schedule_tick
+-- Deal with all ticks up to one. Invariant: the row decides; who comes second finds another last tick.
+UPDATE tenure_schedule
+SET last_tick = :tick,
+    updated_at = :now
+WHERE name = :name AND last_tick = :after AND paused_at IS NULL;
+
+-- name: schedule_pause
+-- Pause or resume. Resuming starts from now: what would have run meanwhile was not wanted.
+UPDATE tenure_schedule
+SET paused_at = CASE WHEN :paused THEN :now END,
+    paused_by = CASE WHEN :paused THEN :actor END,
+    last_tick = CASE WHEN :paused THEN last_tick ELSE :now END,
+    updated_at = :now
+WHERE name = :name AND (paused_at IS NOT NULL) <> :paused;
+
+-- name: schedule_remove
+-- Forget a schedule. Jobs it made stay.
+DELETE FROM tenure_schedule WHERE name = ?;

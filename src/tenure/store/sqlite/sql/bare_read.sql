@@ -1,2 +1,0 @@
--- bare_read: a statement that reads nothing.
-SELECT 1;

@@ -1,1 +1,0 @@
-PRAGMA database_list;

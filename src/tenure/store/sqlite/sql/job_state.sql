@@ -1,2 +1,0 @@
--- job_state: where a job stands.
-SELECT state FROM tenure_job WHERE id = ?;

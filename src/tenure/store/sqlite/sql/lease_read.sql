@@ -1,2 +1,0 @@
--- lease_read: who has a named lease.
-SELECT owner, term, until FROM tenure_lease WHERE name = ?;

@@ -1,2 +1,0 @@
--- queue_names: every queue's name.
-SELECT name FROM tenure_queue ORDER BY name;

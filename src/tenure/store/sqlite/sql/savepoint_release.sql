@@ -1,1 +1,0 @@
-RELEASE tenure_request;

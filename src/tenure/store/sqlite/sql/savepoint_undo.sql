@@ -1,1 +1,0 @@
-ROLLBACK TO tenure_request;

@@ -1,1 +1,0 @@
-PRAGMA journal_mode = WAL;
