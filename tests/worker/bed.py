@@ -39,6 +39,9 @@ class Ear:
         return [notice.name for notice in self.notices if job is None or notice.job == job]
 
 
+async def _nothing() -> None: ...
+
+
 @dataclass
 class Bed:
     """Handlers and jobs on one store."""
@@ -98,6 +101,8 @@ class Bed:
     def worker(self, **settings: Any) -> Worker:
         defaults: dict[str, Any] = {"handle_signals": False, "maintain": False, "poll_seconds": 0.2}
         schedules = settings.pop("schedules", ())
+        if not self.registry:  # a worker without handlers refuses to start
+            self.handle(_nothing, kind="nothing")
         config = WorkerConfig(**{**defaults, **settings})
         return Worker(self.store, self.registry, config, emit=self.ear, schedules=schedules)
 

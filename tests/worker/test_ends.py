@@ -239,9 +239,10 @@ async def test_a_payload_that_does_not_fit_is_refused_with_the_path_of_the_field
     assert "$.amount" in (job.last_error or "")
 
 
-async def test_a_kind_without_a_handler_is_rejected(bed: Bed) -> None:
-    job_id = bed.enqueue("stranger")
-    await bed.drain()
+async def test_a_kind_without_a_handler_is_rejected_where_the_queue_says_so(bed: Bed) -> None:
+    bed.queue(QueuePolicy(on_unknown_kind="reject"), "strict")
+    job_id = bed.enqueue("stranger", queue="strict")
+    await bed.drain(queues=["strict"])
 
     job = bed.job(job_id)
     assert (job.state, job.failure_class) == ("failed", "no_handler")

@@ -1,0 +1,297 @@
+"""No handler makes a worker deaf: whatever it does, its slot comes back and a healthy job runs in the same worker."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure.errors import InvalidArgument, StoreUnavailable, TenureError
+from tenure.handler.context import EVENTS_KEPT, Context
+from tenure.handler.signals import Interrupt, Interrupted
+from tenure.model.ids import JobId
+from tenure.store.queries import ListEvents
+from tests.conformance.engines import open_sqlite
+from tests.waiting import until
+from tests.worker.bed import AT_ONCE, Bed
+
+pytestmark = pytest.mark.anyio
+
+CONCURRENCY = 8
+Handler = Callable[[Context], Any]
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    store = open_sqlite(tmp_path / "jobs.db")
+    bed = Bed(store)
+    bed.queue(AT_ONCE)
+    yield bed
+    store.close()
+
+
+def raised(make: Callable[[], BaseException]) -> Iterator[tuple[str, Handler]]:
+    """A handler on the loop and one in a thread that raise it."""
+    name = type(make()).__name__
+
+    async def on_loop(ctx: Context) -> None:
+        raise make()
+
+    def in_thread(ctx: Context) -> None:
+        raise make()
+
+    yield f"async_{name}", on_loop
+    yield f"thread_{name}", in_thread
+
+
+class TextExits(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class ReprExits(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+
+class ClassExits(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise SystemExit(4)
+
+
+class Unencodable:
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit(5)
+
+
+def builtin_exceptions() -> list[type[BaseException]]:
+    found = {
+        one
+        for one in vars(builtins).values()
+        if isinstance(one, type) and issubclass(one, BaseException) and not issubclass(one, Warning)
+    }
+    special = {BaseExceptionGroup, ExceptionGroup, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError}
+    return sorted(found - special, key=lambda one: one.__name__)
+
+
+async def swallows(ctx: Context) -> None:
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            continue
+
+
+async def cancels_itself(ctx: Context) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+async def bad_event(ctx: Context) -> None:
+    ctx.events.append(tenure.model.event.NewEvent("\ud800", "no json", ctx.id))
+    raise ValueError("after an event that the store cannot take")
+
+
+def bad_event_kind(ctx: Context) -> None:
+    ctx.event(None)  # type: ignore[arg-type]
+
+
+async def bad_event_and_success(ctx: Context) -> None:
+    ctx.events.append(tenure.model.event.NewEvent("\ud800", "no json", ctx.id))
+
+
+def log_formats(ctx: Context) -> None:
+    ctx.logger.info("%(a)s", {"a": 1})
+    ctx.logger.info("%d %s", "x")
+    ctx.logger.info(object())
+    ctx.logger.info("\ud800 %s", "\0")
+
+
+def surrogates(ctx: Context) -> str:
+    ctx.set_result_summary("half \ud800 a pair \0")
+    return "fine"
+
+
+def surrogate_error(ctx: Context) -> None:
+    raise ValueError("half \ud800 a pair \0")
+
+
+def surrogate_result(ctx: Context) -> str:
+    return "half \ud800 a pair"
+
+
+def bad_progress(ctx: Context) -> None:
+    ctx.progress("x" * 2_000_000)
+
+
+def bad_follow_up(ctx: Context) -> None:
+    ctx.follow_ups.append("no job")  # type: ignore[arg-type]
+
+
+async def replaces_context(ctx: Context) -> None:
+    ctx.events = None  # type: ignore[assignment]
+
+
+def misbehaving() -> dict[str, Handler]:
+    handlers: dict[str, Handler] = {}
+    for kind in builtin_exceptions():
+        handlers.update(raised(lambda kind=kind: kind()))  # type: ignore[misc]
+    for make in (
+        TextExits,
+        ReprExits,
+        ClassExits,
+        asyncio.CancelledError,
+        asyncio.InvalidStateError,
+        lambda: ExceptionGroup("many", [ValueError(), TextExits()]),
+        lambda: BaseExceptionGroup("many", [GeneratorExit()]),
+        lambda: Interrupted(Interrupt.TIMEOUT),
+        lambda: Interrupted(Interrupt.LOST),
+        lambda: StoreUnavailable("away"),
+        lambda: InvalidArgument("no"),
+        lambda: tenure.Permanent("never"),
+        lambda: tenure.Suspend("\ud800"),
+    ):
+        handlers.update((f"{name}_{len(handlers)}", one) for name, one in raised(make))
+    others: list[Handler] = [
+        cancels_itself,
+        bad_event,
+        bad_event_kind,
+        bad_event_and_success,
+        log_formats,
+        surrogates,
+        surrogate_error,
+        surrogate_result,
+        bad_progress,
+        bad_follow_up,
+        replaces_context,
+        lambda _: Unencodable(),
+        lambda _: {1, 2},
+        lambda _: float("nan"),
+        lambda ctx: ctx.enqueue(object()),
+    ]
+    handlers.update({f"other_{n}": one for n, one in enumerate(others)})
+    return handlers
+
+
+MISBEHAVING = misbehaving()
+
+
+async def test_after_every_misbehaving_handler_a_healthy_job_runs_in_the_same_worker(bed: Bed) -> None:
+    assert len(MISBEHAVING) > 109
+
+    async def healthy() -> str:
+        return "well"
+
+    bed.handle(healthy)
+    for name, function in MISBEHAVING.items():
+        mode = "async" if asyncio.iscoroutinefunction(function) else "thread"
+        bed.registry.add(_handler(bed, name, function, mode))
+    swallowing = bed.handle(swallows, timeout_seconds=0.05)
+    bad = [bed.enqueue(name, max_attempts=1) for name in MISBEHAVING]
+    bad += [bed.enqueue(swallowing, max_attempts=1) for _ in range(CONCURRENCY)]
+    async with bed.working(concurrency=CONCURRENCY, grace_seconds=0.1) as worker:
+        await until(lambda: worker.stats().claimed >= len(bad) and worker.stats().held == 0, 25)
+        for _ in range(CONCURRENCY):
+            job_id = await asyncio.to_thread(bed.enqueue, "healthy")
+            await until(lambda job_id=job_id: bed.job(job_id).state == "succeeded", 2)  # type: ignore[misc]
+        assert bed.ear.names().count("left_behind") == CONCURRENCY
+        assert "runner_died" not in bed.ear.names()
+
+    kinds = {bed.job(job_id).kind: bed.job(job_id) for job_id in bad}
+    assert {job.state for job in kinds.values()} <= {"succeeded", "failed", "dead", "queued", "waiting", "running"}
+    running = {kind for kind, job in kinds.items() if job.state == "running"}
+    assert all("Interrupted" in kind for kind in running), "only a lost lease leaves its job to the lease"
+    assert kinds["swallows"].failure_class == "timeout"
+    assert kinds["async_GeneratorExit"].state == "dead"
+    assert "ValueError" in (kinds["other_1"].last_error or "")
+    assert kinds["other_4"].state == "succeeded"
+    assert kinds["other_5"].result_summary == "half ? a pair "
+
+
+def _handler(bed: Bed, name: str, function: Handler, mode: Any) -> Any:
+    from tenure.handler.payload import payload_codec
+    from tenure.handler.registry import Handler as Registered
+
+    encode, decode = payload_codec(Any, name)
+    return Registered(
+        kind=name,
+        queue="default",
+        function=function,
+        mode=mode,
+        decode=decode,
+        encode=encode,
+        wants_payload=False,
+        wants_context=True,
+    )
+
+
+async def test_dropped_log_lines_are_counted_and_reported(bed: Bed) -> None:
+    async def talkative(ctx: Context) -> None:
+        for n in range(EVENTS_KEPT + 7):
+            ctx.log(f"line {n}")
+
+    job_id = bed.enqueue(bed.handle(talkative))
+    await bed.drain()
+
+    lines = [event.data["message"] for event in bed.store.do(ListEvents(job_id=job_id, limit=2000))]
+    assert [line for line in lines if "dropped" in line] == [
+        "7 log lines were dropped: written faster than the worker stores them"
+    ]
+    assert len(lines) == EVENTS_KEPT + 1
+
+
+async def test_a_worker_without_handlers_refuses_to_start(bed: Bed) -> None:
+    from tenure.worker.worker import Worker
+
+    with pytest.raises(tenure.errors.ConfigError, match="no handlers"):
+        await Worker(bed.store, {}).run()
+
+
+async def test_unknown_kinds_are_left_alone_and_named_once(bed: Bed) -> None:
+    async def known() -> None: ...
+
+    bed.handle(known)
+    stranger: JobId = bed.enqueue("stranger")
+    job_id = bed.enqueue("known")
+    async with bed.working():
+        await until(lambda: bed.job(job_id).state == "succeeded" and "unknown_kind" in bed.ear.names())
+
+    assert (bed.job(stranger).state, bed.job(stranger).attempt, bed.attempts(stranger)) == ("queued", 0, [])
+    named = [event.message or "" for event in bed.ear.notices if event.name == "unknown_kind"]
+    assert len(named) == 1
+    assert "'stranger'" in named[0]
+
+
+async def test_limits_of_the_app_hold_for_results_progress_and_follow_ups(tmp_path: Path) -> None:
+    limits = tenure.model.policy.Limits(payload_bytes=100)
+    app = tenure.App(f"sqlite:///{tmp_path}/limits.db", limits=limits)
+    refused: list[str] = []
+
+    @app.job
+    def large(ctx: Context) -> str:
+        for act in (lambda: ctx.progress("x" * 200), lambda: ctx.enqueue("large", {"x": "x" * 200})):
+            try:
+                act()
+            except TenureError as exc:
+                refused.append(type(exc).__name__)
+        return "x" * 200
+
+    app.migrate()
+    job_id = app.enqueue("large")
+    await asyncio.to_thread(app.run_worker, drain=True, handle_signals=False, maintain=False)
+    job = app.get(job_id)
+    app.close()
+
+    assert refused == ["InvalidPayload", "InvalidPayload"]
+    assert job.state == "failed"
+    assert "InvalidResult" in (job.last_error or "")
