@@ -105,8 +105,8 @@ def _events() -> str:
     return _table(("kind", "when"), [(f"`{kind.value}`", _meaning("event", kind.value)) for kind in EventKind])
 
 
-def notice_names() -> set[str]:
-    """The names of all notices that a worker may emit, as its code has them."""
+def log_event_names() -> set[str]:
+    """The names of all log events that a worker may emit, as its code has them."""
     found: set[str] = set()
     for path in (DOCS.parent / "src" / "tenure" / "worker").glob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
@@ -114,13 +114,13 @@ def notice_names() -> set[str]:
                 first = call.args[0] if call.args else None
                 if isinstance(first, ast.Constant) and isinstance(first.value, str) and len(call.args) > 1:
                     found.add(first.value)
-    from tenure.worker import report
+    from tenure.worker import log
 
-    return found | set(report._LEVELS)  # noqa: SLF001 - ends are named there
+    return found | set(log._LEVELS)  # noqa: SLF001 - ends are named there
 
 
 def _notices() -> str:
-    return _table(("event", "when"), [(f"`{name}`", _meaning("notice", name)) for name in sorted(notice_names())])
+    return _table(("event", "when"), [(f"`{name}`", _meaning("notice", name)) for name in sorted(log_event_names())])
 
 
 def _moves() -> str:

@@ -12,7 +12,7 @@ import pytest
 
 import tenure
 import tenure.testing
-from docs.generate import DOCS, PARTS, error_classes, filled, notice_names
+from docs.generate import DOCS, PARTS, error_classes, filled, log_event_names
 from tenure.handler.building import JobOptions
 from tenure.model.event import EventKind
 from tenure.model.policy import Backoff, Limits, QueuePolicy
@@ -77,9 +77,9 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_every_event_and_notice_is_documented() -> None:
-    assert {"store_away", "fenced", "completed"} <= notice_names()
+    assert {"store_away", "fenced", "completed"} <= log_event_names()
     assert not missing("events.md", [kind.value for kind in EventKind])
-    assert not missing("events.md", notice_names())
+    assert not missing("events.md", log_event_names())
 
 
 def test_every_state_is_in_the_lifecycle() -> None:
@@ -97,7 +97,7 @@ def test_no_meaning_is_kept_for_what_is_gone() -> None:
         "job": set(JobOptions.__annotations__),
         "context": {name for name in dir(tenure.Context) if not name.startswith("_")},
         "event": {kind.value for kind in EventKind},
-        "notice": notice_names(),
+        "notice": log_event_names(),
     }
 
     assert set(kept) == set(known)
