@@ -52,7 +52,7 @@ class Restarted:
                 start_new_session=True,  # its group is what `_kill_the_rest` ends
                 env={
                     **os.environ,
-                    "PYTHONPATH": str(ROOT),
+                    "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
                     "TENURE_TEST_NOTES": str(self.notes),
                     "TENURE_TEST_PID": str(os.getpid()),
                 },
