@@ -118,6 +118,12 @@ def leave(payload: dict[str, Any]) -> None:
     os._exit(7)
 
 
+@job("thread")
+def die(payload: dict[str, Any]) -> None:
+    """End the process in which it runs."""
+    os._exit(9)
+
+
 @job("process")
 def fall(payload: dict[str, Any]) -> None:
     raise ValueError(f"fell over {payload['say']}")

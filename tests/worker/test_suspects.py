@@ -1,0 +1,122 @@
+"""Jobs that were held when a worker vanished: run in a process of their own, then also alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.model.ids import JobId
+from tenure.store.contract import Exchange, Request, Store
+from tests.waiting import until
+from tests.worker.bed import Bed
+from tests.worker.children import crew as handlers
+
+pytestmark = pytest.mark.anyio
+
+
+class Suspecting:
+    """A real store that grants chosen jobs with a suspicion."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.suspicion: dict[JobId, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def ado(self, request: Request[Any]) -> Any:
+        answer = await self._store.ado(request)
+        if isinstance(request, Exchange):
+            for grant in answer.grants:
+                grant.suspicion = self.suspicion.get(grant.id, 0)
+        return answer
+
+
+@pytest.fixture
+def suspecting(bed: Bed) -> Suspecting:
+    store = Suspecting(bed.store)
+    bed.store = store  # type: ignore[assignment]
+    return store
+
+
+async def test_a_suspect_runs_in_a_process_of_its_own(bed: Bed, suspecting: Suspecting, tmp_path: Path) -> None:
+    bed.registry = handlers.registry
+    payload = json.dumps({"file": str(tmp_path / "notes"), "until": str(tmp_path)})
+    job_id = bed.enqueue("hold", payload)
+    suspecting.suspicion[job_id] = 1
+    await bed.drain()
+
+    assert bed.job(job_id).state == "succeeded"
+    pids = {line.split()[2] for line in (tmp_path / "notes").read_text().splitlines()}
+    assert str(os.getpid()) not in pids
+
+
+async def test_the_crash_of_a_suspects_process_is_its_own(bed: Bed, suspecting: Suspecting, tmp_path: Path) -> None:
+    bed.registry = handlers.registry
+    job_id = bed.enqueue("die", json.dumps({"file": str(tmp_path / "notes")}), max_attempts=1)
+    other = bed.enqueue("quick", json.dumps({"file": str(tmp_path / "notes")}))
+    suspecting.suspicion[job_id] = 2
+    await bed.drain()
+
+    job = bed.job(job_id)
+    assert (job.state, job.failure_class) == ("dead", "crash")
+    assert bed.job(other).state == "succeeded"
+
+
+async def test_a_suspect_of_the_second_degree_runs_alone(bed: Bed, suspecting: Suspecting) -> None:
+    """Its handler cannot be imported either, so it runs in this process."""
+    go_on = asyncio.Event()
+    running: list[str] = []
+    beside: list[list[str]] = []
+
+    async def slow() -> None:
+        running.append("slow")
+        await go_on.wait()
+        running.remove("slow")
+
+    async def suspect() -> None:
+        beside.append(list(running))
+        await asyncio.sleep(0.05)
+        beside.append(list(running))
+
+    bed.handle(slow)
+    bed.handle(suspect)
+    first = bed.enqueue("slow")
+    async with bed.working(concurrency=4, prefetch=4) as worker:
+        await until(lambda: running == ["slow"])
+        suspect_id, later = bed.enqueue("suspect", priority=1), bed.enqueue("slow")
+        suspecting.suspicion[suspect_id] = 2
+        await until(lambda: bed.job(suspect_id).state == "running")
+        await asyncio.sleep(1.5)  # longer than a job may wait for a runner before it is given back
+        assert bed.job(suspect_id).state == "running"
+        assert beside == [], "another job is still running"
+        go_on.set()
+        await until(lambda: bed.job(suspect_id).state == "succeeded")
+        await until(lambda: bed.job(later).state == "succeeded" and worker.stats().held == 0)
+
+    assert beside == [[], []]
+    assert bed.job(first).state == "succeeded"
+    assert bed.ear.names(suspect_id).count("suspect_not_importable") == 1
+    assert bed.job(later).attempt == 1
+
+
+async def test_jobs_that_have_not_started_are_released_for_a_suspect(bed: Bed, suspecting: Suspecting) -> None:
+    ran: list[str] = []
+
+    async def work(payload: dict[str, str]) -> None:
+        ran.append(payload["name"])
+        await asyncio.sleep(0.01)
+
+    bed.handle(work)
+    jobs = [bed.enqueue("work", json.dumps({"name": str(n)})) for n in range(6)]
+    suspecting.suspicion[jobs[3]] = 2
+    await bed.drain(concurrency=1, prefetch=5)
+
+    assert sorted(ran) == [str(n) for n in range(6)]
+    assert {bed.job(job_id).state for job_id in jobs} == {"succeeded"}
+    assert {bed.job(job_id).attempt for job_id in jobs} == {1}
