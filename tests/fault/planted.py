@@ -197,7 +197,7 @@ class SynchronousNormal(Planted):
     """A commit is acknowledged while it is in the machine's memory only."""
 
     def spoil(self, request: Any) -> Any:
-        connection = self._database.writer.handle.connection
+        connection = self._database.writer.writing.connection
         assert connection is not None
         connection.execute("PRAGMA synchronous = NORMAL")
         return self.right(request)
