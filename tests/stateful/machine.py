@@ -400,8 +400,9 @@ def compare(life: Life, job: Job, now: int) -> None:
     state = life.state
     if state is State.WAITING and life.run_at <= now:
         state = job.state if job.state in (State.WAITING, State.QUEUED) else state
-    shown = (job.state, job.attempt, job.max_attempts, job.crashes, job.token, job.lease_owner)
-    assert shown == (state, life.attempt, life.max_attempts, life.crashes, life.token, life.owner)
+    shown = (job.state, job.attempt, job.max_attempts, job.crashes, job.suspicion, job.token, job.lease_owner)
+    expected = (state, life.attempt, life.max_attempts, life.crashes, life.suspicion, life.token, life.owner)
+    assert shown == expected
     assert job.lease_until == (None if life.lease_until is None else START + timedelta(seconds=life.lease_until))
     assert (job.lease_owner is not None) == (job.state in HELD)
     assert job.finished_at == (None if life.finished_at is None else START + timedelta(seconds=life.finished_at))

@@ -5,17 +5,18 @@ Times are whole seconds since the test began. The model answers what the store m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tenure.model.ids import JobId
-from tenure.model.state import HELD, TERMINAL, State
+from tenure.model.state import ALONE_FROM, HELD, SUSPICION_MAX, TERMINAL, State
 
 NEVER = 10**9
 WINDOW = 40
 BACKOFF = 5
 
-_REPEATED = {"retried": "queued", "released": "queued", "suspended": "waiting"}
+_REPEATED = {"retried": "queued", "released": "queued"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Life:
     state: State = State.QUEUED
     attempt: int = 0
     crashes: int = 0
+    suspicion: int = 0
+    is_shared: bool = False
     token: int = 0
     owner: str | None = None
     lease_until: int | None = None
@@ -98,19 +101,26 @@ class Model:
             for job in self.jobs.values()
             if job.state is State.QUEUED and job.run_at <= self.now and job.queue in queues
         ]
-        for job in sorted(due, key=lambda job: (job.rank, job.run_at, job.id)):
+        for job in sorted(due, key=lambda job: (job.suspicion < ALONE_FROM, job.rank, job.run_at, job.id)):
             rules = self.queues[job.queue]
             if len(granted) == limit:
                 break
+            if job.suspicion >= ALONE_FROM and self._holds_suspect(worker):
+                continue
             if rules.concurrency is not None and self.held_in(job.queue) >= rules.concurrency:
                 continue
             job.state = State.RUNNING if rules.starts else State.LEASED
             job.token += 1
             job.attempt += 1
-            job.owner = worker
+            job.owner, job.is_shared = worker, False
             job.lease_until = self.now + (lease or rules.lease)
             granted.append(job)
         return granted
+
+    def _holds_suspect(self, worker: str) -> bool:
+        return any(
+            job.owner == worker and job.state in HELD and job.suspicion >= ALONE_FROM for job in self.jobs.values()
+        )
 
     def held_in(self, queue: str) -> int:
         return sum(1 for job in self.jobs.values() if job.queue == queue and job.state in HELD)
@@ -130,6 +140,7 @@ class Model:
         if job is None or job.lease_until is None or not job.is_held_by(token, self.now):
             return False
         job.lease_until = max(job.lease_until, self.now + (lease or self.queues[job.queue].lease))
+        job.is_shared = False
         if started:
             job.state = State.RUNNING
         return True
@@ -143,6 +154,7 @@ class Model:
             return self._end(job, State.CANCELLED, "cancelled")
         match move:
             case "complete":
+                job.suspicion = 0
                 return self._end(job, State.SUCCEEDED, None)
             case "reject":
                 job.letters.append("pending")
@@ -151,6 +163,7 @@ class Model:
                 job.letters.append("pending")
                 return self._end(job, State.DEAD, "dead")
             case "fail":
+                job.suspicion = 0
                 job.run_at = self.now + (BACKOFF * job.attempt if delay is None else delay)
                 return self._back(job, State.QUEUED, "retried")
             case "release":
@@ -159,8 +172,9 @@ class Model:
                 return self._back(job, State.QUEUED, "released")
             case _:
                 job.attempt -= 1
+                job.suspicion = 0
                 job.run_at = NEVER if delay is None else self.now + delay
-                return self._back(job, State.WAITING, "suspended")
+                return self._back(job, State.WAITING, None)
 
     def _repeated(self, job: Life, move: str, token: int) -> str | None:
         if move == "complete":
@@ -168,24 +182,40 @@ class Model:
                 return "succeeded"
             return "cancelled" if job.ends.get(token) == "cancelled" else None
         outcome = job.ends.get(token)
+        if move == "suspend" and outcome is None and job.token == token:
+            return job.state.value if job.state in (State.QUEUED, State.WAITING, State.CANCELLED) else None
         return None if outcome in (None, "expired") else _REPEATED.get(outcome or "", outcome)
 
     def reap(self) -> list[JobId]:
         """Take back what ran out."""
+        held = Counter(job.owner for job in self.jobs.values() if job.state in HELD)
         gone = []
         for job in self.jobs.values():
             if job.state not in HELD or job.lease_until is None or job.lease_until > self.now:
                 continue
             gone.append(job.id)
+            owner = job.owner
+            self._expire(job, is_alone=job.suspicion >= SUSPICION_MAX or (held[owner] == 1 and not job.is_shared))
+            for other in self.jobs.values():
+                if held[owner] > 1 and other.owner == owner:
+                    other.is_shared = True  # no worker of the machine has a row, so each that is late has vanished
+        return gone
+
+    def _expire(self, job: Life, is_alone: bool) -> None:
+        if job.cancel_requested:
+            self._end(job, State.CANCELLED, "expired")
+        elif not is_alone:
+            job.attempt -= 1
+            job.suspicion += 1
+            self._back(job, State.QUEUED, "expired")
+        else:
             job.crashes += 1
-            if job.cancel_requested:
-                self._end(job, State.CANCELLED, "expired")
-            elif job.attempt >= job.max_attempts:
+            if job.attempt >= job.max_attempts:
                 job.letters.append("pending")
                 self._end(job, State.DEAD, "expired")
             else:
+                job.suspicion += 1
                 self._back(job, State.QUEUED, "expired")
-        return gone
 
     def cancel(self, job_id: JobId) -> str:
         job = self.jobs[job_id]
@@ -209,6 +239,7 @@ class Model:
         if slot is not None:
             self.slots[slot] = job_id
         job.state, job.attempt, job.crashes, job.run_at = State.QUEUED, 0, 0, self.now
+        job.suspicion = 0
         job.finished_at, job.cancel_requested = None, False
         job.letters = ["manual_replay" if triage == "pending" else triage for triage in job.letters]
         return True
@@ -232,8 +263,9 @@ class Model:
             count += 1
         return count
 
-    def _back(self, job: Life, state: State, outcome: str) -> str:
-        job.ends[job.token] = outcome
+    def _back(self, job: Life, state: State, outcome: str | None) -> str:
+        if outcome is not None:
+            job.ends[job.token] = outcome
         job.state, job.owner, job.lease_until = state, None, None
         return state.value
 
