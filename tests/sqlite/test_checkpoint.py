@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tenure.model.ids import new_job_ids
 from tenure.model.job import NewJob
 from tenure.store.contract import Enqueue
+from tenure.store.queries import GetJobs
 from tenure.store.sqlite import checkpoint
 from tenure.store.sqlite.connection import open_reader, open_writer
 from tenure.store.sqlite.store import SqliteStore
@@ -86,3 +88,28 @@ def test_a_reader_that_never_ends_is_named_and_harms_no_write(
 
     reader.close()
     assert "keeps a read transaction open" in caplog.text
+
+
+def test_the_wal_stays_bounded_while_others_read_and_write(store: SqliteStore, path: Path) -> None:
+    """Reads that never pause keep a checkpoint from using the WAL again from its start, so it is truncated."""
+    stop = threading.Event()
+    ids = new_job_ids(500)
+    store.do(Enqueue([NewJob(job_id, "work") for job_id in ids]))
+
+    def read() -> None:
+        while not stop.is_set():
+            store.do(GetJobs(ids))
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    largest = 0
+    for _ in range(60):
+        store.do(Enqueue([NewJob(job_id, "work", '"' + "x" * 4_000 + '"') for job_id in new_job_ids(400)]))
+        largest = max(largest, Path(f"{path}-wal").stat().st_size)
+    stop.set()
+    for reader in readers:
+        reader.join(20)
+
+    assert path.stat().st_size > checkpoint.MAX_BYTES
+    assert largest < checkpoint.MAX_BYTES

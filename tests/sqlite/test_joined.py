@@ -184,3 +184,27 @@ def test_a_file_without_the_schema_is_named(path: Path) -> None:
 
     connection.close()
     store.close()
+
+
+def test_a_callers_connection_leaves_checkpoints_to_the_one_checkpointer(store: SqliteStore, path: Path) -> None:
+    connection = sqlite3.connect(path)
+
+    store.enqueue_on(connection, Enqueue([job()]))
+
+    assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+    connection.close()
+
+
+@pytest.mark.parametrize("level", ["OFF", "NORMAL"])
+def test_a_callers_commit_must_be_durable(store: SqliteStore, path: Path, level: str) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(f"PRAGMA synchronous = {level}")
+
+    connection.execute("BEGIN")
+    with pytest.raises(ConfigError, match="synchronous"):
+        store.enqueue_on(connection, Enqueue([job()]))
+    connection.execute("ROLLBACK")
+    store.enqueue_on(connection, Enqueue([job()]))
+
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import threading
 from pathlib import Path
@@ -216,3 +217,33 @@ def test_a_callback_that_fails_costs_nobody_a_commit(store: SqliteStore) -> None
     assert ear.heard.is_set()
     bad.close()
     ear.subscription.close()
+
+
+def test_a_datagram_that_cannot_be_read_wakes_everybody_and_ends_nothing(store: SqliteStore) -> None:
+    ear = Ear(store)
+    listener = store._database.hub._listener
+    assert listener is not None
+    assert listener.mailbox.path is not None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        for message in (b"q\xff\xfe", b"", b"\x00" * 5000):
+            other.sendto(message, str(listener.mailbox.path))
+
+    assert ear.hears()
+    ear.heard.clear()
+    put(store)
+    assert ear.heard.is_set()
+    assert ear.subscription.is_alive()
+    ear.subscription.close()
+
+
+def test_sockets_in_a_folder_that_others_may_enter_are_ignored(tmp_path: Path) -> None:
+    database = tmp_path / "jobs.db"
+    mailbox, sender = Mailbox(database), Sender(database)
+    assert mailbox.path is not None
+    mailbox.path.parent.chmod(0o777)
+
+    sender.send(b"*", own=None)
+
+    assert mailbox.receive() == []
+    mailbox.close()
+    sender.close()

@@ -296,9 +296,10 @@ def test_a_driver_error_in_an_act_comes_out_as_ours(store: SqliteStore) -> None:
 
 def test_heartbeats_go_before_claims_in_the_queue(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    grant = store.do(Enqueue([job()])) and store.do(Claim(WORKER, ["default"]))[0]
-    monkeypatch.setitem(door.WRITES, Claim, lambda *_: order.append("claim"))  # type: ignore[arg-type]
-    monkeypatch.setitem(door.WRITES, Heartbeat, lambda *_: order.append("heartbeat"))  # type: ignore[arg-type]
+    put(store)
+    [grant] = store.do(Claim(WORKER, ["default"]))
+    monkeypatch.setitem(door.WRITES, Claim, lambda *_: order.append("claim"))
+    monkeypatch.setitem(door.WRITES, Heartbeat, lambda *_: order.append("heartbeat"))
     writer = store._database.writer
     assert writer.pause(5.0)
     requests: list[Any] = [Claim(WORKER, ["default"]) for _ in range(3)]

@@ -138,11 +138,11 @@ def _again(transaction: Transaction, request: Claim) -> list[Grant]:
 
 
 def _grant(transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int) -> list[Grant]:
-    budgets = {queue.name: _Budget(transaction, queue) for queue in queues}
-    chosen = _suspects(transaction, request, queues, budgets)
-    walks = [_walk(transaction, request, queue, budgets[queue.name], "pick", limit) for queue in queues]
-    in_turn = itertools.chain.from_iterable(walks) if request.strict else heapq.merge(*walks, key=_claim_order)
-    chosen += itertools.islice(in_turn, limit - len(chosen))
+    chosen: list[tuple[_Queue, _Candidate]] = []
+    may_hold_suspect = transaction.one(_SQL["may_hold_suspect"], {"worker": request.worker})
+    if may_hold_suspect is not None and may_hold_suspect[0]:
+        chosen += _choose(transaction, request, queues, _SQL["pick_suspect"], 1, chosen)
+    chosen += _choose(transaction, request, queues, _SQL["pick"], limit - len(chosen), chosen)
     if not chosen:
         return []
     # Queues with the same terms are granted by one statement.
@@ -160,17 +160,22 @@ def _grant(transaction: Transaction, request: Claim, queues: Sequence[_Queue], l
     return grants
 
 
-def _suspects(
-    transaction: Transaction, request: Claim, queues: Sequence[_Queue], budgets: dict[str, _Budget]
+def _choose(
+    transaction: Transaction,
+    request: Claim,
+    queues: Sequence[_Queue],
+    pick: str,
+    limit: int,
+    before: Sequence[tuple[_Queue, _Candidate]],
 ) -> list[tuple[_Queue, _Candidate]]:
-    """The first job that must run alone, if there is one and the worker holds none yet."""
-    walks = [_walk(transaction, request, queue, budgets[queue.name], "pick_suspect", 1) for queue in queues]
+    """The first candidates of all queues together. `pick`: the statement that reads a page of one queue's. `before`:
+    candidates that were chosen already and count against the limits."""
+    budgets = {queue.name: _Budget(transaction, queue) for queue in queues}
+    for queue, candidate in before:
+        budgets[queue.name].spend(candidate[4])
+    walks = [_walk(transaction, request, queue, budgets[queue.name], pick, limit) for queue in queues]
     in_turn = itertools.chain.from_iterable(walks) if request.strict else heapq.merge(*walks, key=_claim_order)
-    # The look at the worker's own jobs costs more than the one at an index that is mostly empty.
-    found = list(itertools.islice(in_turn, 1))
-    if found and transaction.one(_SQL["holds_suspect"], {"worker": request.worker}) is not None:
-        return []
-    return found
+    return list(itertools.islice(in_turn, limit))
 
 
 def _claim_order(found: tuple[_Queue, _Candidate]) -> tuple[Any, ...]:
@@ -226,7 +231,7 @@ def _walk(
         full = budget.full_keys()
         values |= {"rank": after[0], "run_at": after[1], "id": after[2], "limit": page}
         values["full"] = None if full is None else dump(full)
-        found = transaction.array(_SQL[pick], values)
+        found = transaction.array(pick, values)
         for candidate in found:
             if budget.is_spent():
                 return

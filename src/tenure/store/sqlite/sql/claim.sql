@@ -94,12 +94,18 @@ FROM (
     LIMIT :limit
 );
 
--- name: holds_suspect
--- A row if this worker holds a job that must run alone.
-SELECT 1
-FROM tenure_job INDEXED BY job_lease_idx
-WHERE state IN ('leased', 'running') AND lease_owner = :worker AND suspicion >= 2
-LIMIT 1;
+-- name: may_hold_suspect
+-- Whether a job that must run alone is due, and this worker holds none. Mostly a look at an empty index.
+SELECT CASE
+    WHEN EXISTS (
+        SELECT 1 FROM tenure_job INDEXED BY job_suspect_idx WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2
+    ) THEN NOT EXISTS (
+        SELECT 1
+        FROM tenure_job INDEXED BY job_lease_idx
+        WHERE state IN ('leased', 'running') AND lease_owner = :worker AND suspicion >= 2
+    )
+    ELSE 0
+END;
 
 -- name: held_by_key
 -- How many jobs of a queue are held now, by concurrency key. A lease that was not taken back yet still counts.
