@@ -56,12 +56,11 @@ def test_a_life_of_many_ends_is_told_in_order(store: Subject, clock: SteeredCloc
 
     assert [(token, outcome) for token, _, outcome in told] == [
         (1, "released"),
-        (2, "suspended"),
         (3, "retried"),
         (4, "expired"),
         (5, "dead"),
     ]
-    assert [attempt for _, attempt, _ in told] == [1, 1, 1, 2, 3]
+    assert [attempt for _, attempt, _ in told] == [1, 1, 2, 3]
 
 
 def test_a_success_leaves_no_row(store: Subject) -> None:

@@ -189,7 +189,8 @@ class Listener:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
 
     async def _listen_once(self) -> None:
-        connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, **defaults(self._url))
+        settings = defaults(self._url) | {"application_name": "tenure listen"}
+        connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, **settings)
         try:
             await self._within(connection, connection.execute("LISTEN tenure"))
             self._connects += 1

@@ -507,6 +507,17 @@ BEGIN
     SELECT (SELECT count(*) FROM given), array_agg(e.id), array_agg(e.id) FILTER (WHERE e.has_more)
     INTO v_count, v_ended, v_more
     FROM ended AS e;
+    IF v_more IS NOT NULL THEN
+        INSERT INTO tenure.event (at, kind, job_id, queue, data)
+        SELECT p_now, e.value ->> 0, g.i, (SELECT j.queue FROM tenure.job AS j WHERE j.id = g.i), e.value -> 1
+        FROM (
+            SELECT d.i, d.events FROM json_to_recordset(coalesce(p_outcomes -> 'done', '[]')) AS d(i uuid, events json)
+            UNION ALL
+            SELECT r.i, r.events FROM json_to_recordset(coalesce(p_outcomes -> 'rest', '[]')) AS r(i uuid, events json)
+        ) AS g
+        CROSS JOIN LATERAL json_array_elements(g.events) AS e
+        WHERE g.i = ANY (v_more);
+    END IF;
     IF v_ended IS NOT NULL AND EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events) THEN
         PERFORM tenure.tell('completed', v_ended, p_now);
     END IF;
@@ -519,12 +530,12 @@ BEGIN
                 SELECT e.value FROM json_array_elements(coalesce(p_outcomes -> 'rest', '[]')) AS e
             ) AS e
             CROSS JOIN LATERAL json_to_record(e.value) AS g(
-                i uuid, t bigint, o text, e text, c text, d double precision, w text, jobs json, events json, effects json)
+                i uuid, t bigint, o text, e text, c text, d double precision, w text, jobs json, effects json)
             ORDER BY g.i
         LOOP
             IF v_out.move = 'complete' AND v_out.i = ANY (coalesce(v_ended, '{}')) THEN
                 IF v_out.i = ANY (coalesce(v_more, '{}')) THEN
-                    PERFORM tenure.follow_up(v_out.i, v_out.t, v_out.jobs, v_out.events, v_out.effects, p_now);
+                    PERFORM tenure.follow_up(v_out.i, v_out.t, v_out.jobs, v_out.effects, p_now);
                 END IF;
                 CONTINUE;
             END IF;
@@ -544,16 +555,11 @@ BEGIN
 END
 $$;
 
--- follow_up: the jobs, events and effects that a completed job hands on, committed with its end. No gate is asked.
-CREATE OR REPLACE FUNCTION tenure.follow_up(p_id uuid, p_token bigint, p_jobs json, p_events json, p_effects json, p_now timestamptz) RETURNS void
+-- follow_up: the jobs and effects that a completed job hands on, committed with its end. No gate is asked.
+CREATE OR REPLACE FUNCTION tenure.follow_up(p_id uuid, p_token bigint, p_jobs json, p_effects json, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF p_events IS NOT NULL THEN
-        INSERT INTO tenure.event (at, kind, job_id, queue, data)
-        SELECT p_now, e.value ->> 0, p_id, (SELECT j.queue FROM tenure.job AS j WHERE j.id = p_id), e.value -> 1
-        FROM json_array_elements(p_events) AS e;
-    END IF;
     IF p_effects IS NOT NULL THEN
         PERFORM tenure.put_effect(p_id, p_token, f.value, p_now) FROM json_array_elements(p_effects) AS f;
     END IF;
