@@ -533,7 +533,9 @@ BEGIN
                 i uuid, t bigint, o text, e text, c text, d double precision, w text, jobs json, effects json)
             ORDER BY g.i
         LOOP
-            IF v_out.move = 'complete' AND v_out.i = ANY (coalesce(v_ended, '{}')) THEN
+            IF v_out.move = 'complete' AND v_out.i = ANY (coalesce(v_ended, '{}'))
+                AND EXISTS (SELECT 1 FROM tenure.job AS j WHERE j.id = v_out.i AND j.token = v_out.t)
+            THEN
                 IF v_out.i = ANY (coalesce(v_more, '{}')) THEN
                     PERFORM tenure.follow_up(v_out.i, v_out.t, v_out.jobs, v_out.effects, p_now);
                 END IF;
