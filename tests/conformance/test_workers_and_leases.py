@@ -112,7 +112,7 @@ def test_what_a_removed_worker_held_is_taken_back_first(store: Subject) -> None:
 
     for job_id in ids:
         job = get(store, job_id)
-        assert (job.state, job.crashes, job.attempt, job.lease_owner) == (State.QUEUED, 1, 1, None)
+        assert (job.state, job.crashes, job.attempt, job.lease_owner) == (State.QUEUED, 0, 0, None)
         assert [attempt.failure_class for attempt in attempts(store, job_id)] == ["crash"]
 
 
