@@ -1,4 +1,4 @@
-"""Migrations on PostgreSQL: the road leads to schema.sql, whoever walks it, however often, and wherever it is cut."""
+"""Making the schema on PostgreSQL: once, however many try, and wherever it is cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tenure.errors import AccessDenied, SchemaAhead, SchemaError
-from tenure.store.postgres import migrate
+from tenure.store.postgres import migrate, sql
 from tenure.store.postgres.steer import has_schema
 from tests.migration.catalog import read_catalog
 from tests.servers import PostgresServer, wheel_bin_path
@@ -46,32 +46,12 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.01)
 
 
-def test_the_generated_migration_is_what_its_sources_make() -> None:
-    written = (migrate.SQL / "migrations" / "0001_pre_initial.sql").read_text(encoding="utf-8")
-
-    assert written == migrate.build_initial(), "run: python -m tenure.store.postgres.migrate --write"
-
-
 def test_every_source_file_is_part_of_the_schema() -> None:
-    built = migrate.build_initial()
+    built = sql.schema_script()
 
-    sources = [
-        *sorted((migrate.SQL / "functions").glob("*.sql")),
-        migrate.SQL / "schema.sql",
-        migrate.SQL / "roles.sql",
-    ]
-    assert len(sources) > 20
+    sources = [*(sql.FOLDER / "functions").glob("*.sql"), sql.FOLDER / "schema.sql", sql.FOLDER / "roles.sql"]
+
     assert [path.name for path in sources if path.read_text(encoding="utf-8") not in built] == []
-
-
-def test_migrations_lead_to_the_schema_that_the_sources_describe(server: PostgresServer, url: str) -> None:
-    migrate.migrate(url)
-    direct = server.create_database()
-    with psycopg.connect(direct, autocommit=True) as connection:
-        connection.execute(migrate.build_initial().encode())
-
-    assert read_catalog(url) == read_catalog(direct)
-    server.drop_database(direct)
 
 
 def test_a_migration_is_applied_once_and_then_found_done(url: str) -> None:
@@ -79,7 +59,7 @@ def test_a_migration_is_applied_once_and_then_found_done(url: str) -> None:
 
     first, second = migrate.migrate(url), migrate.migrate(url)
 
-    assert first == [migration.name for migration in migrate.migrations()]
+    assert first == [migrate.NAME]
     assert second == []
     assert migrate.schema_version(url) == migrate.newest()
 
@@ -89,7 +69,7 @@ def test_the_roles_can_be_set_again_without_change(url: str) -> None:
     before = read_catalog(url)
 
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute((migrate.SQL / "roles.sql").read_bytes())
+        connection.execute((sql.FOLDER / "roles.sql").read_bytes())
 
     assert read_catalog(url) == before
 
@@ -97,7 +77,7 @@ def test_the_roles_can_be_set_again_without_change(url: str) -> None:
 def test_of_ten_processes_that_start_at_once_one_migrates(postgres_url: str) -> None:
     """The lock is held until all ten wait for it, so that they really meet."""
     with psycopg.connect(postgres_url) as gatekeeper:
-        gatekeeper.execute((migrate.SQL / "ledger" / "lock.sql").read_bytes())
+        gatekeeper.execute(sql.statement("lock"))
         children = [_start_migration(postgres_url) for _ in range(10)]
         try:
             wait_for(lambda: _waiting(postgres_url) == 10)
@@ -148,8 +128,10 @@ def test_a_migration_that_was_changed_after_the_fact_is_refused(postgres_url: st
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("UPDATE tenure.migration SET checksum = 'something else' WHERE number = 1")
 
-    with pytest.raises(SchemaError, match="0001_pre_initial"):
+    with pytest.raises(SchemaError, match="0001_initial"):
         migrate.migrate(postgres_url)
+    with pytest.raises(SchemaError, match="0001_initial"):
+        migrate.schema_version(postgres_url)
 
 
 def test_the_printed_script_does_what_migrate_does(postgres_url: str, postgres_server: PostgresServer) -> None:
@@ -217,7 +199,7 @@ def _start_migration(url: str) -> subprocess.Popen[str]:
 
 
 def _all_names() -> list[str]:
-    return [migration.name for migration in migrate.migrations()]
+    return [migrate.NAME]
 
 
 def _waiting(url: str) -> int:

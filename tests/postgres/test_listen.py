@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import select
@@ -10,18 +9,15 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from tenure.model.ids import WorkerId
-from tenure.model.policy import QueuePolicy
-from tenure.store.admin import SetQueues
-from tenure.store.contract import Cancel, Claim, Enqueue, Exchange
-from tenure.store.postgres.ear import QueueSubscription
-from tenure.store.postgres.listen import Listener
+from tenure.store.contract import Cancel, Claim, Enqueue
+from tenure.store.postgres.listener import Listener
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
 from tests.waiting import wait_until
@@ -111,38 +107,9 @@ def notify(admin: psycopg.Connection) -> Callable[[str], None]:
     return send
 
 
-class OnLoop(Listener):
-    """A listener whose subscribers all live on one event loop, which is not its own."""
-
-    def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(url, ping_seconds=PING_SECONDS)
-        self._loop = loop
-
-    def subscribe(
-        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
-    ) -> QueueSubscription:
-        return super().subscribe(queues, wake, loop or self._loop)
-
-
 @pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop that runs in another thread."""
-    made = asyncio.new_event_loop()
-    thread = threading.Thread(target=made.run_forever)
-    thread.start()
-    yield made
-    made.call_soon_threadsafe(made.stop)
-    thread.join()
-    for task in asyncio.all_tasks(made):
-        with contextlib.suppress(asyncio.CancelledError):
-            made.run_until_complete(task)
-    made.close()
-
-
-@pytest.fixture(params=["thread", "loop"])
-def listener(url: str, request: pytest.FixtureRequest) -> Iterator[Listener]:
-    is_on_loop = request.param == "loop"
-    made = OnLoop(url, request.getfixturevalue("loop")) if is_on_loop else Listener(url, ping_seconds=PING_SECONDS)
+def listener(url: str) -> Iterator[Listener]:
+    made = Listener(url, ping_seconds=PING_SECONDS)
     yield made
     made.close()
 
@@ -314,7 +281,7 @@ def test_a_child_after_a_fork_listens_on_a_connection_of_its_own(listener: Liste
         try:
             listener.close()  # the parent's business
             own = Bell()
-            Listener.subscribe(listener, ["a"], own)  # no loop of another thread came along
+            listener.subscribe(["a"], own)
             own.wait_for(1)
             listener.close()
             os._exit(0)
@@ -327,71 +294,6 @@ def test_a_child_after_a_fork_listens_on_a_connection_of_its_own(listener: Liste
     assert listener.is_alive()
 
 
-def test_a_loop_reads_for_itself_and_wakes_on_its_own_thread(
-    url: str, loop: asyncio.AbstractEventLoop, notify: Callable[[str], None]
-) -> None:
-    listener, bell, threads = Listener(url), Bell(), set()
-
-    def wake() -> None:
-        threads.add(threading.current_thread().ident)
-        bell()
-
-    before = set(threading.enumerate())
-    subscription = listener.subscribe(["a"], wake, loop)
-    bell.wait_for(1)
-
-    notify("a")
-
-    bell.wait_for(2)
-    assert len(threads) == 1
-    assert set(threading.enumerate()) <= before
-    assert threads != {threading.current_thread().ident}
-    subscription.close()
-    listener.close()
-
-
-def test_the_last_subscription_on_a_loop_takes_the_connection_with_it(
-    url: str, loop: asyncio.AbstractEventLoop, admin: psycopg.Connection
-) -> None:
-    def sessions() -> int:
-        row = admin.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure listen'").fetchone()
-        assert row is not None
-        return int(row[0])
-
-    listener, bell = Listener(url), Bell()
-    one, two = listener.subscribe(["a"], bell, loop), listener.subscribe(["a"], bell, loop)
-    bell.wait_for(2)
-
-    one.close()
-    assert sessions() == 1
-    two.close()
-
-    wait_until(lambda: sessions() == 0)
-    again = listener.subscribe(["a"], bell, loop)
-    bell.wait_for(3)
-    again.close()
-    wait_until(lambda: sessions() == 0)
-
-
-def test_a_loop_that_was_closed_is_no_error(url: str) -> None:
-    loop = asyncio.new_event_loop()
-    listener, bell = Listener(url), Bell()
-    subscription = listener.subscribe(["a"], bell, loop)
-    loop.run_until_complete(asyncio.sleep(0))
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            loop.run_until_complete(task)
-    loop.close()
-
-    subscription.close()
-    late = listener.subscribe(["a"], bell, loop)
-
-    assert not late.is_alive()
-    assert bell.rings == 0
-    listener.close()
-
-
 @pytest.fixture
 def store(url: str) -> Iterator[PostgresStore]:
     made = PostgresStore(url)
@@ -399,12 +301,12 @@ def store(url: str) -> Iterator[PostgresStore]:
     made.close()
 
 
-def test_an_enqueue_wakes_a_worker_that_waits_and_nobody_else(store: PostgresStore) -> None:
+def test_an_enqueue_wakes_a_subscriber(store: PostgresStore) -> None:
     bell = Bell()
     store.subscribe(["default"], bell)
     bell.wait_for(1)
     store.do(Enqueue([new_job()]))
-    store.do(Claim(WorkerId("w1"), ["default"], limit=10, wants_wake=True))
+    store.do(Claim(WorkerId("w1"), ["default"], limit=10))
 
     store.do(Enqueue([new_job()]))
 
@@ -424,26 +326,13 @@ def test_a_cancel_of_a_held_job_wakes_its_worker(store: PostgresStore) -> None:
     bell.wait_for(2)
 
 
-def test_a_claim_that_gave_nothing_tells_how_many_wait(store: PostgresStore) -> None:
-    store.do(SetQueues({"other": QueuePolicy()}, "test"))
-    for name in ("w1", "w2", "w3"):
-        store.do(Claim(WorkerId(name), ["default"], wants_wake=True))
-
-    alone = store.do(Exchange((), Claim(WorkerId("w3"), ["default"])))
-    several = store.do(Exchange((), Claim(WorkerId("w3"), ["default", "other"])))
-    store.do(Enqueue([new_job()]))
-    granted = store.do(Exchange((), Claim(WorkerId("w3"), ["default"])))
-
-    assert (alone.waiting, several.waiting, granted.waiting) == (3, 3, 0)
-
-
 def test_jobs_that_come_due_wake_whoever_waits(store: PostgresStore, admin: psycopg.Connection) -> None:
     """One worker looks and takes what it has room for. Without a word to the others they would wait for their polls."""
     bell = Bell()
     store.subscribe(["default"], bell)
     bell.wait_for(1)
     store.do(Enqueue([new_job(delay_seconds=3600.0) for _ in range(3)]))
-    store.do(Claim(WorkerId("w1"), ["default"], wants_wake=True))
+    store.do(Claim(WorkerId("w1"), ["default"]))
     admin.execute("UPDATE tenure.job SET run_at = tenure.now()")
 
     [grant] = store.do(Claim(WorkerId("w2"), ["default"], limit=1))

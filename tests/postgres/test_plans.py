@@ -27,8 +27,6 @@ ROWS = scaled(40_000, 1_000_000)
 BATCHES = (1, 100, 1000)
 # By itself a VACUUM leaves the dead entries of an index where they are few beside the table, and here they would count.
 VACUUM = "VACUUM (INDEX_CLEANUP ON) tenure.job"
-JIT_ABOVE_COST = 100_000
-"""PostgreSQL compiles what it believes to cost more."""
 QUEUES = tuple(f"q{number}" for number in range(5))
 
 
@@ -200,56 +198,6 @@ def test_the_plans_inside_an_exchange_use_the_indexes_made_for_them(
     text = "\n".join(plans)
     assert "job_claim_idx" in text
     assert "job_pkey" in text
-
-
-@pytest.mark.parametrize("filled", [False, True], ids=["empty", "full"])
-def test_a_claim_of_a_few_jobs_keeps_its_plans_with_few_settings(
-    postgres15_server: PostgresServer, filled: bool
-) -> None:
-    """It does without the settings against joins and compilation: whatever it does by itself has none of either."""
-    claim = "SELECT tenure.claim_few('w', 'default', %s, NULL, NULL, NULL, %s, true)"
-    with explained(postgres15_server, filled=filled) as (session, notes):
-        if not filled:
-            fill(session, 4)
-        session.execute("SET client_min_messages = log")
-        session.execute(claim, [1, True])
-        session.execute(claim, [3, None])
-        if not filled:
-            session.execute(claim, [3, None])
-        session.execute("SET client_min_messages = warning")
-
-    plans = [note for note in notes if "Query Text" in note and "claim_few(" not in note]
-    assert any("UPDATE tenure.job" in plan for plan in plans)
-    for plan in plans:
-        assert not re.search(r"Seq Scan|Bitmap|(Hash|Merge) (Semi |Anti )?Join|JIT", plan), plan
-        assert max(float(cost) for cost in re.findall(r"cost=[\d.]+\.\.([\d.]+)", plan)) < JIT_ABOVE_COST, plan
-
-
-@pytest.mark.parametrize("filled", [False, True], ids=["empty", "full"])
-def test_what_hands_a_job_over_and_what_reads_it_use_the_indexes(
-    postgres15_server: PostgresServer, filled: bool
-) -> None:
-    offer = "SELECT tenure.claim_few('w', 'default', 0, NULL, NULL, NULL, true, false, false, true, false)"
-    enqueue = "SELECT tenure.enqueue_one('default', 'work', gen_random_uuid(), '{}', 1000, NULL, true)"
-    read = "SELECT tenure.take_over('w', id) FROM tenure.job WHERE state = 'running'"
-    with (
-        explained(postgres15_server, filled=filled) as (session, notes),
-        psycopg.connect(session.info.dsn, password=session.info.password, autocommit=True) as listener,
-    ):
-        listener.execute("SELECT tenure.stand_by('w')")
-        session.execute("SET client_min_messages = log")
-        for words in (offer, enqueue, read):
-            session.execute(words.encode())
-        session.execute("SET client_min_messages = warning")
-
-    plans = [note for note in notes if "Query Text" in note and "Query Text: SELECT tenure." not in note]
-    assert any("INSERT INTO tenure.job" in plan and "lease_owner" in plan for plan in plans)
-    assert any("j.id = p_job" in plan for plan in plans)
-    for plan in plans:
-        if "q.priority_order" in plan or "FROM tenure.waiter" in plan:
-            continue  # the enqueue's own look, and that at the few who wait
-        assert not re.search(r"Seq Scan|Bitmap|(Hash|Merge) (Semi |Anti )?Join|JIT", plan), plan
-        assert max(float(cost) for cost in re.findall(r"cost=[\d.]+\.\.([\d.]+)", plan)) < JIT_ABOVE_COST, plan
 
 
 def test_counting_a_minute_touches_what_happened_in_it(connection: psycopg.Connection[Any]) -> None:

@@ -19,10 +19,10 @@ from tests.postgres.conftest import ROLES
 pytestmark = pytest.mark.postgres
 
 CALLERS: Final = {
-    "producer worker reader operator admin": "now now_us to_us from_us schema_version get_jobs list_profiles "
-    "serially parsed first_moment",
-    "producer worker operator admin": "enqueue enqueue_group enqueue_one enqueue_plain",
-    "worker admin": "exchange claim claim_few stand_by take_over settle start heartbeat append_events record_effect "
+    "producer worker reader operator admin": "now now_us to_us from_us schema_version schema_checksum "
+    "get_jobs list_profiles",
+    "producer worker operator admin": "enqueue",
+    "worker admin": "exchange claim settle start heartbeat append_events record_effect "
     "acquire_lease release_lease remove_workers set_schedules tick_schedule roll_up",
     "worker operator admin": "reap wake",
     "worker reader operator admin": "list_queues list_jobs list_effects list_attempts list_gates list_schedules",

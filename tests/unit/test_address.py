@@ -16,19 +16,15 @@ from tenure.store.postgres.address import read_address
         ("postgresql://u@h/d?tenure_pool=3", "postgresql://u@h/d"),
         ("postgresql://u@h/d?tenure_pool=3&sslmode=require", "postgresql://u@h/d?sslmode=require"),
         ("postgresql://u@h/d?sslmode=require&tenure_pool=3", "postgresql://u@h/d?sslmode=require"),
-        ("postgresql://u@h/d?a=1&tenure_pool=3&tenure_awake=0&b=2", "postgresql://u@h/d?a=1&b=2"),
+        ("postgresql://u@h/d?a=1&tenure_pool=3&tenure_pooler=1&b=2", "postgresql://u@h/d?a=1&b=2"),
     ],
 )
 def test_libpq_is_not_told_what_is_ours(given: str, left: str) -> None:
     address = read_address(given)
 
     assert address.url == left
-    assert address.pool_size == (3 if "tenure_pool" in given else 10)
-    assert address.awake is ("tenure_awake" not in given)
-
-
-def test_one_says_that_calls_may_wait_awake() -> None:
-    assert read_address("postgresql://u@h/d?tenure_awake=1").awake
+    assert address.pool_size == (3 if "tenure_pool=" in given else 10)
+    assert address.is_pooled is ("tenure_pooler" in given)
 
 
 @pytest.mark.parametrize(
@@ -37,8 +33,8 @@ def test_one_says_that_calls_may_wait_awake() -> None:
         ("tenure_pool=0", "tenure_pool=0; it must be 1 or more"),
         ("tenure_pool=many", "tenure_pool=many; it must be 1 or more"),
         ("tenure_pool=", "tenure_pool=; it must be 1 or more"),
-        ("tenure_awake=no", "tenure_awake=no; it must be 0 or 1"),
-        ("tenure_awake=2", "tenure_awake=2; it must be 0 or 1"),
+        ("tenure_pooler=no", "tenure_pooler=no; it must be 0 or 1"),
+        ("tenure_pooler=2", "tenure_pooler=2; it must be 0 or 1"),
         ("tenure_pol=3", "Did you mean 'tenure_pool'?"),
     ],
 )

@@ -70,7 +70,7 @@ def _open_postgres(url: str, migrate: Migrate) -> Store:
             raise MissingExtra("postgres", "PostgreSQL") from exc
         raise
     address = read_address(url)
-    store = PostgresStore(address.url, pool_size=address.pool_size, awake=address.awake)
+    store = PostgresStore(address.url, pool_size=address.pool_size, is_pooled=address.is_pooled)
     try:
         if migrate != "never":
             found = store.schema_version()

@@ -18,7 +18,7 @@ SELECT
         ELSE 'failed'
     END AS status,
     s.priority,
-    tenure.parsed(s.payload) AS payload,
+    s.payload::jsonb AS payload,
     s.created_by_user_id,
     s.requested_by_user_id,
     s.affinity_key,

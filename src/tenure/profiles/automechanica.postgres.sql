@@ -18,7 +18,7 @@ SELECT
     s.workflow_id,
     s.queue AS agent_name,
     s.kind::text AS task_type,
-    tenure.parsed(s.payload) AS payload,
+    s.payload::jsonb AS payload,
     s.priority,
     CASE s.stage
         WHEN 'due' THEN 'pending'

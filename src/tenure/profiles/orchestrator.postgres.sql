@@ -14,7 +14,7 @@ CREATE OR REPLACE VIEW orchestrator.tasks AS
 SELECT
     s.id,
     s.kind::text AS type,
-    tenure.parsed(s.payload) AS payload,
+    s.payload::jsonb AS payload,
     CASE s.stage
         WHEN 'due' THEN 'pending'::orchestrator.task_status
         WHEN 'later' THEN 'pending'::orchestrator.task_status

@@ -21,7 +21,7 @@ SELECT
     s.source_ref,
     s.target_ref,
     s.payload_ref,
-    coalesce(tenure.parsed(s.payload), '{}') AS payload_json,
+    coalesce(s.payload::jsonb, '{}') AS payload_json,
     s.priority,
     CASE s.stage WHEN 'waiting' THEN nullif(s.run_at, 'infinity') ELSE s.run_at END AS scheduled_at,
     s.claimed_at AS picked_at,
@@ -47,7 +47,7 @@ SELECT
     d.source_ref,
     d.target_ref,
     d.payload_ref,
-    coalesce(tenure.parsed(d.payload), '{}') AS payload_json,
+    coalesce(d.payload::jsonb, '{}') AS payload_json,
     d.final_error,
     d.attempts,
     coalesce(d.actor, 'tenure') AS actor,
@@ -252,16 +252,14 @@ CROSS JOIN (
         SELECT 'queued' AS state, count(*) AS jobs
         FROM tenure.job AS e
         WHERE e.state = 'queued' AND (e.failure_class IS NULL OR e.attempt = 0) AND e.profile = 'substrate'
-            AND e.created_at >= tenure.first_moment() AND tenure.serially()
         UNION ALL
         SELECT 'queued', count(*)
         FROM tenure.job AS e
-        WHERE e.state = 'waiting' AND e.profile = 'substrate' AND e.created_at >= tenure.first_moment()
+        WHERE e.state = 'waiting' AND e.profile = 'substrate'
         UNION ALL
         SELECT 'retry_waiting', count(*)
         FROM tenure.job AS e
         WHERE e.state = 'queued' AND e.failure_class IS NOT NULL AND e.attempt > 0 AND e.profile = 'substrate'
-            AND e.created_at >= tenure.first_moment()
         UNION ALL
         SELECT CASE e.state WHEN 'running' THEN 'in_progress' ELSE 'leased' END, count(*)
         FROM tenure.job AS e
@@ -271,7 +269,6 @@ CROSS JOIN (
         SELECT CASE e.state WHEN 'dead' THEN 'dead_letter' ELSE e.state END, count(*)
         FROM tenure.job AS e
         WHERE e.state IN ('failed', 'dead', 'cancelled') AND e.profile = 'substrate' AND e.finished_at IS NOT NULL AND e.cleaned_at IS NULL
-            AND e.finished_at >= tenure.first_moment()
         GROUP BY e.state
         UNION ALL
         SELECT CASE WHEN t.is_cleaned THEN 'cleaned' ELSE 'succeeded' END, t.jobs FROM tenure.tally AS t WHERE t.profile = 'substrate'

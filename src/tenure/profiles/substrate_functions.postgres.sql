@@ -97,7 +97,7 @@ BEGIN
     IF coalesce(btrim(p_lease_owner), '') = '' THEN
         RAISE EXCEPTION 'A claim needs a lease_owner, unique per process.' USING ERRCODE = 'TN007';
     END IF;
-    v_grant := tenure.grant_jobs(
+    v_grant := tenure.claim_jobs(
         json_strip_nulls(json_build_object(
             'worker', p_lease_owner, 'limit', 1, 'kinds', p_job_kinds, 'lease', p_lease_seconds,
             'queues', (SELECT json_agg(q.name ORDER BY q.name) FROM tenure.queue AS q WHERE q.profile = 'substrate'))),

@@ -8,7 +8,7 @@ from tenure.errors import ConfigError, nearest
 from tenure.model.frozen import frozen
 
 POOL_SIZE = 10
-SETTINGS = ("tenure_awake", "tenure_pool")
+SETTINGS = ("tenure_pool", "tenure_pooler")
 """The parameters of a URL that are ours."""
 
 _OURS = re.compile(r"(?<=[?&])(tenure_\w*)=([^&]*)(?:&|$)")
@@ -22,8 +22,8 @@ class Address:
     """What is left for libpq."""
     pool_size: int
     """How many connections a process uses at most, beside those for heartbeats and for listening."""
-    awake: bool
-    """Whether sync calls may wait awake; see `awake`."""
+    is_pooled: bool
+    """Behind a pooler in transaction mode: no prepared statements, no LISTEN."""
 
 
 def read_address(url: str) -> Address:
@@ -38,7 +38,7 @@ def read_address(url: str) -> Address:
     return Address(
         _OURS.sub("", url).rstrip("?&") if given else url,
         _number("tenure_pool", given.get("tenure_pool", str(POOL_SIZE)), "1 or more connections", 1, 10_000),
-        _number("tenure_awake", given.get("tenure_awake", "1"), "0 or 1", 0, 1) == 1,
+        _number("tenure_pooler", given.get("tenure_pooler", "0"), "0 or 1", 0, 1) == 1,
     )
 
 

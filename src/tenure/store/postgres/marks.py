@@ -1,6 +1,6 @@
 """Low-water marks: where the last large claim stopped, per queue and rank.
 
-While somebody holds an old snapshot, PostgreSQL cannot forget index entries of rows that have moved on, and every
+While a transaction holds an old snapshot, PostgreSQL cannot forget index entries of rows that have moved on, and every
 claim would walk them again. A claim that starts where the last one stopped does not. What may appear below a mark (a
 job given back, a transaction that commits late, a rank that is new) is found by a full look, made at least once a
 second and whenever marks give too little.
@@ -13,13 +13,26 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
+from tenure.model.frozen import frozen
 from tenure.store.contract import Claim
 
-FULL_LOOK_SECONDS = 1.0
-LARGE = 50
-_MOST_RANKS = 32
+FULL_LOOK_SECONDS: Final = 1.0
+"""Everything is looked at again this often."""
+LARGE: Final = 50
+"""Claims of at least this many jobs use the marks of queues."""
+MOST_RANKS: Final = 32
+"""A queue with jobs at more ranks than this is looked at in full."""
+
+
+@frozen
+class Given:
+    """The marks for one claim."""
+
+    json: str | None
+    is_full: bool
+    """It asks for a full look, so its answer replaces all marks."""
 
 
 class Marks:
@@ -29,43 +42,38 @@ class Marks:
         self._lock = threading.Lock()
         self._books: dict[tuple[str, ...], _Book] = {}
 
-    def give_times(self, claim: Claim) -> tuple[int | None, int | None] | None:
-        """Up to when expired leases and jobs that come due were looked for; None asks for a full look."""
-        with self._lock:
-            book = self._fresh_book(claim)
-            return None if book is None else (book.expired_us, book.due_us)
-
-    def give(self, claim: Claim) -> str | None:
-        """The marks for this claim as JSON; None asks for a full look."""
+    def give(self, claim: Claim) -> Given:
+        """The marks for this claim."""
         if claim.kinds is not None or claim.affinity is not None:
-            return None
+            return Given(None, is_full=True)
         with self._lock:
-            book = self._fresh_book(claim)
-            if book is None:
-                return None
-            queues = book.queues if claim.limit >= LARGE else {}
-            ranks = {name: [[rank, *mark] for rank, mark in known.items()] for name, known in queues.items()}
-            return json.dumps({"expired": book.expired_us, "due": book.due_us, "queues": ranks})
+            book = self._books.get(tuple(claim.queues))
+            is_full = book is None or time.monotonic() - book.looked > FULL_LOOK_SECONDS
+            asked: dict[str, Any] = {}
+            if book is not None and not is_full:
+                asked = {"expired": book.expired_us, "due": book.due_us}
+            if claim.limit >= LARGE:
+                known = book.queues if book is not None and not is_full else {}
+                asked["queues"] = {
+                    name: [[rank, *mark] for rank, mark in ranks.items()] for name, ranks in known.items()
+                }
+            return Given(json.dumps(asked), is_full=is_full)
 
-    def _fresh_book(self, claim: Claim) -> _Book | None:
-        book = self._books.get(tuple(claim.queues))
-        return book if book is not None and time.monotonic() - book.looked <= FULL_LOOK_SECONDS else None
-
-    def take(self, claim: Claim, granted: Any, *, full: bool) -> None:
+    def take(self, claim: Claim, granted: Any, given: Given) -> None:
         """Note where a claim stopped."""
-        if claim.kinds is not None or claim.affinity is not None:
+        if given.json is None:
             return
         with self._lock:
             key = tuple(claim.queues)
             book = self._books.get(key)
-            if book is None or full:
+            if book is None or given.is_full:
                 book = self._books[key] = _Book(time.monotonic())
             book.expired_us, book.due_us = granted["expired"], granted["due"]
             for name, marks in granted["marks"]:
                 ranks = book.queues.setdefault(name, {})
                 for rank, run_at, job_id in marks:
-                    ranks[rank] = (run_at, job_id)
-                if len(ranks) > _MOST_RANKS:
+                    ranks[rank] = max(ranks.get(rank, (run_at, job_id)), (run_at, job_id))
+                if len(ranks) > MOST_RANKS:
                     del book.queues[name]
 
 

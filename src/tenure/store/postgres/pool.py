@@ -1,206 +1,148 @@
-"""A pool of links that threads and event loops share.
+"""Connections to PostgreSQL that threads share, and threads in which async callers use them.
 
-Bounded; the link used last is handed out first, so that idle ones can be let go. Whoever finds none free waits in line:
-a thread on a lock, a task on a future of its own loop. After a fork the child starts with an empty pool and never
-touches the sockets it inherited.
+Bounded; the connection used last is handed out first. A connection is opened by the caller that needs it, so that a
+server that is down or a login that is refused is reported at once and in the server's own words; psycopg_pool opens
+connections in the background and would answer with a time-out. An async request runs in a thread of the pool's own:
+whoever awaits it may be cancelled at any point, and the request ends by itself.
+
+After a fork the child starts with no connections and no threads, and never touches the sockets that it inherited.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-import time
-from collections import deque
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 
 from tenure.errors import StoreBusy, StoreClosed
-from tenure.store.postgres.link import Link
+from tenure.store.postgres.errors import driver_errors
 
-_disowned: list[Link] = []
-"""Links inherited over a fork: kept, so that nothing closes them."""
-_pid = os.getpid()
-"""This process. Noted, because to ask the kernel twice a call can take longer than all the rest of the pool's work."""
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_KEEPALIVE: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+    "application_name": "tenure",
+}
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_inherited: list[Connection] = []
+"""Connections of the parent process: kept, so that nothing closes them."""
 
 
 class Pool:
-    """Links for one URL."""
+    """Connections for one URL. Thread-safe."""
 
-    def __init__(self, connect: Callable[[], Link], size: int, wait_seconds: float) -> None:
-        self._connect = connect
+    _executor: ThreadPoolExecutor | None
+
+    def __init__(self, url: str, size: int, wait_seconds: float, prepare_threshold: int | None) -> None:
+        self._url = url
         self._size = size
         self._wait_seconds = wait_seconds
-        self._pid = _pid
-        self._lock = threading.Lock()
-        self._idle: deque[tuple[float, Link]] = deque()
-        self._open_count = 0
+        self._prepare_threshold = prepare_threshold
+        self._idle: list[Connection] = []
         self._closed = False
-        self._line: deque[tuple[threading.Event, Callable[[], None]]] = deque()
-        self._ready: dict[threading.Event, Link | None] = {}
+        self._begin()
+        _pools.add(self)
 
-    def take(self) -> Link:
-        """A link of one's own; waits for one if all are taken."""
-        self._check_fork()
-        idle = self._take_idle()
-        if idle is not None:
-            return idle
-        handed = self._reserve(lambda: None)
-        if isinstance(handed, threading.Event):
-            handed.wait(self._wait_seconds)
-            return self._claim_turn(handed)
-        return handed if isinstance(handed, Link) else self._open()
-
-    async def atake(self) -> Link:
-        """The same for a task."""
-        self._check_fork()
-        idle = self._take_idle()
-        if idle is not None:
-            return idle
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-
-        def ring() -> None:
-            loop.call_soon_threadsafe(_ring, turn)
-
-        handed = self._reserve(ring)
-        if isinstance(handed, threading.Event):
-            try:
-                await asyncio.wait_for(turn, self._wait_seconds)
-            except TimeoutError:
-                return self._claim_turn(handed)
-            except BaseException:
-                self._leave_line(handed)
-                raise
-            return self._claim_turn(handed)
-        if isinstance(handed, Link):
-            return handed
-        opening = loop.run_in_executor(None, self._open)
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection of one's own; waits for one if all are taken."""
+        free = self._free
+        if self._closed:
+            raise StoreClosed
+        if not free.acquire(timeout=self._wait_seconds):
+            raise self._crowded()
         try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(self._give_unused)
-            raise
+            connection = self._take()
+            try:
+                yield connection
+            finally:
+                self._give(connection)
+        finally:
+            free.release()
 
-    def give(self, link: Link) -> None:
-        """Hand a link back. A broken one is dropped and its place is free."""
-        if link.pid != _pid:
-            return
-        usable = link.usable and not self._closed
-        with self._lock:
-            if usable:
-                self._idle.append((time.monotonic(), link))
-            else:
-                self._open_count -= 1
-            self._call_next()
-        if not usable:
-            link.close()
-
-    def _give_unused(self, opening: asyncio.Future[Link]) -> None:
-        """A link that was opened for a task which no longer wants it."""
-        if not opening.cancelled() and opening.exception() is None:
-            self.give(opening.result())
-
-    def close(self) -> None:
-        """Close what is idle; what is in use is closed when it comes back."""
-        self._check_fork()
-        with self._lock:
-            self._closed = True
-            idle, self._idle = list(self._idle), deque()
-            self._open_count -= len(idle)
-        for _, link in idle:
-            link.close()
-
-    def _check_fork(self) -> None:
-        if self._pid != _pid:
-            for _, link in self._idle:
-                link.disown()
-                _disowned.append(link)
-            self.__init__(self._connect, self._size, self._wait_seconds)  # type: ignore[misc]
-
-    def _take_idle(self) -> Link | None:
-        with self._lock:
-            return self._pop_idle()
-
-    def _pop_idle(self) -> Link | None:
-        """Under the lock: a link that nobody uses. Broken ones are dropped, and their places are free."""
-        while self._idle:
-            _, link = self._idle.pop()
-            if link.usable:
-                return link
-            self._open_count -= 1
-        return None
-
-    def _reserve(self, ring: Callable[[], None]) -> Link | threading.Event | None:
-        """An idle link, None for leave to open one, or a place in the line."""
+    def executor(self) -> ThreadPoolExecutor:
+        """The threads of async callers: one per connection."""
         with self._lock:
             if self._closed:
                 raise StoreClosed
-            link = self._pop_idle()
-            if link is not None:
-                return link
-            if self._open_count < self._size:
-                self._open_count += 1
-                return None
-            turn = threading.Event()
-            self._line.append((turn, ring))
-            return turn
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self._size, thread_name_prefix="tenure-postgres")
+            return self._executor
 
-    def _call_next(self) -> None:
-        """Under the lock: give the next in line a link, or leave to open one."""
-        while self._line and (self._idle or self._open_count < self._size):
-            turn, ring = self._line.popleft()
-            if self._idle:
-                self._ready[turn] = self._idle.pop()[1]
-            else:
-                self._open_count += 1
-                self._ready[turn] = None
-            turn.set()
-            ring()
-
-    def _claim_turn(self, turn: threading.Event) -> Link:
+    def close(self) -> None:
+        """Close what is idle. Requests in flight finish first; their connections are closed when they come back."""
         with self._lock:
-            if turn not in self._ready:
-                self._line = deque(waiting for waiting in self._line if waiting[0] is not turn)
-                raise self._crowded()
-            link = self._ready.pop(turn)
-        return link if link is not None else self._open()
+            self._closed = True
+            idle, self._idle = self._idle, []
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=True)
+        for connection in idle:
+            connection.close()
 
-    def _leave_line(self, turn: threading.Event) -> None:
-        """A task that waits no longer: pass on what it may have been given."""
+    def forget(self) -> None:
+        """In a child after a fork: leave the parent's connections and threads alone."""
+        _inherited.extend(self._idle)
+        self._idle = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._free = threading.BoundedSemaphore(self._size)
+        self._executor = None
+
+    def _take(self) -> Connection:
         with self._lock:
-            self._line = deque(waiting for waiting in self._line if waiting[0] is not turn)
-            link = self._ready.pop(turn, None) if turn in self._ready else None
-            if link is not None:
-                self._idle.append((time.monotonic(), link))
-            elif turn.is_set():
-                self._open_count -= 1
-            self._call_next()
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.closed:
+                    return connection
+        with driver_errors(self._url):
+            return psycopg.connect(
+                self._url, autocommit=True, prepare_threshold=self._prepare_threshold, **defaults(self._url)
+            )
 
-    def _open(self) -> Link:
-        try:
-            return self._connect()
-        except BaseException:
-            with self._lock:
-                self._open_count -= 1
-                self._call_next()
-            raise
+    def _give(self, connection: Connection) -> None:
+        if self._pid != os.getpid():
+            return
+        is_usable = connection.info.transaction_status == TransactionStatus.IDLE
+        with self._lock:
+            if is_usable and not self._closed:
+                self._idle.append(connection)
+                return
+        with suppress(psycopg.Error):
+            connection.close()
 
     def _crowded(self) -> StoreBusy:
         return StoreBusy(
             f"All {self._size} connections of this process were in use for {self._wait_seconds:g} s. Nothing was "
-            f"changed. "
-            "Repeat the call, or give the store a larger pool (`?tenure_pool=…` in the URL)."
+            "changed. Repeat the call, or give the store a larger pool (`?tenure_pool=…` in the URL)."
         )
 
 
-def _ring(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
+def defaults(url: str) -> dict[str, Any]:
+    """Settings for a connection that notices a dead peer, unless the URL says otherwise."""
+    given = conninfo_to_dict(url)
+    return {name: value for name, value in _KEEPALIVE.items() if name not in given}
 
 
-def _after_fork() -> None:
-    global _pid
-    _pid = os.getpid()
+def _each(act: Callable[[Pool], None]) -> None:
+    for pool in list(_pools):
+        act(pool)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=lambda: _each(Pool.forget))

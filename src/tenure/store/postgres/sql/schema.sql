@@ -1,11 +1,12 @@
--- Tenure on PostgreSQL: the tables. The functions that guard them are in functions/, one a file.
+-- Tenure on PostgreSQL: the tables. The functions that guard them are in functions/, by subject.
 --
 -- Law: only functions write. Every function reads the time once, through tenure.now().
 --
 -- Locks are taken in this order, so that no two functions can wait for each other in a circle:
 --   1. queue rows (share), 2. job rows by rising id, 3. everything that belongs to a job (attempt, dead_letter, effect, event),
---   4. waiter rows, then worker rows, 5. named leases, 6. the tally's mark, 7. the metrics' mark.
--- A claim never waits for a job row: it skips what is locked. Neither does an enqueue that hands a job over, nor for a waiter's row.
+--   4. worker rows, 5. named leases, 6. the tally's mark, 7. the metrics' mark.
+-- A claim never waits for a job row: it skips what is locked. Between settling and picking it takes advisory locks, in this order: the
+-- sweep of expired leases (tried, never waited for), limited queues by name, the worker that takes a job to run alone.
 
 CREATE SCHEMA IF NOT EXISTS tenure;
 
@@ -124,7 +125,7 @@ CREATE TABLE tenure.queue (
     )
 );
 
--- Empty unless somebody asked for lifecycle events: one look at it tells every move that there is nothing to write.
+-- Empty unless a queue keeps lifecycle events: one look at it tells every move that there is nothing to write.
 CREATE INDEX queue_events_idx ON tenure.queue (name) WHERE events;
 
 -- A gate without a row is open.
@@ -156,6 +157,10 @@ CREATE TABLE tenure.job (
     attempt tenure.attempts NOT NULL DEFAULT 0,
     max_attempts tenure.max_attempts NOT NULL,
     crashes tenure.attempts NOT NULL DEFAULT 0,
+    -- suspicion: how many workers vanished while they held this job; see model/state.py.
+    suspicion smallint NOT NULL DEFAULT 0,
+    -- is_beside: its worker has vanished and held other jobs too, whose leases ran out before this one's.
+    is_beside boolean NOT NULL DEFAULT false,
     -- is_due: run_at had passed when the row was last written. Jobs due later stay out of the claim's index.
     is_due boolean NOT NULL,
     state tenure.job_state NOT NULL DEFAULT 'queued',
@@ -198,8 +203,11 @@ CREATE TABLE tenure.job (
     CONSTRAINT job_payload_guarded CHECK (tenure.is_free_of(payload, forbidden_keys))
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_analyze_scale_factor = 0.05);
 
--- Claim order, on claimable rows only: neither history nor jobs due later cost it anything.
-CREATE INDEX job_claim_idx ON tenure.job (queue, rank, run_at, id) WHERE state = 'queued' AND is_due;
+-- Claim order, on claimable rows only: neither history nor jobs due later cost it anything. Jobs to run alone
+-- (a suspicion of ALONE_FROM or more in model/state.py) are a list of their own.
+CREATE INDEX job_claim_idx ON tenure.job (queue, (suspicion >= 2), rank, run_at, id) WHERE state = 'queued' AND is_due;
+-- Which worker holds a job that must run alone.
+CREATE INDEX job_alone_idx ON tenure.job (lease_owner) WHERE suspicion >= 2 AND state IN ('leased', 'running');
 -- Jobs that come due later, and suspended ones with a time to wake.
 CREATE INDEX job_due_idx ON tenure.job (run_at) WHERE NOT is_due AND state IN ('queued', 'waiting');
 -- Held jobs, by when their lease runs out.
@@ -229,7 +237,7 @@ CREATE TABLE tenure.attempt (
     run_at timestamptz,
     PRIMARY KEY (job_id, token),
     CONSTRAINT attempt_outcome_known CHECK (
-        outcome IN ('retried', 'dead', 'failed', 'released', 'suspended', 'expired', 'cancelled')
+        outcome IN ('retried', 'dead', 'failed', 'released', 'expired', 'cancelled')
     )
 );
 
@@ -299,17 +307,6 @@ CREATE TABLE tenure.worker (
     CONSTRAINT worker_status_known CHECK (status IN ('ok', 'warn', 'error'))
 ) WITH (fillfactor = 50);
 CREATE INDEX worker_seen_idx ON tenure.worker (last_seen_at);
-
--- waiter: who wants to be woken for which queue. An enqueue notifies only if somebody does.
--- An offer is a moment in offered_until: before it an enqueue may hand a job over to this worker, under a lease of lease_seconds (null: the
--- queue's). Every poll of an idle worker writes it anew, so no index knows it and there is room beside each row.
-CREATE UNLOGGED TABLE tenure.waiter (
-    queue text NOT NULL,
-    worker text NOT NULL,
-    offered_until timestamptz,
-    lease_seconds double precision,
-    PRIMARY KEY (queue, worker)
-) WITH (fillfactor = 50);
 
 -- lease: named leases, one row each; the term rises with every change of owner.
 CREATE TABLE tenure.lease (
@@ -463,120 +460,21 @@ CREATE TABLE tenure.metric_mark (
     CONSTRAINT metric_mark_is_one CHECK (is_only)
 );
 
--- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
--- quick as the table: a filter on a word is pushed into the branches, and all but the ones it names fall away when it is planned.
--- Each branch repeats the predicate of the index that serves it, and has its order: the planner hands no order of its own down into a branch, but
--- merges branches that have the one it wants. So the oldest queued and the newest ended are read and not sorted, however many there are.
--- `of_profile` is what to filter by; `touched_at` is when a job ended, or when it was last changed. Nobody may read it but the owner.
--- serially: true. It keeps the planner from starting parallel workers for a page of rows, which takes longer than reading it.
-CREATE OR REPLACE FUNCTION tenure.serially() RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
-AS $$ SELECT true $$;
-
--- parsed: a payload as jsonb. Its price makes the planner parse the few rows that it shows, after it has sorted the many.
-CREATE OR REPLACE FUNCTION tenure.parsed(p_value json) RETURNS jsonb
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 1000
-AS $$ BEGIN RETURN p_value::pg_catalog.jsonb; END $$;
-
--- first_moment: before all others. Its price is paid once where an index is read from it, and for every row where a page of jobs is looked for
--- otherwise: so the views go by the indexes of people.sql, in their order, and neither sort nor read a heap where another profile's million may
--- come first. Nothing is paid for it when a job is written.
-CREATE OR REPLACE FUNCTION tenure.first_moment() RETURNS timestamptz
-LANGUAGE plpgsql STABLE PARALLEL SAFE COST 2000
-AS $$ BEGIN RETURN '-infinity'::timestamptz; END $$;
-
+-- shown: every job with the stage it is in, for the views of profiles, which translate `stage` into their own words.
+-- `of_profile` is what to filter by; `touched_at` is when a job ended, or when it was last changed. Only the owner may read it.
 CREATE VIEW tenure.shown AS
-(
-    SELECT 'due'::text AS stage, false AS is_cleaned, j.profile AS of_profile, j.updated_at AS touched_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'queued' AND j.is_due AND (j.failure_class IS NULL OR j.attempt = 0) AND j.created_at >= tenure.first_moment() AND tenure.serially()
-    ORDER BY j.created_at
-)
-UNION ALL
-(
-    SELECT 'later', false, j.profile, j.updated_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'queued' AND NOT j.is_due AND (j.failure_class IS NULL OR j.attempt = 0) AND j.created_at >= tenure.first_moment()
-    ORDER BY j.created_at
-)
-UNION ALL
-(
-    SELECT 'retry', false, j.profile, j.updated_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'queued' AND j.failure_class IS NOT NULL AND j.attempt > 0 AND j.created_at >= tenure.first_moment()
-    ORDER BY j.created_at
-)
-UNION ALL
-(
-    SELECT 'waiting', false, j.profile, j.updated_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'waiting' AND j.created_at >= tenure.first_moment()
-    ORDER BY j.created_at
-)
-UNION ALL
-SELECT 'leased', false, j.profile, j.updated_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'leased'
-UNION ALL
-SELECT 'running', false, j.profile, j.updated_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'running'
-UNION ALL
-(
-    SELECT 'succeeded', false, j.profile, j.finished_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
-    ORDER BY j.finished_at DESC
-)
-UNION ALL
-(
-    SELECT 'failed', false, j.profile, j.finished_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
-    ORDER BY j.finished_at DESC
-)
-UNION ALL
-(
-    SELECT 'dead', false, j.profile, j.finished_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
-    ORDER BY j.finished_at DESC
-)
-UNION ALL
-(
-    SELECT 'cancelled', false, j.profile, j.finished_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= tenure.first_moment()
-    ORDER BY j.finished_at DESC
-)
-UNION ALL
-(
-    SELECT 'succeeded', true, j.profile, j.finished_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'succeeded' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
-    ORDER BY j.finished_at DESC
-)
-UNION ALL
-(
-    SELECT 'failed', true, j.profile, j.finished_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'failed' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
-    ORDER BY j.finished_at DESC
-)
-UNION ALL
-(
-    SELECT 'dead', true, j.profile, j.finished_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'dead' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
-    ORDER BY j.finished_at DESC
-)
-UNION ALL
-(
-    SELECT 'cancelled', true, j.profile, j.finished_at, j.*
-    FROM tenure.job AS j
-    WHERE j.state = 'cancelled' AND j.cleaned_at IS NOT NULL AND j.finished_at >= tenure.first_moment()
-    ORDER BY j.finished_at DESC
-);
+SELECT
+    CASE
+        WHEN j.state <> 'queued' THEN j.state
+        WHEN j.failure_class IS NOT NULL AND j.attempt > 0 THEN 'retry'
+        WHEN j.is_due THEN 'due'
+        ELSE 'later'
+    END::text AS stage,
+    j.cleaned_at IS NOT NULL AS is_cleaned,
+    j.profile AS of_profile,
+    coalesce(j.finished_at, j.updated_at) AS touched_at,
+    j.*
+FROM tenure.job AS j;
 
 INSERT INTO tenure.tally_mark DEFAULT VALUES;
 INSERT INTO tenure.metric_mark DEFAULT VALUES;

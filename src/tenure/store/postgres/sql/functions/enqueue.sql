@@ -1,35 +1,338 @@
+-- Enqueue: one statement makes every new job, whatever it carries; a clone is the second and last way a job comes into being.
+
+-- Keys and ranks: how a slot, a hash and a rank are made. The SQLite engine makes them by the same rules.
+-- A slot gives the length of its kind, so that no kind and key can be read as another kind and key.
+
+CREATE OR REPLACE FUNCTION tenure.slot_of(p_scope text, p_space text, p_profile text, p_kind text, p_key text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE
+        WHEN p_scope = 'none' THEN NULL
+        ELSE left(p_scope, 1) || '|' || p_profile || chr(31)
+            || CASE p_space WHEN 'kind' THEN length(p_kind) || chr(31) || p_kind ELSE '' END || chr(31) || p_key
+    END
+$$;
+
+CREATE OR REPLACE FUNCTION tenure.payload_hash(p_payload json) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT encode(sha256(convert_to(p_payload::jsonb::text, 'UTF8')), 'hex') $$;
+
+CREATE OR REPLACE FUNCTION tenure.rank_of(p_priority integer, p_order text, p_aging double precision, p_now timestamptz) RETURNS bigint
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+    SELECT CASE WHEN p_aging IS NULL
+        THEN CASE p_order WHEN 'high' THEN -p_priority::bigint ELSE p_priority::bigint END
+        ELSE (CASE p_order WHEN 'high' THEN -p_priority ELSE p_priority END * p_aging * 1000000)::bigint + tenure.to_us(p_now)
+    END
+$$;
+
+-- open_queue: the queue's row, once its gates let `p_act` pass; null asks no gate. Refuses an unknown queue with the names that are known.
+CREATE OR REPLACE FUNCTION tenure.open_queue(p_name text, p_act text) RETURNS tenure.queue
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_queue tenure.queue;
+    v_gate text;
+BEGIN
+    SELECT * INTO v_queue FROM tenure.queue AS q WHERE q.name = p_name;
+    IF NOT FOUND THEN
+        PERFORM tenure.refuse_unknown_queue(p_name);
+    END IF;
+    SELECT g.name INTO v_gate
+    FROM tenure.gate AS g
+    WHERE NOT g.is_open AND g.name IN ('master', v_queue.profile || '.master', 'queue:' || p_name)
+    ORDER BY g.name
+    LIMIT 1;
+    IF FOUND AND p_act IS NOT NULL THEN
+        PERFORM tenure.refuse_gate(v_gate, p_act);
+    END IF;
+    RETURN v_queue;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION tenure.refuse_unknown_queue(p_name text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION 'Queue % does not exist.', quote_literal(p_name) USING
+        ERRCODE = 'TN003',
+        DETAIL = json_build_object('queue', p_name, 'known', (SELECT coalesce(json_agg(n.name), '[]')
+            FROM (SELECT q.name FROM tenure.queue AS q ORDER BY q.name LIMIT 200) AS n))::text;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION tenure.refuse_gate(p_gate text, p_act text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION 'Gate % is closed, so % is refused and nothing was changed.', quote_literal(p_gate), p_act USING
+        ERRCODE = 'TN002', DETAIL = json_build_object('gate', p_gate, 'act', p_act)::text;
+END
+$$;
+
+-- refuse_payloads: what a queue forbids or asks for, checked before anything is written.
+CREATE OR REPLACE FUNCTION tenure.refuse_payloads(p_jobs json, p_queue tenure.queue) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_job uuid;
+BEGIN
+    IF p_queue.forbidden_keys IS NOT NULL THEN
+        SELECT g.i INTO v_job
+        FROM json_to_recordset(p_jobs) AS g(i uuid, p json)
+        WHERE tenure.has_key(g.p::jsonb, p_queue.forbidden_keys)
+        LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION 'Job %: its payload carries a key that queue % forbids (%). Nothing was enqueued. Pass a reference instead.',
+                v_job, quote_literal(p_queue.name), array_to_string(p_queue.forbidden_keys, ', ') USING ERRCODE = 'TN006';
+        END IF;
+    END IF;
+    IF p_queue.key_required THEN
+        SELECT g.i INTO v_job FROM json_to_recordset(p_jobs) AS g(i uuid, k text) WHERE coalesce(g.k, '') = '' LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION 'Job %: queue % asks for an idempotency key and none was given. Nothing was enqueued. Pass key=….',
+                v_job, quote_literal(p_queue.name) USING ERRCODE = 'TN005';
+        END IF;
+    END IF;
+END
+$$;
+
+-- notify: a hint that jobs of these queues are due, sent with the commit, once per transaction and queue.
+CREATE OR REPLACE FUNCTION tenure.notify(p_queues text[]) RETURNS void
+LANGUAGE sql
+AS $$
+    SELECT pg_notify('tenure', q.name)
+    FROM tenure.queue AS q
+    WHERE q.name = ANY (p_queues)
+        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open AND g.name IN ('notify', q.profile || '.notify'))
+$$;
+
 -- enqueue: put a batch of jobs in state queued, in one transaction (the caller's, if it has one).
 --
--- Takes {"groups": [{"queue", "kind", "jobs": [{"i": id, "p": payload, …}]}], "create": {name: policy}, "notify": "always"}.
+-- Takes {"groups": [{"queue", "kind", "jobs": [{"i": id, "p": payload, …}]}], "create": {name: policy}}.
 -- Answers null if every job is new, else {"duplicates": [[id, id of the job that holds the key], …]}.
---
--- Invariants: the unique index on dedup_slot decides who holds a key, never a look beforehand; a job whose own id is already
--- there was enqueued by an earlier try of this very request and counts as created; slots are taken in one order, so that
--- two batches with the same keys cannot wait for each other in a circle.
 CREATE OR REPLACE FUNCTION tenure.enqueue(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
 AS $$
-DECLARE
-    v_group json;
-    v_found json;
-    v_duplicates json[] := '{}';
 BEGIN
     IF p_request -> 'create' IS NOT NULL THEN
         PERFORM tenure.set_queues(json_build_object('policies', p_request -> 'create', 'actor', 'enqueue', 'only_new', true));
     END IF;
-    FOR v_group IN SELECT g.value FROM json_array_elements(p_request -> 'groups') AS g LOOP
-        v_found := tenure.enqueue_group(v_group ->> 'queue', v_group ->> 'kind', json_array_length(v_group -> 'jobs'), v_group -> 'jobs',
-            p_request ->> 'notify');
-        IF v_found IS NOT NULL THEN
-            v_duplicates := v_duplicates || ARRAY(SELECT d.value FROM json_array_elements(v_found) AS d);
+    RETURN tenure.put_jobs(p_request -> 'groups', true);
+END
+$$;
+
+-- put_jobs: the groups of an enqueue request. The follow-ups of a completed job come here too, without p_is_gated: a settle is never
+-- refused by a gate.
+--
+-- Invariants: the unique index on dedup_slot decides which job holds a key, never a look beforehand; a job whose own id is already there
+-- was enqueued by an earlier try of this very request and counts as created; slots are taken in one order, so that two batches with the
+-- same keys cannot wait for each other in a circle.
+CREATE OR REPLACE FUNCTION tenure.put_jobs(p_groups json, p_is_gated boolean) RETURNS json
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_groups json := p_groups;
+    v_group record;
+    v_queue tenure.queue;
+    v_given integer := 0;
+    v_ids uuid[];
+    v_due text[];
+    v_events boolean := false;
+    v_found json[] := '{}';
+    v_again json[];
+    v_row record;
+    v_holder record;
+BEGIN
+    FOR v_group IN SELECT g.queue, g.jobs FROM json_to_recordset(p_groups) AS g(queue text, jobs json) LOOP
+        v_queue := tenure.open_queue(v_group.queue, CASE WHEN p_is_gated THEN 'enqueue' END);
+        IF v_queue.forbidden_keys IS NOT NULL OR v_queue.key_required THEN
+            PERFORM tenure.refuse_payloads(v_group.jobs, v_queue);
         END IF;
+        v_given := v_given + json_array_length(v_group.jobs);
+        v_events := v_events OR v_queue.events;
     END LOOP;
-    IF cardinality(v_duplicates) = 0 THEN
-        RETURN NULL;
+    LOOP
+        WITH created AS (
+            INSERT INTO tenure.job (
+                id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile,
+                payload, payload_hash, idempotency_key, dedup_slot, forbidden_keys,
+                affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor, created_by_user_id,
+                requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, artifacts_path
+            )
+            SELECT
+                r.i, g.step * r.priority + g.start, r.run_at, v_now, v_now, r.priority, coalesce(r.m, g.max_attempts),
+                r.run_at <= v_now, g.name, g.kind, g.profile,
+                r.payload, CASE WHEN r.k IS NOT NULL THEN tenure.payload_hash(r.payload) END, r.k, g.slot || r.k, g.forbidden_keys,
+                r.x ->> 'affinity_key', r.x ->> 'concurrency_key', r.x ->> 'source_ref', r.x ->> 'target_ref', r.x ->> 'payload_ref',
+                r.x ->> 'actor', (r.x ->> 'created_by_user_id')::uuid, (r.x ->> 'requested_by_user_id')::uuid, r.x ->> 'tenant',
+                (r.x ->> 'workflow_id')::uuid, (r.x ->> 'parent_id')::uuid, (r.x ->> 'run_id')::uuid, r.x ->> 'trace',
+                r.x -> 'backoff', r.x ->> 'artifacts_path'
+            FROM (
+                -- rank = step × priority + start; with aging, a step of priority is worth some time, and the start is the time.
+                SELECT q.name, q.profile, q.max_attempts, q.priority_default, q.forbidden_keys, e.kind, e.jobs,
+                    tenure.slot_of(q.key_scope, q.key_space, q.profile, e.kind, '') AS slot,
+                    CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END
+                        * CASE WHEN q.aging_seconds IS NULL THEN 1 ELSE (q.aging_seconds * 1000000)::bigint END AS step,
+                    CASE WHEN q.aging_seconds IS NULL THEN 0 ELSE tenure.to_us(v_now) END AS start
+                FROM json_to_recordset(v_groups) AS e(queue text, kind text, jobs json)
+                JOIN tenure.queue AS q ON q.name = e.queue
+                OFFSET 0
+            ) AS g
+            CROSS JOIN LATERAL (
+                SELECT s.i, s.k, s.m, s.x, coalesce(s.p, 'null') AS payload, coalesce(s.r, g.priority_default) AS priority,
+                    CASE
+                        WHEN s.d IS NOT NULL THEN v_now + s.d * interval '1 second'
+                        WHEN s.a IS NOT NULL THEN tenure.from_us(s.a)
+                        ELSE v_now
+                    END AS run_at
+                FROM json_to_recordset(g.jobs) AS s(i uuid, p json, r integer, k text, m integer, a bigint, d double precision, x json)
+                OFFSET 0
+            ) AS r
+            ORDER BY g.slot || r.k, r.i
+            ON CONFLICT DO NOTHING
+            RETURNING id, queue, is_due
+        )
+        SELECT array_agg(c.id), array_agg(DISTINCT c.queue) FILTER (WHERE c.is_due) INTO v_ids, v_due FROM created AS c;
+        IF v_events AND v_ids IS NOT NULL THEN
+            PERFORM tenure.tell('queued', v_ids, v_now);
+        END IF;
+        IF v_due IS NOT NULL THEN
+            PERFORM tenure.notify(v_due);
+        END IF;
+        EXIT WHEN coalesce(cardinality(v_ids), 0) = v_given;
+        -- Some were not inserted: find the holder of each key. A holder whose window has passed gives its slot up, and one that ended
+        -- meanwhile has none any more; those jobs are inserted again.
+        v_again := '{}';
+        FOR v_row IN
+            SELECT s.i, s.k, s.p, e.kind, q AS queue, n.value AS whole,
+                tenure.slot_of(q.key_scope, q.key_space, q.profile, e.kind, s.k) AS slot
+            FROM json_to_recordset(v_groups) AS e(queue text, kind text, jobs json)
+            JOIN tenure.queue AS q ON q.name = e.queue
+            CROSS JOIN LATERAL json_array_elements(e.jobs) AS n
+            CROSS JOIN LATERAL json_to_record(n.value) AS s(i uuid, k text, p json)
+            WHERE NOT s.i = ANY (coalesce(v_ids, '{}'))
+            ORDER BY 7, 1
+        LOOP
+            CONTINUE WHEN EXISTS (SELECT 1 FROM tenure.job AS j WHERE j.id = v_row.i);
+            v_queue := v_row.queue;
+            SELECT j.id, j.payload_hash, j.created_at INTO v_holder FROM tenure.job AS j WHERE j.dedup_slot = v_row.slot;
+            IF FOUND AND v_queue.key_scope = 'window'
+                AND v_holder.created_at + v_queue.key_window_seconds * interval '1 second' <= v_now
+            THEN
+                UPDATE tenure.job AS j SET dedup_slot = NULL WHERE j.id = v_holder.id AND j.dedup_slot = v_row.slot;
+                v_holder.id := NULL;
+            END IF;
+            IF v_holder.id IS NULL THEN
+                v_again := v_again || json_build_object('queue', v_queue.name, 'kind', v_row.kind, 'jobs', json_build_array(v_row.whole));
+            ELSIF v_queue.key_conflict = 'error' AND v_holder.payload_hash IS DISTINCT FROM tenure.payload_hash(coalesce(v_row.p, 'null')) THEN
+                RAISE EXCEPTION 'Key % of kind % is held by job % with a different payload. Nothing was enqueued. Use another key, or the same payload.',
+                    quote_literal(v_row.k), quote_literal(v_row.kind), v_holder.id USING ERRCODE = 'TN004',
+                    DETAIL = json_build_object('key', v_row.k, 'kind', v_row.kind, 'holder', v_holder.id)::text;
+            ELSE
+                v_found := v_found || json_build_array(v_row.i, v_holder.id);
+            END IF;
+        END LOOP;
+        v_given := cardinality(v_again);
+        EXIT WHEN v_given = 0;
+        v_groups := array_to_json(v_again);
+    END LOOP;
+    RETURN CASE WHEN cardinality(v_found) > 0 THEN json_build_object('duplicates', array_to_json(v_found)) END;
+END
+$$;
+
+-- clone: {"job_ids": {old id: new id, …}, "actor", "reason"} → [[old id, new id, id of the job that holds the key or null], …].
+--
+-- A copy takes what was asked for, not what happened: payload, policy of the queue as it is now, references. Where a key counts only
+-- while its job is active, the copy takes it too, and a job that holds it makes the copy a duplicate; where a key counts longer it
+-- stays with the original. All or none.
+CREATE OR REPLACE FUNCTION tenure.clone(p_request json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_pair record;
+    v_job tenure.job;
+    v_holder uuid;
+    v_answers json[] := '{}';
+BEGIN
+    FOR v_pair IN SELECT e.key AS old_id, e.value AS new_id FROM json_each_text(p_request -> 'job_ids') AS e ORDER BY e.key COLLATE "C" LOOP
+        SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = tenure.as_uuid(v_pair.old_id) FOR SHARE;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'There is no job %, so nothing was cloned.', v_pair.old_id USING ERRCODE = 'TN009';
+        ELSIF v_job.finished_at IS NULL THEN
+            RAISE EXCEPTION 'Job % is %; only a job that has ended can be cloned. Nothing was cloned.', v_pair.old_id, v_job.state
+                USING ERRCODE = 'TN008';
+        ELSIF v_job.cleaned_at IS NOT NULL THEN
+            RAISE EXCEPTION 'Job % was pruned: its payload is gone, so it cannot be cloned. Nothing was cloned.', v_pair.old_id
+                USING ERRCODE = 'TN008';
+        END IF;
+        v_holder := tenure.copy_job(v_job, v_pair.new_id::uuid, v_now);
+        PERFORM tenure.write_audit(
+            v_now, p_request ->> 'actor', 'clone', v_pair.old_id, p_request ->> 'reason',
+            json_build_object('clone', v_pair.new_id, 'duplicate_of', v_holder)
+        );
+        v_answers := v_answers || json_build_array(v_pair.old_id, v_pair.new_id, v_holder);
+    END LOOP;
+    RETURN array_to_json(v_answers);
+END
+$$;
+
+-- copy_job: insert the copy under its new id. Answers null, or the job that holds its key; a copy that is already there was made by
+-- an earlier try of the same request.
+CREATE OR REPLACE FUNCTION tenure.copy_job(p_job tenure.job, p_new_id uuid, p_now timestamptz) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_queue tenure.queue;
+    v_slot text;
+    v_holder uuid;
+BEGIN
+    SELECT * INTO STRICT v_queue FROM tenure.queue AS q WHERE q.name = p_job.queue;
+    IF v_queue.key_scope = 'active' AND p_job.idempotency_key IS NOT NULL THEN
+        v_slot := tenure.slot_of(v_queue.key_scope, v_queue.key_space, v_queue.profile, p_job.kind, p_job.idempotency_key);
     END IF;
-    RETURN json_build_object('duplicates', array_to_json(v_duplicates));
+    LOOP
+        INSERT INTO tenure.job (
+            id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile,
+            payload, payload_hash, idempotency_key, dedup_slot, forbidden_keys,
+            affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor, created_by_user_id,
+            requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff
+        )
+        VALUES (
+            p_new_id, tenure.rank_of(p_job.priority, v_queue.priority_order, v_queue.aging_seconds, p_now), p_now, p_now, p_now,
+            p_job.priority, p_job.max_attempts, true, p_job.queue, p_job.kind, v_queue.profile,
+            p_job.payload, p_job.payload_hash, p_job.idempotency_key, v_slot, v_queue.forbidden_keys,
+            p_job.affinity_key, p_job.concurrency_key, p_job.source_ref, p_job.target_ref, p_job.payload_ref, p_job.actor,
+            p_job.created_by_user_id, p_job.requested_by_user_id, p_job.tenant, p_job.workflow_id, p_job.id, p_job.run_id,
+            p_job.trace, p_job.backoff
+        )
+        ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            EXIT;
+        END IF;
+        IF EXISTS (SELECT 1 FROM tenure.job AS j WHERE j.id = p_new_id) THEN
+            RETURN NULL;
+        END IF;
+        SELECT j.id INTO v_holder FROM tenure.job AS j WHERE j.dedup_slot = v_slot;
+        IF FOUND THEN
+            RETURN v_holder;
+        END IF;
+        -- The holder ended between the two looks: its key is free again.
+    END LOOP;
+    IF v_queue.events THEN
+        PERFORM tenure.tell('queued', ARRAY[p_new_id], p_now);
+    END IF;
+    PERFORM tenure.notify(ARRAY[v_queue.name]);
+    RETURN NULL;
 END
 $$;

@@ -1,7 +1,13 @@
--- exchange: a worker's one call. Settle what ended, claim for the free slots: one statement, one commit, one round trip.
--- Takes {"outcomes": {"done", "rest"}, "claim": {…}}, either may be absent. Answers {"settled": …, "granted": …, "refused": {"gate", "act"}}.
--- If a gate refuses the claim, what was settled stands; with nothing to settle the refusal is raised.
+-- Exchange: settle what ended, then claim for the free slots, in one transaction. `claim` and `settle` are its two halves.
+
+-- exchange: a worker's one call. Takes {"outcomes": as settle takes them, "claim": as claim takes it}, either may be absent.
+-- Answers {"settled": …, "granted": …, "refused": {"gate", "act"}}.
+-- If a gate refuses the claim, the settling stands; with nothing to settle the refusal is raised.
 -- The plan is pinned by the settings below: no statement here may ever read a table from end to end, whatever its statistics say.
+--
+-- The settled rows stay locked while it claims, and a heartbeat or a cancel may wait for them. So the claim must not wait for others:
+-- it skips locked rows, and where PostgreSQL waits all the same (SKIP LOCKED waits when it follows a row to its updated version, and a
+-- limited queue is claimed by one at a time) lock_timeout ends it before the deadlock detector looks. Then nothing is granted this time.
 CREATE OR REPLACE FUNCTION tenure.exchange(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -20,27 +26,31 @@ DECLARE
     v_granted json;
     v_detail text;
 BEGIN
-    IF v_outcomes IS NULL THEN
-        RETURN json_build_object('granted', coalesce(tenure.grant_few(v_claim), tenure.grant_jobs(v_claim, v_now)));
-    END IF;
-    v_settled := tenure.settle_outcomes(v_outcomes, v_now);
-    IF v_claim IS NULL THEN
-        RETURN json_build_object('settled', v_settled);
-    END IF;
-    v_granted := tenure.grant_few(v_claim);
-    IF v_granted IS NOT NULL THEN
-        RETURN json_build_object('settled', v_settled, 'granted', v_granted);
+    IF v_outcomes IS NOT NULL THEN
+        v_settled := tenure.settle_outcomes(v_outcomes, v_now);
+        IF v_claim IS NULL THEN
+            RETURN json_build_object('settled', v_settled);
+        END IF;
     END IF;
     BEGIN
-        RETURN json_build_object('settled', v_settled, 'granted', tenure.grant_jobs(v_claim, v_now));
-    EXCEPTION WHEN SQLSTATE 'TN002' THEN
-        GET STACKED DIAGNOSTICS v_detail = PG_EXCEPTION_DETAIL;
-        RETURN json_build_object('settled', v_settled, 'refused', v_detail::json);
+        v_granted := tenure.claim_jobs(v_claim, v_now);
+    EXCEPTION
+        WHEN SQLSTATE 'TN002' THEN
+            IF v_outcomes IS NULL THEN
+                RAISE;
+            END IF;
+            GET STACKED DIAGNOSTICS v_detail = PG_EXCEPTION_DETAIL;
+            RETURN json_build_object('settled', v_settled, 'refused', v_detail::json);
+        WHEN lock_not_available THEN
+            v_granted := json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', NULL, 'due', NULL);
     END;
+    IF v_outcomes IS NULL THEN
+        RETURN json_build_object('granted', v_granted);
+    END IF;
+    RETURN json_build_object('settled', v_settled, 'granted', v_granted);
 END
 $$;
 
--- claim and settle are exchanges with one side empty; a worker in any language may call them by themselves.
 CREATE OR REPLACE FUNCTION tenure.claim(p_claim json) RETURNS json
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -50,3 +60,543 @@ CREATE OR REPLACE FUNCTION tenure.settle(p_outcomes json) RETURNS json
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$ SELECT tenure.exchange(json_build_object('outcomes', p_outcomes)) -> 'settled' $$;
+
+-- claim_jobs: the claiming half. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due"}.
+--
+-- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable; then jobs that this worker
+-- holds without knowing it, one job that must run alone, and new work.
+-- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "marks"}.
+-- `marks` is what the last answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}. Up to a mark
+-- everything was looked at before, so the look starts behind it: entries of the index which a long transaction keeps alive are then not
+-- walked again and again. What is absent asks for a full look; new marks are answered only if "queues" is there.
+-- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
+CREATE OR REPLACE FUNCTION tenure.claim_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
+LANGUAGE plpgsql
+SET lock_timeout = '500ms'
+AS $$
+DECLARE
+    v_worker text := p_claim ->> 'worker';
+    v_left integer := (p_claim ->> 'limit')::integer;
+    v_kinds text[] := CASE WHEN p_claim -> 'kinds' IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(p_claim -> 'kinds')) END;
+    v_affinity text[] := CASE WHEN p_claim -> 'affinity' IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(p_claim -> 'affinity')) END;
+    v_lease double precision := (p_claim ->> 'lease')::double precision;
+    v_is_strict boolean := coalesce((p_claim ->> 'strict')::boolean, false);
+    v_marks json := p_claim -> 'marks';
+    v_queues tenure.queue[];
+    v_full tenure.queue[];
+    v_quota integer[];
+    v_want integer;
+    v_part record;
+    v_lines json[] := '{}';
+    v_new_marks json[] := '{}';
+    v_expired json[];
+    v_due timestamptz;
+BEGIN
+    PERFORM tenure.refuse_blank_worker(v_worker);
+    IF coalesce(v_left, -1) < 0 THEN
+        RAISE EXCEPTION 'limit is %; a claim takes a number from 0 up.', v_left USING ERRCODE = 'TN007';
+    END IF;
+    v_queues := tenure.open_queues(ARRAY(SELECT json_array_elements_text(p_claim -> 'queues')), v_lease, p_is_loop);
+    v_expired := tenure.expire_leases(p_now, tenure.from_us((v_marks ->> 'expired')::bigint), 1000);
+    v_due := tenure.promote_due(p_now, tenure.from_us((v_marks ->> 'due')::bigint), 1000);
+    IF p_claim -> 'held' IS NOT NULL THEN
+        v_part := tenure.grant_again(v_worker, p_claim -> 'held', greatest(v_left, 1), v_lease, p_now);
+        v_lines := v_part.lines;
+        v_left := greatest(v_left - v_part.granted, 0);
+    END IF;
+
+    -- Limited queues are claimed by one worker at a time. Their locks are taken in the order of names, before anything is picked.
+    PERFORM pg_advisory_xact_lock(hashtextextended('tenure.queue:' || n.name, 0))
+    FROM (
+        SELECT q.name FROM unnest(v_queues) AS q
+        WHERE v_left > 0 AND (q.concurrency IS NOT NULL OR q.concurrency_per_key IS NOT NULL)
+        ORDER BY q.name
+    ) AS n;
+
+    IF v_left > 0 AND tenure.may_run_alone(v_worker, v_queues) THEN
+        v_quota := tenure.share_out(v_queues, 1, v_kinds, v_affinity, true, v_is_strict);
+        FOR i IN 1 .. cardinality(v_queues) LOOP
+            CONTINUE WHEN v_quota[i] = 0;
+            v_part := tenure.grant_marked(v_queues[i], v_worker, 1, v_kinds, v_affinity, v_lease, p_now, NULL, true);
+            v_lines := v_lines || v_part.lines;
+            v_left := v_left - v_part.granted;
+        END LOOP;
+    END IF;
+    -- A queue at its limit gives less than its share, and what it could not give is shared out among the others.
+    LOOP
+        v_quota := CASE WHEN cardinality(v_queues) > 1 AND NOT v_is_strict
+            THEN tenure.share_out(v_queues, v_left, v_kinds, v_affinity, false, false) END;
+        v_full := '{}';
+        FOR i IN 1 .. coalesce(cardinality(v_queues), 0) LOOP
+            v_want := least(v_left, coalesce(v_quota[i], v_left));
+            IF v_want > 0 THEN
+                v_part := tenure.grant_marked(
+                    v_queues[i], v_worker, v_want, v_kinds, v_affinity, v_lease, p_now, v_marks -> 'queues' -> (v_queues[i]).name, false);
+                v_lines := v_lines || v_part.lines;
+                v_left := v_left - v_part.granted;
+                IF v_part.marks IS NOT NULL AND v_marks -> 'queues' IS NOT NULL THEN
+                    v_new_marks := v_new_marks || json_build_array((v_queues[i]).name, v_part.marks);
+                END IF;
+                CONTINUE WHEN v_part.granted < v_want;
+            END IF;
+            v_full := v_full || v_queues[i];
+        END LOOP;
+        EXIT WHEN v_left <= 0 OR cardinality(v_full) IN (0, cardinality(v_queues));
+        v_queues := v_full;
+    END LOOP;
+    RETURN json_build_object(
+        'lines', array_to_json(v_lines),
+        'marks', array_to_json(v_new_marks),
+        'expired', CASE WHEN cardinality(v_expired) < 1000 THEN tenure.to_us(p_now) ELSE (v_marks ->> 'expired')::bigint END,
+        'due', tenure.to_us(v_due));
+END
+$$;
+
+-- open_queues: the rows of the queues that may be claimed from now, in the order asked for. Paused ones are left out, and so are
+-- those whose own gate is closed, unless that leaves none. Refuses unknown queues, closed gates, and a lease out of bounds.
+CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision, p_is_loop boolean) RETURNS tenure.queue[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_queues tenure.queue[] := '{}';
+    v_queue tenure.queue;
+    v_name text;
+    v_closed text[];
+    v_shut text;
+BEGIN
+    SELECT array_agg(g.name) INTO v_closed FROM tenure.gate AS g WHERE NOT g.is_open;
+    FOREACH v_name IN ARRAY p_names LOOP
+        SELECT * INTO v_queue FROM tenure.queue AS q WHERE q.name = v_name;
+        IF NOT FOUND THEN
+            PERFORM tenure.refuse_unknown_queue(v_name);
+        END IF;
+        IF p_lease IS NOT NULL AND (p_lease <= 0 OR p_lease > v_queue.lease_max_seconds) THEN
+            RAISE EXCEPTION 'lease_seconds is %; it must be positive and at most % in queue %.',
+                p_lease, v_queue.lease_max_seconds, quote_literal(v_name) USING ERRCODE = 'TN007';
+        END IF;
+        IF v_closed IS NOT NULL THEN
+            SELECT c.name INTO v_shut
+            FROM unnest(v_closed) AS c(name)
+            WHERE c.name IN ('master', v_queue.profile || '.master')
+                OR p_is_loop AND c.name IN ('worker', v_queue.profile || '.worker')
+            ORDER BY c.name
+            LIMIT 1;
+            IF FOUND THEN
+                PERFORM tenure.refuse_gate(v_shut, 'claim');
+            END IF;
+            IF 'queue:' || v_name = ANY (v_closed) THEN
+                v_shut := 'queue:' || v_name;
+                CONTINUE;
+            END IF;
+        END IF;
+        IF v_queue.paused_at IS NULL THEN
+            v_queues := v_queues || v_queue;
+        END IF;
+    END LOOP;
+    IF v_shut IS NOT NULL AND cardinality(v_queues) = 0 THEN
+        PERFORM tenure.refuse_gate(v_shut, 'claim');
+    END IF;
+    RETURN v_queues;
+END
+$$;
+
+-- share_out: how many jobs each queue should give, if the next p_limit were taken by rank over all of them, or by the order of the
+-- queues. Looks without locking; the claim then takes that many from each, skipping what others hold.
+CREATE OR REPLACE FUNCTION tenure.share_out(
+    p_queues tenure.queue[], p_limit integer, p_kinds text[], p_affinity text[], p_is_alone boolean, p_is_strict boolean
+) RETURNS integer[]
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN (
+        WITH best AS MATERIALIZED (
+            SELECT n.nth
+            FROM generate_series(1, cardinality(p_queues)) AS n(nth)
+            CROSS JOIN LATERAL (
+                SELECT j.rank, j.run_at, j.id
+                FROM tenure.job AS j
+                WHERE j.queue = (p_queues[n.nth]).name AND (j.suspicion >= 2) = p_is_alone AND j.state = 'queued' AND j.is_due
+                    AND (p_kinds IS NULL OR j.kind = ANY (p_kinds))
+                    AND (p_affinity IS NULL OR j.affinity_key = ANY (p_affinity)
+                        OR (j.affinity_key IS NULL AND array_position(p_affinity, NULL) IS NOT NULL))
+                ORDER BY j.rank, j.run_at, j.id
+                LIMIT p_limit
+            ) AS head
+            ORDER BY CASE WHEN p_is_strict THEN n.nth END, head.rank, head.run_at, head.id
+            LIMIT p_limit
+        )
+        SELECT array_agg((SELECT count(*)::integer FROM best AS b WHERE b.nth = n.nth) ORDER BY n.nth)
+        FROM generate_series(1, cardinality(p_queues)) AS n(nth)
+    );
+END
+$$;
+
+-- may_run_alone: whether one of these queues has a job that must run alone, and the worker holds none of that sort. The worker's lock,
+-- taken only then, keeps two exchanges of one worker from taking one each.
+CREATE OR REPLACE FUNCTION tenure.may_run_alone(p_worker text, p_queues tenure.queue[]) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT 1
+        FROM unnest(p_queues) AS q
+        CROSS JOIN LATERAL (
+            SELECT 1 FROM tenure.job AS j WHERE j.queue = q.name AND j.suspicion >= 2 AND j.state = 'queued' AND j.is_due LIMIT 1
+        ) AS found
+    ) THEN
+        RETURN false;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('tenure.alone:' || p_worker, 0));
+    RETURN NOT EXISTS (
+        SELECT 1 FROM tenure.job AS j WHERE j.lease_owner = p_worker AND j.state IN ('leased', 'running') AND j.suspicion >= 2);
+END
+$$;
+
+-- grant_marked: grant up to p_limit jobs of one queue: behind the marks of the last claim, rank by rank, then a full look for the rest.
+CREATE OR REPLACE FUNCTION tenure.grant_marked(
+    p_queue tenure.queue, p_worker text, p_limit integer, p_kinds text[], p_affinity text[], p_lease double precision,
+    p_now timestamptz, p_marks json, p_is_alone boolean, OUT lines json[], OUT granted integer, OUT marks json
+)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_mark record;
+    v_part record;
+    v_marks json[] := '{}';
+    v_until timestamptz := p_now + coalesce(p_lease, p_queue.lease_seconds) * interval '1 second';
+BEGIN
+    lines := '{}';
+    granted := 0;
+    FOR v_mark IN
+        SELECT (m.value ->> 0)::bigint AS rank, (m.value ->> 0)::bigint AS last_rank, tenure.from_us((m.value ->> 1)::bigint) AS run_at,
+            (m.value ->> 2)::uuid AS id
+        FROM json_array_elements(coalesce(p_marks, '[]')) AS m
+        UNION ALL
+        SELECT -9223372036854775808, 9223372036854775807, '-infinity', '00000000-0000-0000-0000-000000000000'
+        ORDER BY 2, 1 DESC
+    LOOP
+        v_part := tenure.grant_some(
+            p_queue, p_worker, p_limit - granted, p_kinds, p_affinity, v_until, p_now,
+            v_mark.rank, v_mark.run_at, v_mark.id, v_mark.last_rank, p_is_alone);
+        IF v_part.granted > 0 THEN
+            granted := granted + v_part.granted;
+            lines := lines || json_build_array(p_queue.name, tenure.to_us(v_until), p_queue.start_on_claim, v_part.grants);
+            v_marks := v_marks || v_part.marks;
+        END IF;
+        EXIT WHEN granted >= p_limit;
+    END LOOP;
+    IF granted > 0 THEN
+        marks := (SELECT json_agg(m.value) FROM unnest(v_marks) AS a(list) CROSS JOIN LATERAL json_array_elements(a.list) AS m);
+    END IF;
+END
+$$;
+
+-- grant_some: pick the next claimable jobs of one queue, in order, and grant them. The one pick, and the one grant of new work.
+--
+-- Invariants: a row is granted by the claim that locks it first, others skip it; token rises here and nowhere else; the attempt is
+-- counted now, so a job that kills its worker spends its budget all the same.
+-- Rows are found by (queue, alone or not, rank, run_at, id), in that order, on an index that holds nothing but claimable rows: behind
+-- (p_rank, p_run_at, p_id), up to p_last_rank.
+-- Under a limit on how many jobs of the queue, or with one concurrency key, may be held at once, the caller holds the queue's lock until
+-- the commit, so counts cannot cross. Jobs of a key that has no room are left out, and the look goes on without that key.
+CREATE OR REPLACE FUNCTION tenure.grant_some(
+    p_queue tenure.queue, p_worker text, p_limit integer, p_kinds text[], p_affinity text[], p_until timestamptz, p_now timestamptz,
+    p_rank bigint, p_run_at timestamptz, p_id uuid, p_last_rank bigint, p_is_alone boolean,
+    OUT grants json, OUT granted integer, OUT marks json
+)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_room integer := p_limit;
+    v_held json := '{}';
+    v_full text[];
+    v_part record;
+    v_ids uuid[] := '{}';
+    v_grants json[] := '{}';
+    v_marks json[] := '{}';
+BEGIN
+    granted := 0;
+    LOOP
+        IF p_queue.concurrency IS NOT NULL THEN
+            SELECT least(p_limit - granted, p_queue.concurrency - count(*)) INTO v_room
+            FROM tenure.job AS j
+            WHERE j.state IN ('leased', 'running') AND j.lease_until > '-infinity' AND j.queue = p_queue.name;
+        END IF;
+        EXIT WHEN v_room <= 0;
+        IF p_queue.concurrency_per_key IS NOT NULL THEN
+            SELECT coalesce(json_object_agg(h.key, h.jobs), '{}'), array_agg(h.key) FILTER (WHERE h.jobs >= p_queue.concurrency_per_key)
+            INTO v_held, v_full
+            FROM (
+                SELECT j.concurrency_key AS key, count(*) AS jobs
+                FROM tenure.job AS j
+                WHERE j.state IN ('leased', 'running') AND j.lease_until > '-infinity' AND j.queue = p_queue.name
+                    AND j.concurrency_key IS NOT NULL
+                GROUP BY j.concurrency_key
+            ) AS h;
+        END IF;
+        WITH picked AS MATERIALIZED (
+            SELECT j.id, j.rank, j.run_at, j.concurrency_key
+            FROM tenure.job AS j
+            WHERE j.queue = p_queue.name AND (j.suspicion >= 2) = p_is_alone AND j.state = 'queued' AND j.is_due
+                AND (j.rank, j.run_at, j.id) > (p_rank, p_run_at, p_id) AND j.rank <= p_last_rank
+                AND (p_kinds IS NULL OR j.kind = ANY (p_kinds))
+                AND (p_affinity IS NULL OR j.affinity_key = ANY (p_affinity)
+                    OR (j.affinity_key IS NULL AND array_position(p_affinity, NULL) IS NOT NULL))
+                AND (v_full IS NULL OR j.concurrency_key IS NULL OR NOT j.concurrency_key = ANY (v_full))
+            ORDER BY j.rank, j.run_at, j.id
+            LIMIT v_room
+            FOR UPDATE SKIP LOCKED
+        ), allowed AS MATERIALIZED (
+            SELECT p.id
+            FROM (
+                SELECT c.id, c.concurrency_key,
+                    row_number() OVER (PARTITION BY c.concurrency_key ORDER BY c.rank, c.run_at, c.id) AS nth
+                FROM picked AS c
+            ) AS p
+            WHERE p_queue.concurrency_per_key IS NULL OR p.concurrency_key IS NULL
+                OR p.nth + coalesce((v_held ->> p.concurrency_key)::bigint, 0) <= p_queue.concurrency_per_key
+        ), taken AS (
+            UPDATE tenure.job AS j
+            SET state = CASE WHEN p_queue.start_on_claim THEN 'running' ELSE 'leased' END,
+                token = j.token + 1,
+                attempt = j.attempt + 1,
+                lease_owner = p_worker,
+                lease_until = p_until,
+                claimed_at = p_now,
+                started_at = CASE WHEN p_queue.start_on_claim THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
+                updated_at = p_now
+            FROM allowed AS a
+            WHERE j.id BETWEEN a.id AND a.id
+            RETURNING j.rank, j.run_at, j.id, tenure.grant_line(j) AS line
+        )
+        SELECT (SELECT count(*) FROM picked) AS picked, count(*) AS jobs, array_agg(t.id) AS ids,
+            array_agg(t.line ORDER BY t.rank, t.run_at, t.id) AS lines,
+            (
+                SELECT array_agg(json_build_array(m.rank, tenure.to_us(m.run_at), m.id))
+                FROM (SELECT DISTINCT ON (l.rank) l.rank, l.run_at, l.id FROM taken AS l ORDER BY l.rank, l.run_at DESC, l.id DESC) AS m
+            ) AS marks
+        INTO v_part
+        FROM taken AS t;
+        granted := granted + v_part.jobs;
+        v_ids := v_ids || v_part.ids;
+        v_grants := v_grants || v_part.lines;
+        v_marks := v_marks || v_part.marks;
+        v_room := p_limit - granted;
+        EXIT WHEN v_part.jobs = v_part.picked OR v_room <= 0;
+    END LOOP;
+    grants := array_to_json(v_grants);
+    marks := array_to_json(v_marks);
+    IF p_queue.events AND granted > 0 THEN
+        PERFORM tenure.tell('claimed', v_ids, p_now);
+        IF p_queue.start_on_claim THEN
+            PERFORM tenure.tell('started', v_ids, p_now);
+        END IF;
+    END IF;
+END
+$$;
+
+-- grant_again: jobs leased to this worker that it does not know of, because the reply to its claim was lost. Same token, and a lease that
+-- begins anew.
+CREATE OR REPLACE FUNCTION tenure.grant_again(
+    p_worker text, p_held json, p_limit integer, p_lease double precision, p_now timestamptz, OUT lines json[], OUT granted integer
+)
+LANGUAGE sql
+AS $$
+    WITH unknown AS MATERIALIZED (
+        SELECT j.id
+        FROM tenure.job AS j
+        WHERE j.state IN ('leased', 'running') AND j.lease_owner = p_worker
+            AND j.lease_until > tenure.expiry_cutoff(p_now)
+            AND NOT j.id IN (SELECT tenure.as_uuid(k.id) FROM json_array_elements_text(p_held) AS k(id))
+        ORDER BY j.rank, j.run_at, j.id
+        LIMIT p_limit
+        FOR UPDATE SKIP LOCKED
+    ), taken AS (
+        UPDATE tenure.job AS j
+        SET lease_until = greatest(j.lease_until, p_now + coalesce(p_lease, q.lease_seconds) * interval '1 second'),
+            updated_at = p_now
+        FROM unknown AS u, tenure.queue AS q
+        WHERE j.id = u.id AND q.name = j.queue
+        RETURNING j.rank, j.run_at, j.id,
+            json_build_array(j.queue, tenure.to_us(j.lease_until), j.state = 'running', json_build_array(tenure.grant_line(j))) AS line
+    )
+    SELECT coalesce(array_agg(t.line ORDER BY t.rank, t.run_at, t.id), '{}'), count(*)::integer FROM taken AS t
+$$;
+
+-- grant_line: what a worker gets to know of a job: [id, kind, token, attempt, max_attempts, payload, priority, crashes, rank, run_at,
+-- the rarely set columns or null, suspicion].
+CREATE OR REPLACE FUNCTION tenure.grant_line(p_job tenure.job) RETURNS json
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+    SELECT json_build_array(
+        (p_job).id, (p_job).kind, (p_job).token, (p_job).attempt, (p_job).max_attempts, (p_job).payload::text, (p_job).priority,
+        (p_job).crashes, (p_job).rank, tenure.to_us((p_job).run_at),
+        CASE WHEN num_nonnulls(
+            (p_job).idempotency_key, (p_job).affinity_key, (p_job).concurrency_key, (p_job).source_ref, (p_job).target_ref,
+            (p_job).payload_ref, (p_job).actor, (p_job).created_by_user_id, (p_job).requested_by_user_id, (p_job).tenant,
+            (p_job).workflow_id, (p_job).parent_id, (p_job).run_id, (p_job).trace, (p_job).artifacts_path, (p_job).progress::text) > 0
+        THEN json_strip_nulls(json_build_object(
+            'key', (p_job).idempotency_key, 'affinity_key', (p_job).affinity_key, 'concurrency_key', (p_job).concurrency_key,
+            'source_ref', (p_job).source_ref, 'target_ref', (p_job).target_ref, 'payload_ref', (p_job).payload_ref, 'actor', (p_job).actor,
+            'created_by_user_id', (p_job).created_by_user_id, 'requested_by_user_id', (p_job).requested_by_user_id,
+            'tenant', (p_job).tenant, 'workflow_id', (p_job).workflow_id, 'parent_id', (p_job).parent_id, 'run_id', (p_job).run_id,
+            'trace', (p_job).trace, 'artifacts_path', (p_job).artifacts_path, 'progress', (p_job).progress))
+        END,
+        (p_job).suspicion)
+$$;
+
+-- settle_outcomes: the settling half. Answers [[id, token, state, run_at_us], …] for everything that did not end as a plain success; state
+-- null says that the lease was lost and nothing was changed. Null: everything was a plain success.
+--
+-- Takes {"done": [{"i": id, "t": token, "r": result, "s": summary, "a": artifacts, "jobs": an enqueue request, "events": [[kind, data]],
+-- "effects": [effect]}], "rest": [{"i", "t", "o": complete|fail|reject|release|suspend|stop, "e": error, "c": class, "d": seconds,
+-- "w": waiting for, …}]}. All completions end in one statement; everything else goes one by one, in order of id.
+-- Invariant: only the grant that holds the lease may write. `token` rises in a claim and nowhere else, and a lease that ran out counts
+-- no more, so a late worker matches no row.
+-- `BETWEEN g.i AND g.i` says «equal» in words that only a lookup by key can serve: for an equality the planner may turn the join around
+-- and read the whole table, if it believes it empty. A row that a heartbeat writes while we wait for its lock is looked at again as it is
+-- then, so it counts if it still is ours.
+CREATE OR REPLACE FUNCTION tenure.settle_outcomes(p_outcomes json, p_now timestamptz) RETURNS json
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
+    v_out record;
+    v_job tenure.job;
+    v_state text;
+    v_ended uuid[];
+    v_more uuid[];
+    v_count integer;
+    v_answers json[] := '{}';
+BEGIN
+    IF p_outcomes -> 'rest' IS NOT NULL THEN
+        PERFORM 1 FROM tenure.job AS j
+        WHERE j.id IN (
+            SELECT g.i FROM json_to_recordset(coalesce(p_outcomes -> 'done', '[]')) AS g(i uuid)
+            UNION ALL SELECT g.i FROM json_to_recordset(p_outcomes -> 'rest') AS g(i uuid)
+        )
+        ORDER BY j.id
+        FOR UPDATE;
+    END IF;
+    WITH given AS MATERIALIZED (
+        SELECT g.i, g.t, g.r, g.s, g.a, g.jobs IS NOT NULL OR g.events IS NOT NULL OR g.effects IS NOT NULL AS has_more
+        FROM json_to_recordset(coalesce(p_outcomes -> 'done', '[]')) AS g(i uuid, t bigint, r json, s text, a text, jobs json, events json, effects json)
+        UNION ALL
+        SELECT g.i, g.t, g.r, g.s, g.a, g.jobs IS NOT NULL OR g.events IS NOT NULL OR g.effects IS NOT NULL
+        FROM json_to_recordset(coalesce(p_outcomes -> 'rest', '[]')) AS g(i uuid, t bigint, o text, r json, s text, a text, jobs json, events json, effects json)
+        WHERE g.o = 'complete'
+        ORDER BY 1
+    ), ended AS (
+        UPDATE tenure.job AS j
+        SET state = 'succeeded',
+            result = g.r,
+            result_summary = g.s,
+            artifacts_path = coalesce(g.a, j.artifacts_path),
+            suspicion = 0,
+            is_beside = false,
+            lease_owner = NULL,
+            lease_until = NULL,
+            started_at = coalesce(j.started_at, j.claimed_at),
+            finished_at = p_now,
+            dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
+            updated_at = p_now
+        FROM given AS g
+        WHERE j.id BETWEEN g.i AND g.i AND j.token = g.t AND j.lease_until > v_cutoff AND j.cancel_requested_at IS NULL
+        RETURNING j.id, g.has_more
+    )
+    SELECT (SELECT count(*) FROM given), array_agg(e.id), array_agg(e.id) FILTER (WHERE e.has_more)
+    INTO v_count, v_ended, v_more
+    FROM ended AS e;
+    IF v_more IS NOT NULL THEN
+        INSERT INTO tenure.event (at, kind, job_id, queue, data)
+        SELECT p_now, e.value ->> 0, g.i, (SELECT j.queue FROM tenure.job AS j WHERE j.id = g.i), e.value -> 1
+        FROM (
+            SELECT d.i, d.events FROM json_to_recordset(coalesce(p_outcomes -> 'done', '[]')) AS d(i uuid, events json)
+            UNION ALL
+            SELECT r.i, r.events FROM json_to_recordset(coalesce(p_outcomes -> 'rest', '[]')) AS r(i uuid, events json)
+        ) AS g
+        CROSS JOIN LATERAL json_array_elements(g.events) AS e
+        WHERE g.i = ANY (v_more);
+    END IF;
+    IF v_ended IS NOT NULL AND EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events) THEN
+        PERFORM tenure.tell('completed', v_ended, p_now);
+    END IF;
+    IF v_more IS NOT NULL OR p_outcomes -> 'rest' IS NOT NULL OR v_count > coalesce(cardinality(v_ended), 0) THEN
+        FOR v_out IN
+            SELECT g.*, coalesce(g.o, 'complete') AS move
+            FROM (
+                SELECT e.value FROM json_array_elements(coalesce(p_outcomes -> 'done', '[]')) AS e
+                UNION ALL
+                SELECT e.value FROM json_array_elements(coalesce(p_outcomes -> 'rest', '[]')) AS e
+            ) AS e
+            CROSS JOIN LATERAL json_to_record(e.value) AS g(
+                i uuid, t bigint, o text, e text, c text, d double precision, w text, jobs json, effects json)
+            ORDER BY g.i
+        LOOP
+            IF v_out.move = 'complete' AND v_out.i = ANY (coalesce(v_ended, '{}'))
+                AND EXISTS (SELECT 1 FROM tenure.job AS j WHERE j.id = v_out.i AND j.token = v_out.t)
+            THEN
+                IF v_out.i = ANY (coalesce(v_more, '{}')) THEN
+                    PERFORM tenure.follow_up(v_out.i, v_out.t, v_out.jobs, v_out.effects, p_now);
+                END IF;
+                CONTINUE;
+            END IF;
+            SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = v_out.i AND j.token = v_out.t AND j.lease_until > v_cutoff FOR UPDATE;
+            IF NOT FOUND THEN
+                v_answers := v_answers || tenure.settled_before(v_out.i, v_out.t, v_out.move);
+                CONTINUE;
+            END IF;
+            v_state := tenure.finish(
+                v_job, v_out.move, CASE WHEN v_out.move = 'release' THEN v_out.c ELSE coalesce(v_out.c, 'error') END,
+                CASE v_out.move WHEN 'complete' THEN 'Completed after a cancel was requested.' ELSE v_out.e END, v_out.d, v_out.w, p_now);
+            v_answers := v_answers || json_build_array(v_out.i, v_out.t, v_state,
+                CASE WHEN v_state = 'queued' THEN (SELECT tenure.to_us(j.run_at) FROM tenure.job AS j WHERE j.id = v_out.i) END);
+        END LOOP;
+    END IF;
+    RETURN CASE WHEN cardinality(v_answers) > 0 THEN array_to_json(v_answers) END;
+END
+$$;
+
+-- follow_up: the jobs and effects that a completed job hands on, committed with its end. No gate is asked.
+CREATE OR REPLACE FUNCTION tenure.follow_up(p_id uuid, p_token bigint, p_jobs json, p_effects json, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF p_effects IS NOT NULL THEN
+        PERFORM tenure.put_effect(p_id, p_token, f.value, p_now) FROM json_array_elements(p_effects) AS f;
+    END IF;
+    IF p_jobs IS NOT NULL THEN
+        PERFORM tenure.put_jobs(p_jobs -> 'groups', false);
+    END IF;
+END
+$$;
+
+-- settled_before: an outcome found no lease. If this very grant was already ended by its worker, a repeated request is answered as the
+-- first one was; otherwise the lease was lost. Ends that leave no attempt row are answered from the job's own row.
+CREATE OR REPLACE FUNCTION tenure.settled_before(p_id uuid, p_token bigint, p_move text) RETURNS json[]
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    v_outcome text;
+    v_run_at timestamptz;
+    v_state text;
+BEGIN
+    SELECT a.outcome, a.run_at INTO v_outcome, v_run_at FROM tenure.attempt AS a WHERE a.job_id = p_id AND a.token = p_token;
+    IF FOUND THEN
+        v_state := CASE
+            WHEN v_outcome = 'expired' OR p_move = 'complete' AND v_outcome <> 'cancelled' THEN NULL
+            WHEN v_outcome IN ('retried', 'released') THEN 'queued'
+            ELSE v_outcome
+        END;
+    ELSE
+        SELECT j.state, CASE WHEN j.state = 'queued' THEN j.run_at END INTO v_state, v_run_at
+        FROM tenure.job AS j
+        WHERE j.id = p_id AND j.token = p_token AND j.state NOT IN ('leased', 'running')
+            AND (p_move IN ('suspend', 'release') AND j.state <> 'succeeded' OR p_move = 'complete' AND j.state = 'succeeded');
+    END IF;
+    IF v_state = 'succeeded' THEN
+        RETURN '{}';
+    END IF;
+    RETURN ARRAY[json_build_array(p_id, p_token, v_state, CASE WHEN v_state IS NOT NULL THEN tenure.to_us(v_run_at) END)];
+END
+$$;

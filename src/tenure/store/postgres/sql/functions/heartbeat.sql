@@ -1,6 +1,8 @@
+-- What a worker says while it holds jobs: heartbeat, start, events, effects.
+
 -- heartbeat: extend the leases of all held jobs, store their progress, refresh the worker's row. One statement for the caller.
--- Takes {"holds": [{"i": id, "t": token, "p": progress, "s": started}], "lease": seconds, "worker": {…}, "news": true}.
--- Answers {"lost": [id], "cancel": [id]}; with a worker that asks for news also {"news": {…}}, see worker_news.
+-- Takes {"holds": [{"i": id, "t": token, "p": progress, "s": started}], "lease": seconds, "worker": {…}}.
+-- Answers {"lost": [id], "cancel": [id]}.
 -- Never revives a lost lease, never shortens one, never reaches beyond now + lease.
 CREATE OR REPLACE FUNCTION tenure.heartbeat(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
@@ -71,23 +73,21 @@ BEGIN
         SELECT coalesce(json_agg(g.i), '[]') INTO v_lost FROM json_to_recordset(v_holds) AS g(i uuid) WHERE NOT g.i = ANY (v_kept);
     END IF;
     IF p_request -> 'worker' IS NOT NULL THEN
-        PERFORM tenure.beat_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
-        IF (p_request ->> 'news')::boolean THEN
-            RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel), 'news', tenure.worker_news(
-                p_request -> 'worker' ->> 'id', ARRAY(SELECT json_array_elements_text(p_request -> 'worker' -> 'queues')), v_now));
-        END IF;
+        PERFORM tenure.refresh_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
     END IF;
     RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel));
 END
 $$;
 
--- beat_worker: the worker's own row. A closed heartbeat gate, its own or that of a profile it serves, keeps it from being written, and is an error if that was all there was to do.
-CREATE OR REPLACE FUNCTION tenure.beat_worker(p_worker json, p_alone boolean, p_now timestamptz) RETURNS void
+-- refresh_worker: the worker's own row. A closed heartbeat gate, the global one or that of a profile it serves, keeps it from being
+-- written, and is an error if there was nothing else to do.
+CREATE OR REPLACE FUNCTION tenure.refresh_worker(p_worker json, p_alone boolean, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql
 AS $$
 DECLARE
     v_gate text;
 BEGIN
+    PERFORM tenure.refuse_blank_worker(p_worker ->> 'id');
     SELECT min(g.name) INTO v_gate
     FROM tenure.gate AS g
     WHERE NOT g.is_open AND (g.name = 'heartbeat' OR g.name IN (
@@ -120,41 +120,6 @@ BEGIN
         info = excluded.info,
         ticks = w.ticks + 1,
         last_seen_at = p_now;
-END
-$$;
-
--- beat_idle: the heartbeat of a worker that holds nothing and whose row stands as it last wrote it, along with a claim that found nothing.
--- Answers the news; null if there is no such row, or a gate is closed which may be one for heartbeats: then it has to speak for itself.
-CREATE OR REPLACE FUNCTION tenure.beat_idle(p_worker text, p_now timestamptz) RETURNS json
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    v_queues text[];
-BEGIN
-    UPDATE tenure.worker AS w
-    SET ticks = w.ticks + 1,
-        last_seen_at = p_now
-    WHERE w.id = p_worker AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open)
-    RETURNING w.queues INTO v_queues;
-    RETURN CASE WHEN FOUND THEN tenure.worker_news(p_worker, v_queues, p_now) END;
-END
-$$;
-
--- worker_news: what spares a worker two questions of its own. `queues` is another text whenever one of its queues was changed, made or
--- dropped; `led` is for how many seconds somebody else's lease to lead still holds, null if nobody's does.
-CREATE OR REPLACE FUNCTION tenure.worker_news(p_worker text, p_queues text[], p_now timestamptz) RETURNS json
-LANGUAGE plpgsql
-AS $$
-BEGIN
-    RETURN json_build_object(
-        'queues', (
-            SELECT string_agg(q.xmin::text, ' ')
-            FROM tenure.queue AS q
-            WHERE q.name = ANY (p_queues)),
-        'led', (
-            SELECT date_part('epoch', l.until) - date_part('epoch', p_now)
-            FROM tenure.lease AS l
-            WHERE l.name = 'leader' AND l.owner <> p_worker AND l.until > p_now));
 END
 $$;
 
@@ -194,5 +159,103 @@ BEGIN
         PERFORM tenure.tell('started', v_started, v_now);
     END IF;
     RETURN array_to_json(v_lost);
+END
+$$;
+
+-- refuse_blank_worker: a name is what a lease, an attempt and a dead letter are told by.
+CREATE OR REPLACE FUNCTION tenure.refuse_blank_worker(p_worker text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF coalesce(btrim(p_worker), '') = '' THEN
+        RAISE EXCEPTION 'A worker needs a name that is not blank, and unique per process. Nothing was changed.' USING ERRCODE = 'TN007';
+    END IF;
+END
+$$;
+
+-- append_events: {"job_id", "token", "events": [{"kind", "data", "job_id"}]} → whether they were written.
+-- Fenced: the job's row is locked while its token and lease are judged, so a late worker writes nothing.
+CREATE OR REPLACE FUNCTION tenure.append_events(p_request json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_job_id uuid := tenure.as_uuid(p_request ->> 'job_id');
+    v_queue text := tenure.held_queue(v_job_id, (p_request ->> 'token')::bigint, v_now);
+BEGIN
+    IF v_queue IS NULL THEN
+        RETURN to_json(false);
+    END IF;
+    INSERT INTO tenure.event (at, kind, job_id, queue, data)
+    SELECT v_now, e.kind, coalesce(tenure.as_uuid(e.job_id), v_job_id), v_queue, coalesce(e.data, '{}')
+    FROM json_to_recordset(p_request -> 'events') AS e(kind text, job_id text, data json);
+    RETURN to_json(true);
+END
+$$;
+
+-- held_queue: the queue of a job that is held under this very token; null if the lease is lost. Keeps the row from changing
+-- until the transaction ends.
+CREATE OR REPLACE FUNCTION tenure.held_queue(p_job_id uuid, p_token bigint, p_now timestamptz) RETURNS text
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT j.queue
+    FROM tenure.job AS j
+    WHERE j.id = p_job_id
+        AND j.token = p_token
+        AND j.state IN ('leased', 'running')
+        AND j.lease_until > tenure.expiry_cutoff(p_now)
+    FOR SHARE
+$$;
+
+-- record_effect: {"job_id", "token", "effect": {"name", "state", "step", "args", "result", "error", "key"}} → the row as it stands,
+-- null if the lease is lost.
+CREATE OR REPLACE FUNCTION tenure.record_effect(p_request json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_job_id uuid := tenure.as_uuid(p_request ->> 'job_id');
+    v_token bigint := (p_request ->> 'token')::bigint;
+BEGIN
+    IF tenure.held_queue(v_job_id, v_token, v_now) IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN tenure.show_effect(tenure.put_effect(v_job_id, v_token, p_request -> 'effect', v_now));
+END
+$$;
+
+-- put_effect: write one row of the ledger for a job whose token was checked. The first record of a place fixes args and key; later
+-- ones move the state and add result or error. `intended` where a row stands changes nothing: the answer tells how far an earlier
+-- attempt got. Without a key of its own, the place is the key.
+CREATE OR REPLACE FUNCTION tenure.put_effect(p_job_id uuid, p_token bigint, p_effect json, p_now timestamptz) RETURNS tenure.effect
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_step text := coalesce(p_effect ->> 'step', '');
+    v_name text := p_effect ->> 'name';
+    v_row tenure.effect;
+BEGIN
+    INSERT INTO tenure.effect AS f (job_id, step, name, state, token, key, args, result, error, intended_at, updated_at)
+    VALUES (
+        p_job_id, v_step, v_name, p_effect ->> 'state', p_token,
+        coalesce(p_effect ->> 'key', p_job_id || ':' || v_step || ':' || v_name),
+        coalesce(p_effect -> 'args', 'null'), p_effect -> 'result', p_effect ->> 'error', p_now, p_now
+    )
+    ON CONFLICT (job_id, step, name) DO UPDATE
+    SET state = excluded.state,
+        token = excluded.token,
+        result = coalesce(excluded.result, f.result),
+        error = coalesce(excluded.error, f.error),
+        updated_at = excluded.updated_at
+    WHERE excluded.state <> 'intended'
+    RETURNING f.* INTO v_row;
+    IF NOT FOUND THEN
+        SELECT * INTO STRICT v_row FROM tenure.effect AS f WHERE f.job_id = p_job_id AND f.step = v_step AND f.name = v_name;
+    END IF;
+    RETURN v_row;
 END
 $$;

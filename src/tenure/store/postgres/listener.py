@@ -1,0 +1,225 @@
+"""Wake-ups from PostgreSQL: one connection that listens, in one thread, for all subscriptions of a store.
+
+A notification is a hint. It may be lost (a reconnect, a full queue), so subscribers poll as well; and it may come too
+often, so a wake-up must be cheap. A listener must never be deaf without knowing it: on a half-open socket nothing
+arrives and nothing fails. Therefore the server is asked something regularly, and a connection whose answer does not
+come is given up. After each reconnect everybody is woken once, because it is not known what was missed.
+
+Channel `tenure`; the payload is a queue's name, or `cancel:` and a worker's id when a held job was asked to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from tenure.model.frozen import frozen
+from tenure.store.postgres.pool import defaults
+
+if TYPE_CHECKING:
+    from tenure.store.contract import Armed, Exchange
+
+PING_SECONDS: Final = 10.0
+"""How often the server is asked something."""
+ANSWER_SECONDS: Final = 4.0
+"""An answer is waited for so long: deafness is noticed within 15 s."""
+_PAUSE_SECONDS: Final = (0.05, 5.0)
+_log: Final = logging.getLogger("tenure.postgres")
+
+AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+
+@frozen
+class ListenerStats:
+    """What a listener has seen since it was made."""
+
+    connects: int
+    notifications: int
+    failures: int
+    subscriptions: int
+
+
+class QueueSubscription:
+    """Keeps the contract of `tenure.store.contract.Subscription`."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        queues: frozenset[str],
+        wake: Callable[[], None],
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        self._listener = listener
+        self._queues = queues
+        self._wake = wake
+        self._loop = loop
+
+    def close(self) -> None:
+        """Be woken no more."""
+        self._listener.remove(self)
+
+    def is_alive(self) -> bool:
+        """Whether wake-ups are believed to arrive."""
+        return self._listener.is_alive()
+
+    def arm(self, request: Exchange, leave: Callable[[], None]) -> Armed | None:  # noqa: ARG002
+        """Nothing to gain here."""
+        return None
+
+    def hear(self, payload: str | None) -> None:
+        """Wake if a notification concerns this subscription; None concerns all."""
+        if payload is not None and payload not in self._queues and not payload.startswith("cancel:"):
+            return
+        try:
+            if self._loop is None:
+                self._wake()
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._wake)
+        except Exception:  # noqa: BLE001 - one subscriber must not make the others deaf
+            _log.exception("A subscriber failed when it was woken.")
+
+
+class Listener:
+    """The listening side of one store. Thread-safe; after a fork the child connects anew when it subscribes."""
+
+    _subscriptions: tuple[QueueSubscription, ...]
+    _thread: threading.Thread | None
+    _loop: asyncio.AbstractEventLoop | None
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        ping_seconds: float = PING_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
+        is_pooled: bool = False,
+    ) -> None:
+        self._url = url
+        self._ping_seconds = ping_seconds
+        self._answer_seconds = answer_seconds
+        self._is_pooled = is_pooled
+        self._begin()
+
+    def subscribe(
+        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
+    ) -> QueueSubscription:
+        """Call `wake` when jobs may have arrived in `queues`."""
+        if self._pid != os.getpid():
+            self._begin()
+        subscription = QueueSubscription(self, frozenset(queues), wake, loop)
+        with self._lock:
+            self._subscriptions = (*self._subscriptions, subscription)
+            if self._thread is None and not self._is_pooled:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="tenure-listen", daemon=True)
+                self._thread.start()
+        return subscription
+
+    def remove(self, subscription: QueueSubscription) -> None:
+        """Forget a subscription. The connection stays: another subscriber is likely."""
+        with self._lock:
+            self._subscriptions = tuple(each for each in self._subscriptions if each is not subscription)
+
+    def is_alive(self) -> bool:
+        """Whether the server was heard within the last seconds, so that wake-ups are believed to arrive."""
+        silent = time.monotonic() - self._heard_at
+        return self._pid == os.getpid() and silent <= self._ping_seconds + self._answer_seconds
+
+    def stats(self) -> ListenerStats:
+        """Counters since the listener was made."""
+        return ListenerStats(self._connects, self._notifications, self._failures, len(self._subscriptions))
+
+    def close(self) -> None:
+        """End the connection and the thread. Harmless when repeated, or in a child after a fork."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            thread, self._thread = self._thread, None
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                loop.call_soon_threadsafe(loop.stop)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._heard_at = float("-inf")
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._subscriptions = ()
+        self._thread = None
+        self._loop = None
+        self._heard_at = float("-inf")
+        self._connects = self._notifications = self._failures = 0
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The thread: listen until the loop is stopped."""
+        listening = loop.create_task(self._listen())
+        try:
+            loop.run_forever()
+            listening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                loop.run_until_complete(listening)
+        finally:
+            loop.close()
+
+    async def _listen(self) -> None:
+        """Connect, listen, and connect again for as long as it takes."""
+        least, most = _PAUSE_SECONDS
+        pause = least
+        while True:
+            before = self._connects
+            try:
+                await self._listen_once()
+            except (psycopg.Error, OSError) as exc:
+                self._failures += 1
+                _log.debug("The listening connection was lost: %s", type(exc).__name__)
+            self._heard_at = float("-inf")
+            pause = least if self._connects > before else min(most, pause * 2)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+
+    async def _listen_once(self) -> None:
+        settings = defaults(self._url) | {"application_name": "tenure listen"}
+        connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, **settings)
+        try:
+            await self._within(connection, connection.execute("LISTEN tenure"))
+            self._connects += 1
+            self._hear(None)
+            while True:
+                async for notification in connection.notifies(timeout=self._ping_seconds):
+                    self._notifications += 1
+                    self._hear(notification.payload)
+                await self._within(connection, connection.execute("SELECT 1"))
+                self._heard_at = time.monotonic()
+        finally:
+            connection.pgconn.finish()
+
+    async def _within(self, connection: AsyncConnection, asking: Any) -> None:
+        """Wait for an answer, not for ever. A connection that gives none is closed, so that the task ends."""
+        task = asyncio.ensure_future(asking)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._answer_seconds)
+        except asyncio.CancelledError:
+            connection.pgconn.finish()
+            task.cancel()
+            raise
+        if not done:
+            connection.pgconn.finish()
+            task.cancel()
+            raise psycopg.OperationalError("the server does not answer")
+        task.result()
+
+    def _hear(self, payload: str | None) -> None:
+        self._heard_at = time.monotonic()
+        for subscription in self._subscriptions:
+            subscription.hear(payload)

@@ -1,0 +1,794 @@
+-- Reads, and how rows and moments are put into JSON. Nothing here writes.
+
+-- to_us, from_us: moments on the wire are whole microseconds since 1970, exact both ways.
+-- 'infinity' is the largest bigint, '-infinity' the smallest. STABLE, not IMMUTABLE: only so can the planner inline them.
+
+CREATE OR REPLACE FUNCTION tenure.to_us(p_at timestamptz) RETURNS bigint
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+    SELECT CASE
+        WHEN p_at = 'infinity'::timestamptz THEN 9223372036854775807
+        WHEN p_at = '-infinity'::timestamptz THEN -9223372036854775808
+        ELSE (EXTRACT(epoch FROM p_at) * 1000000)::bigint
+    END
+$$;
+
+CREATE OR REPLACE FUNCTION tenure.from_us(p_us bigint) RETURNS timestamptz
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+    SELECT CASE
+        WHEN p_us = 9223372036854775807 THEN 'infinity'::timestamptz
+        WHEN p_us = -9223372036854775808 THEN '-infinity'::timestamptz
+        -- In two parts: an interval is multiplied as a double, which holds no more than 53 bits exactly.
+        ELSE 'epoch'::timestamptz + p_us / 3600000000 * interval '1 hour' + p_us % 3600000000 * interval '1 microsecond'
+    END
+$$;
+
+-- now_us: the store's clock for clients that want to read it.
+CREATE OR REPLACE FUNCTION tenure.now_us() RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$ SELECT tenure.to_us(tenure.now()) $$;
+
+-- schema_version: the newest migration in this database. A function, because the roles may not read the ledger itself.
+CREATE OR REPLACE FUNCTION tenure.schema_version() RETURNS integer
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$ SELECT coalesce(max(m.number), 0) FROM tenure.migration AS m $$;
+
+-- schema_checksum: the hash of the script that made the newest version. Another hash for the same version is another text.
+CREATE OR REPLACE FUNCTION tenure.schema_checksum() RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$ SELECT m.checksum FROM tenure.migration AS m ORDER BY m.number DESC LIMIT 1 $$;
+
+-- show_*: rows as the JSON that the reads answer with. Moments are microseconds; names are the model's, not the columns'.
+-- as_uuid: an id from outside; what is no UUID names nothing, and is not an error.
+
+CREATE OR REPLACE FUNCTION tenure.as_uuid(p_text text) RETURNS uuid
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE
+        WHEN p_text ~ '^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$' THEN p_text::uuid
+    END
+$$;
+
+-- text_list: a JSON array of texts; null and [] both mean no restriction and give null.
+CREATE OR REPLACE FUNCTION tenure.text_list(p_list json) RETURNS text[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE
+        WHEN pg_catalog.json_typeof(p_list) = 'array'
+            THEN (SELECT pg_catalog.array_agg(e.value) FROM pg_catalog.json_array_elements_text(p_list) AS e)
+    END
+$$;
+
+-- page_limit: how many rows a read may answer with.
+CREATE OR REPLACE FUNCTION tenure.page_limit(p_request json) RETURNS bigint
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_limit bigint := coalesce((p_request ->> 'limit')::bigint, 50);
+BEGIN
+    IF v_limit < 1 THEN
+        RAISE EXCEPTION 'The limit must be at least 1, not %.', v_limit USING ERRCODE = 'TN007';
+    END IF;
+    RETURN v_limit;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION tenure.show_job(p_job tenure.job) RETURNS json
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+    SELECT pg_catalog.row_to_json(shown)
+    FROM (
+        SELECT
+            (p_job).id,
+            (p_job).queue,
+            (p_job).kind,
+            (p_job).state,
+            (p_job).priority,
+            (p_job).payload,
+            tenure.to_us((p_job).run_at) AS run_at,
+            (p_job).attempt,
+            (p_job).max_attempts,
+            (p_job).crashes,
+            (p_job).suspicion,
+            (p_job).token,
+            tenure.to_us((p_job).created_at) AS created_at,
+            tenure.to_us((p_job).updated_at) AS updated_at,
+            (p_job).payload_hash,
+            (p_job).lease_owner,
+            tenure.to_us((p_job).lease_until) AS lease_until,
+            (p_job).idempotency_key AS key,
+            (p_job).affinity_key,
+            (p_job).concurrency_key,
+            tenure.to_us((p_job).cancel_requested_at) AS cancel_requested_at,
+            (p_job).waiting_for,
+            (p_job).source_ref,
+            (p_job).target_ref,
+            (p_job).payload_ref,
+            (p_job).actor,
+            (p_job).created_by_user_id,
+            (p_job).requested_by_user_id,
+            (p_job).tenant,
+            (p_job).workflow_id,
+            (p_job).parent_id,
+            (p_job).run_id,
+            (p_job).trace,
+            (p_job).backoff,
+            (p_job).progress,
+            (p_job).result,
+            (p_job).result_summary,
+            (p_job).artifacts_path,
+            (p_job).last_error,
+            (p_job).failure_class,
+            tenure.to_us((p_job).claimed_at) AS claimed_at,
+            tenure.to_us((p_job).started_at) AS started_at,
+            tenure.to_us((p_job).finished_at) AS finished_at,
+            tenure.to_us((p_job).cleaned_at) AS cleaned_at
+    ) AS shown
+$$;
+
+CREATE OR REPLACE FUNCTION tenure.show_dead_letter(p_letter tenure.dead_letter) RETURNS json
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+    SELECT pg_catalog.row_to_json(shown)
+    FROM (
+        SELECT
+            (p_letter).id,
+            (p_letter).job_id,
+            (p_letter).queue,
+            (p_letter).kind,
+            (p_letter).state,
+            (p_letter).payload,
+            (p_letter).attempts,
+            (p_letter).crashes,
+            (p_letter).failure_class,
+            (p_letter).final_error,
+            (p_letter).fingerprint,
+            tenure.to_us((p_letter).moved_at) AS moved_at,
+            (p_letter).moved_by,
+            (p_letter).triage,
+            (p_letter).triage_note,
+            tenure.to_us((p_letter).triaged_at) AS triaged_at,
+            (p_letter).triaged_by,
+            (p_letter).idempotency_key AS key,
+            (p_letter).actor,
+            (p_letter).run_id,
+            (p_letter).workflow_id,
+            (p_letter).source_ref,
+            (p_letter).target_ref,
+            (p_letter).payload_ref
+    ) AS shown
+$$;
+
+-- In plpgsql, which keeps the plan: every worker asks for its queues each minute, and a function in SQL is planned anew each time.
+CREATE OR REPLACE FUNCTION tenure.show_queue(p_queue tenure.queue) RETURNS json
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+AS $$
+BEGIN
+    RETURN (SELECT pg_catalog.row_to_json(shown)
+    FROM (
+        SELECT
+            (p_queue).name,
+            (p_queue).profile,
+            (p_queue).priority_order,
+            (p_queue).priority_default,
+            (p_queue).aging_seconds,
+            (p_queue).start_on_claim,
+            (p_queue).max_attempts,
+            (p_queue).backoff_shape,
+            (p_queue).backoff_base_seconds,
+            (p_queue).backoff_power,
+            (p_queue).backoff_factor,
+            (p_queue).backoff_cap_seconds,
+            (p_queue).backoff_jitter,
+            (p_queue).lease_seconds,
+            (p_queue).lease_max_seconds,
+            (p_queue).key_scope,
+            (p_queue).key_space,
+            (p_queue).key_required,
+            (p_queue).key_window_seconds,
+            (p_queue).key_conflict,
+            (p_queue).revive,
+            (p_queue).on_unknown_kind,
+            (p_queue).forbidden_keys,
+            (p_queue).concurrency,
+            (p_queue).concurrency_per_key,
+            (p_queue).retain_seconds,
+            (p_queue).events,
+            tenure.to_us((p_queue).paused_at) AS paused_at,
+            (p_queue).paused_by,
+            tenure.to_us((p_queue).created_at) AS created_at,
+            tenure.to_us((p_queue).updated_at) AS updated_at
+    ) AS shown);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION tenure.show_effect(p_effect tenure.effect) RETURNS json
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+    SELECT pg_catalog.row_to_json(shown)
+    FROM (
+        SELECT
+            (p_effect).job_id,
+            (p_effect).step,
+            (p_effect).name,
+            (p_effect).state,
+            (p_effect).token,
+            (p_effect).key,
+            (p_effect).args,
+            (p_effect).result,
+            (p_effect).error,
+            tenure.to_us((p_effect).intended_at) AS intended_at,
+            tenure.to_us((p_effect).updated_at) AS updated_at
+    ) AS shown
+$$;
+
+-- get_jobs: {"job_ids": [id, …]} → the jobs that are there, in no order.
+CREATE OR REPLACE FUNCTION tenure.get_jobs(p_request json) RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT coalesce(json_agg(tenure.show_job(j)), '[]')
+    FROM tenure.job AS j
+    WHERE j.id = ANY (ARRAY(SELECT tenure.as_uuid(e.value) FROM json_array_elements_text(p_request -> 'job_ids') AS e))
+$$;
+
+-- list_jobs: the jobs that match, newest first by id. One more row than `limit` asks for tells that the list goes on.
+--
+-- The condition is put together from the fragments below, so that each question is planned for what it asks; every
+-- value travels as a parameter. `retry_waiting` and `cleaned` are states that are shown, not stored.
+CREATE OR REPLACE FUNCTION tenure.list_jobs(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_limit bigint := tenure.page_limit(p_request);
+    v_states text[] := tenure.text_list(p_request -> 'states');
+    v_queues text[] := tenure.text_list(p_request -> 'queues');
+    v_kinds text[] := tenure.text_list(p_request -> 'kinds');
+    v_wanted text := 'true';
+    v_answer json;
+BEGIN
+    IF v_states && ARRAY['retry_waiting', 'cleaned'] THEN
+        v_wanted := v_wanted || $w$ AND (
+            j.state = ANY ($1)
+            OR ('retry_waiting' = ANY ($1) AND j.state = 'queued' AND j.attempt > 0 AND j.failure_class IS NOT NULL)
+            OR ('cleaned' = ANY ($1) AND j.cleaned_at IS NOT NULL)
+        )$w$;
+    ELSIF v_states IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND j.state = ANY ($1)';
+    END IF;
+    IF v_queues IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND j.queue = ANY ($2)';
+    END IF;
+    IF v_kinds IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND j.kind = ANY ($3)';
+    END IF;
+    IF p_request ->> 'key' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND j.idempotency_key = $4';
+    END IF;
+    IF p_request ->> 'workflow_id' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND j.workflow_id = $5';
+    END IF;
+    IF p_request ->> 'parent_id' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND j.parent_id = $6';
+    END IF;
+    IF p_request ->> 'profile' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND j.profile = $7';
+    END IF;
+    IF p_request ->> 'worker' IS NOT NULL THEN
+        v_wanted := v_wanted || $w$ AND j.lease_owner = $8 AND j.state IN ('leased', 'running')$w$;
+    END IF;
+    IF p_request ->> 'after' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND j.id < $9';
+    END IF;
+    EXECUTE 'SELECT json_agg(tenure.show_job(j) ORDER BY j.id DESC) FROM ('
+        'SELECT j.* FROM tenure.job AS j WHERE ' || v_wanted || ' ORDER BY j.id DESC LIMIT $10) AS j'
+    INTO v_answer
+    USING v_states, v_queues, v_kinds, p_request ->> 'key',
+        tenure.as_uuid(p_request ->> 'workflow_id'), tenure.as_uuid(p_request ->> 'parent_id'),
+        p_request ->> 'profile', p_request ->> 'worker', tenure.as_uuid(p_request ->> 'after'), v_limit + 1;
+    RETURN coalesce(v_answer, '[]');
+END
+$$;
+
+-- count_jobs: jobs by queue, kind and state, exact at the moment of asking.
+CREATE OR REPLACE FUNCTION tenure.count_jobs(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_queues text[] := tenure.text_list(p_request -> 'queues');
+    v_states text[] := tenure.text_list(p_request -> 'states');
+BEGIN
+    RETURN (
+        SELECT coalesce(json_agg(row_to_json(c) ORDER BY c.queue, c.kind, c.state), '[]')
+        FROM (
+            SELECT j.queue, j.kind, j.state, count(*) AS jobs, tenure.to_us(min(j.created_at)) AS oldest_at
+            FROM tenure.job AS j
+            WHERE (v_queues IS NULL OR j.queue = ANY (v_queues))
+                AND (v_states IS NULL OR j.state = ANY (v_states))
+            GROUP BY j.queue, j.kind, j.state
+        ) AS c
+    );
+END
+$$;
+
+-- list_attempts: {"job_id"} → its attempts that did not end well, oldest first.
+CREATE OR REPLACE FUNCTION tenure.list_attempts(p_request json) RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT coalesce(json_agg(row_to_json(shown) ORDER BY shown.token), '[]')
+    FROM (
+        SELECT
+            a.job_id,
+            a.token,
+            a.attempt,
+            a.worker,
+            tenure.to_us(a.claimed_at) AS claimed_at,
+            tenure.to_us(a.ended_at) AS ended_at,
+            a.outcome,
+            a.failure_class,
+            a.error,
+            a.fingerprint,
+            tenure.to_us(a.run_at) AS run_at
+        FROM tenure.attempt AS a
+        WHERE a.job_id = tenure.as_uuid(p_request ->> 'job_id')
+    ) AS shown
+$$;
+
+-- list_dead_letters: those that match, newest first. `after` is [moved_at, id] of the last one seen;
+-- one more row than `limit` asks for tells that the list goes on.
+CREATE OR REPLACE FUNCTION tenure.list_dead_letters(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_limit bigint := tenure.page_limit(p_request);
+    v_triage text[] := tenure.text_list(p_request -> 'triage');
+    v_queues text[] := tenure.text_list(p_request -> 'queues');
+    v_kinds text[] := tenure.text_list(p_request -> 'kinds');
+    v_ids uuid[] := (
+        SELECT array_agg(coalesce(tenure.as_uuid(t.id), '00000000-0000-0000-0000-000000000000'))
+        FROM unnest(tenure.text_list(p_request -> 'ids')) AS t(id)
+    );
+    v_wanted text := 'true';
+    v_answer json;
+BEGIN
+    IF v_triage IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND d.triage = ANY ($1)';
+    END IF;
+    IF v_queues IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND d.queue = ANY ($2)';
+    END IF;
+    IF v_kinds IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND d.kind = ANY ($3)';
+    END IF;
+    IF v_ids IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND d.id = ANY ($4)';
+    END IF;
+    IF p_request ->> 'fingerprint' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND d.fingerprint = $5';
+    END IF;
+    IF p_request ->> 'job_id' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND d.job_id = $6';
+    END IF;
+    IF p_request ->> 'after' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND (d.moved_at, d.id) < ($7, $8)';
+    END IF;
+    EXECUTE 'SELECT json_agg(tenure.show_dead_letter(d) ORDER BY d.moved_at DESC, d.id DESC) FROM ('
+        'SELECT d.* FROM tenure.dead_letter AS d WHERE ' || v_wanted
+        || ' ORDER BY d.moved_at DESC, d.id DESC LIMIT $9) AS d'
+    INTO v_answer
+    USING v_triage, v_queues, v_kinds, v_ids, p_request ->> 'fingerprint', tenure.as_uuid(p_request ->> 'job_id'),
+        tenure.from_us((p_request -> 'after' ->> 0)::bigint), tenure.as_uuid(p_request -> 'after' ->> 1), v_limit + 1;
+    RETURN coalesce(v_answer, '[]');
+END
+$$;
+
+-- group_dead_letters: deaths that look alike, most letters first. The newest of each group is its sample.
+CREATE OR REPLACE FUNCTION tenure.group_dead_letters(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_limit bigint := tenure.page_limit(p_request);
+    v_triage text[] := tenure.text_list(p_request -> 'triage');
+BEGIN
+    RETURN (
+        SELECT coalesce(json_agg(row_to_json(g) ORDER BY g.letters DESC, g.last_at DESC, g.fingerprint), '[]')
+        FROM (
+            SELECT
+                d.fingerprint,
+                d.kind,
+                d.queue,
+                count(*) AS letters,
+                count(*) FILTER (WHERE d.triage = 'pending') AS pending,
+                tenure.to_us(min(d.moved_at)) AS first_at,
+                tenure.to_us(max(d.moved_at)) AS last_at,
+                (array_agg(d.final_error ORDER BY d.moved_at DESC, d.id DESC))[1] AS sample_error,
+                (array_agg(d.job_id ORDER BY d.moved_at DESC, d.id DESC))[1] AS sample_job_id
+            FROM tenure.dead_letter AS d
+            WHERE v_triage IS NULL OR d.triage = ANY (v_triage)
+            GROUP BY d.fingerprint, d.kind, d.queue
+            ORDER BY letters DESC, last_at DESC, d.fingerprint
+            LIMIT v_limit
+        ) AS g
+    );
+END
+$$;
+
+-- list_queues: every queue, or the named ones, by name.
+CREATE OR REPLACE FUNCTION tenure.list_queues(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_names text[] := tenure.text_list(p_request -> 'names');
+BEGIN
+    RETURN (
+        SELECT coalesce(json_agg(tenure.show_queue(q) ORDER BY q.name COLLATE "C"), '[]')
+        FROM tenure.queue AS q
+        WHERE v_names IS NULL OR q.name = ANY (v_names)
+    );
+END
+$$;
+
+-- list_gates: the four global gates, which are open without a row, and every other that has one, by name.
+CREATE OR REPLACE FUNCTION tenure.list_gates(p_request json) RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT json_agg(row_to_json(shown) ORDER BY shown.name COLLATE "C")
+    FROM (
+        SELECT
+            coalesce(g.name, always.name) AS name,
+            coalesce(g.is_open, true) AS is_open,
+            tenure.to_us(g.updated_at) AS updated_at,
+            g.actor
+        FROM (VALUES ('master'), ('worker'), ('notify'), ('heartbeat')) AS always(name)
+        FULL JOIN tenure.gate AS g ON g.name = always.name
+    ) AS shown
+$$;
+
+-- list_workers: every worker that has a row, most recently seen first. The leader is the owner of the named lease `leader`.
+CREATE OR REPLACE FUNCTION tenure.list_workers(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+BEGIN
+    RETURN (
+        SELECT coalesce(json_agg(row_to_json(shown) ORDER BY shown.last_seen_at DESC, shown.id), '[]')
+        FROM (
+            SELECT
+                w.id,
+                w.hostname,
+                w.pid,
+                w.queues,
+                w.kinds,
+                w.concurrency,
+                w.version,
+                w.executor_kind,
+                w.status,
+                w.current_job_id,
+                w.info,
+                w.ticks,
+                tenure.to_us(w.started_at) AS started_at,
+                tenure.to_us(w.last_seen_at) AS last_seen_at,
+                coalesce(h.held, 0) AS held,
+                l.until IS NOT NULL AS is_leader,
+                tenure.to_us(l.until) AS leader_until
+            FROM tenure.worker AS w
+            LEFT JOIN (
+                SELECT j.lease_owner, count(*) AS held
+                FROM tenure.job AS j
+                WHERE j.state IN ('leased', 'running')
+                GROUP BY j.lease_owner
+            ) AS h ON h.lease_owner = w.id
+            LEFT JOIN tenure.lease AS l ON l.name = 'leader' AND l.owner = w.id AND l.until > v_now
+        ) AS shown
+    );
+END
+$$;
+
+-- list_events: events above `after`, in order.
+CREATE OR REPLACE FUNCTION tenure.list_events(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_limit bigint := tenure.page_limit(p_request);
+    v_queues text[] := tenure.text_list(p_request -> 'queues');
+    v_kinds text[] := tenure.text_list(p_request -> 'kinds');
+    v_wanted text := 'e.seq > $1';
+    v_answer json;
+BEGIN
+    IF p_request ->> 'job_id' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND e.job_id = $2';
+    END IF;
+    IF v_queues IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND e.queue = ANY ($3)';
+    END IF;
+    IF v_kinds IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND e.kind = ANY ($4)';
+    END IF;
+    EXECUTE 'SELECT json_agg(row_to_json(shown) ORDER BY shown.seq) FROM ('
+        'SELECT e.seq, tenure.to_us(e.at) AS at, e.kind, e.job_id, e.queue, e.data FROM tenure.event AS e WHERE '
+        || v_wanted || ' ORDER BY e.seq LIMIT $5) AS shown'
+    INTO v_answer
+    USING coalesce((p_request ->> 'after')::bigint, 0), tenure.as_uuid(p_request ->> 'job_id'), v_queues, v_kinds, v_limit;
+    RETURN coalesce(v_answer, '[]');
+END
+$$;
+
+-- list_audit: what somebody with power did, newest first.
+CREATE OR REPLACE FUNCTION tenure.list_audit(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_limit bigint := tenure.page_limit(p_request);
+    v_subject text := p_request ->> 'subject';
+    v_answer json;
+BEGIN
+    EXECUTE 'SELECT json_agg(row_to_json(shown) ORDER BY shown.seq DESC) FROM ('
+        'SELECT a.seq, tenure.to_us(a.at) AS at, a.actor, a.act, a.subject, a.reason, a.detail FROM tenure.audit AS a'
+        || CASE WHEN v_subject IS NULL THEN '' ELSE ' WHERE a.subject = $1' END
+        || ' ORDER BY a.seq DESC LIMIT $2) AS shown'
+    INTO v_answer
+    USING v_subject, v_limit;
+    RETURN coalesce(v_answer, '[]');
+END
+$$;
+
+-- list_effects: the effects of a job, or all in the given states, by job and place. `after` is [job_id, step, name] of the
+-- last one seen; one more row than `limit` asks for tells that the list goes on.
+CREATE OR REPLACE FUNCTION tenure.list_effects(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_limit bigint := tenure.page_limit(p_request);
+    v_states text[] := tenure.text_list(p_request -> 'states');
+    v_wanted text := 'true';
+    v_answer json;
+BEGIN
+    IF p_request ->> 'job_id' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND f.job_id = $1';
+    END IF;
+    IF v_states IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND f.state = ANY ($2)';
+    END IF;
+    IF p_request ->> 'after' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND (f.job_id, f.step, f.name) > ($3, $4, $5)';
+    END IF;
+    EXECUTE 'SELECT json_agg(tenure.show_effect(f) ORDER BY f.job_id, f.step, f.name) FROM ('
+        'SELECT f.* FROM tenure.effect AS f WHERE ' || v_wanted || ' ORDER BY f.job_id, f.step, f.name LIMIT $6) AS f'
+    INTO v_answer
+    USING tenure.as_uuid(p_request ->> 'job_id'), v_states, tenure.as_uuid(p_request -> 'after' ->> 0),
+        p_request -> 'after' ->> 1, p_request -> 'after' ->> 2, v_limit + 1;
+    RETURN coalesce(v_answer, '[]');
+END
+$$;
+
+-- summary: how it goes. {"window_seconds", "queues", "limit"} → {"at", "ran", "stuck_count", "stuck", "backlog", "repeated"}.
+-- Looks at jobs that ended within the window (by job_finished_idx) and at live ones (by their partial indexes), never at the rest.
+CREATE OR REPLACE FUNCTION tenure.summary(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_since timestamptz := v_now - (p_request ->> 'window_seconds')::double precision * interval '1 second';
+    v_queues text[] := tenure.text_list(p_request -> 'queues');
+    v_limit bigint := tenure.page_limit(p_request);
+BEGIN
+    RETURN json_build_object(
+        'at', tenure.to_us(v_now),
+        'ran', tenure.sum_ran(v_since, v_queues),
+        'stuck_count', (
+            SELECT count(*) FROM tenure.job AS j
+            WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_now AND (v_queues IS NULL OR j.queue = ANY (v_queues))),
+        'stuck', (
+            SELECT coalesce(json_agg(json_build_array(s.id, s.queue, s.kind, s.state, s.lease_owner, s.attempt, tenure.to_us(s.lease_until))
+                ORDER BY s.lease_until), '[]')
+            FROM (
+                SELECT j.* FROM tenure.job AS j
+                WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_now AND (v_queues IS NULL OR j.queue = ANY (v_queues))
+                ORDER BY j.lease_until LIMIT v_limit
+            ) AS s),
+        'backlog', tenure.sum_backlog(v_now, v_queues),
+        'repeated', tenure.sum_repeated(v_since, v_queues, v_limit));
+END
+$$;
+
+-- sum_ran: what ended within the window, by queue and kind, with how long it took.
+CREATE OR REPLACE FUNCTION tenure.sum_ran(p_since timestamptz, p_queues text[]) RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    WITH ended AS (
+        SELECT j.queue, j.kind, j.state, j.finished_at,
+            CASE WHEN j.state = 'succeeded' THEN extract(epoch FROM j.finished_at - j.claimed_at)::double precision END AS run_seconds,
+            CASE WHEN j.state = 'succeeded' THEN greatest(0, extract(epoch FROM j.claimed_at - j.run_at))::double precision END AS wait_seconds
+        FROM tenure.job AS j
+        WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > p_since
+            AND (p_queues IS NULL OR j.queue = ANY (p_queues))
+    ), by_kind AS (
+        SELECT e.queue, e.kind,
+            count(*) FILTER (WHERE e.state = 'succeeded') AS succeeded,
+            count(*) FILTER (WHERE e.state = 'failed') AS failed,
+            count(*) FILTER (WHERE e.state = 'dead') AS dead,
+            count(*) FILTER (WHERE e.state = 'cancelled') AS cancelled,
+            avg(e.run_seconds) AS run_average,
+            percentile_disc(ARRAY[0.5, 0.95, 1]) WITHIN GROUP (ORDER BY e.run_seconds) AS runs,
+            percentile_disc(0.5) WITHIN GROUP (ORDER BY e.wait_seconds) AS wait_p50,
+            max(e.finished_at) AS last_at
+        FROM ended AS e
+        GROUP BY e.queue, e.kind
+    )
+    SELECT coalesce(json_agg(json_build_array(
+        b.queue, b.kind, b.succeeded, b.failed, b.dead, b.cancelled, b.run_average, b.runs[1], b.runs[2], b.runs[3], b.wait_p50,
+        tenure.to_us(b.last_at)) ORDER BY b.queue COLLATE "C", b.kind COLLATE "C"), '[]')
+    FROM by_kind AS b
+$$;
+
+-- sum_backlog: what waits, by queue.
+CREATE OR REPLACE FUNCTION tenure.sum_backlog(p_now timestamptz, p_queues text[]) RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    WITH live AS (
+        SELECT j.queue, j.state, j.run_at, (j.state = 'queued' AND j.attempt > 0 AND j.failure_class IS NOT NULL) AS is_retry
+        FROM tenure.job AS j
+        WHERE j.finished_at IS NULL AND (p_queues IS NULL OR j.queue = ANY (p_queues))
+    ), by_queue AS (
+        SELECT l.queue,
+            count(*) FILTER (WHERE l.state = 'queued' AND l.run_at <= p_now) AS due,
+            count(*) FILTER (WHERE l.state = 'queued' AND l.run_at > p_now) AS delayed,
+            count(*) FILTER (WHERE l.is_retry) AS retrying,
+            count(*) FILTER (WHERE l.state IN ('leased', 'running')) AS held,
+            count(*) FILTER (WHERE l.state = 'waiting') AS waiting,
+            min(l.run_at) FILTER (WHERE l.state = 'queued' AND l.run_at <= p_now) AS oldest_due_at
+        FROM live AS l
+        GROUP BY l.queue
+    )
+    SELECT coalesce(json_agg(json_build_array(
+        b.queue, b.due, b.delayed, b.retrying, b.held, b.waiting, tenure.to_us(b.oldest_due_at)) ORDER BY b.queue COLLATE "C"), '[]')
+    FROM by_queue AS b
+$$;
+
+-- sum_repeated: keys that several jobs carry, among those to do and those that ended within the window.
+CREATE OR REPLACE FUNCTION tenure.sum_repeated(p_since timestamptz, p_queues text[], p_limit bigint) RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    WITH keyed AS (
+        SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
+        FROM tenure.job AS j
+        WHERE j.idempotency_key IS NOT NULL AND (p_queues IS NULL OR j.queue = ANY (p_queues))
+            AND (j.finished_at IS NULL OR (j.finished_at > p_since AND j.cleaned_at IS NULL))
+    ), repeated AS (
+        SELECT k.queue, k.kind, k.idempotency_key, count(*) AS jobs, count(*) FILTER (WHERE k.finished_at IS NULL) AS active,
+            max(k.id::text) AS newest_id
+        FROM keyed AS k
+        GROUP BY k.queue, k.kind, k.idempotency_key
+        HAVING count(*) > 1
+        ORDER BY count(*) DESC, k.queue COLLATE "C", k.kind COLLATE "C", k.idempotency_key COLLATE "C"
+        LIMIT p_limit
+    )
+    SELECT coalesce(json_agg(json_build_array(r.queue, r.kind, r.idempotency_key, r.jobs, r.active, r.newest_id)
+        ORDER BY r.jobs DESC, r.queue COLLATE "C", r.kind COLLATE "C", r.idempotency_key COLLATE "C"), '[]')
+    FROM repeated AS r
+$$;
+
+-- standing: where a job stands in its queue. {"job_id", "cap"} → {"at", "ahead", "held_in_queue", "held_with_key", "last_event"} or null.
+CREATE OR REPLACE FUNCTION tenure.standing(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_job tenure.job;
+BEGIN
+    SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = tenure.as_uuid(p_request ->> 'job_id');
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    RETURN json_build_object(
+        'at', tenure.to_us(tenure.now()),
+        'ahead', CASE WHEN v_job.state = 'queued' THEN (
+            SELECT count(*) FROM (
+                SELECT 1 FROM tenure.job AS j
+                WHERE j.queue = v_job.queue AND j.state = 'queued' AND j.is_due
+                    AND (j.rank, j.run_at, j.id) < (v_job.rank, v_job.run_at, v_job.id)
+                LIMIT (p_request ->> 'cap')::bigint
+            ) AS before) ELSE 0 END,
+        'held_in_queue', (SELECT count(*) FROM tenure.job AS j WHERE j.state IN ('leased', 'running') AND j.queue = v_job.queue),
+        'held_with_key', (SELECT count(*) FROM tenure.job AS j
+            WHERE j.state IN ('leased', 'running') AND j.queue = v_job.queue AND j.concurrency_key = v_job.concurrency_key),
+        'last_event', (SELECT e.kind FROM tenure.event AS e WHERE e.job_id = v_job.id ORDER BY e.seq DESC LIMIT 1));
+END
+$$;
+
+-- prunable: what a prune would remove if its limit were none.
+CREATE OR REPLACE FUNCTION tenure.prunable(p_request json) RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    -- What it cleans may be old enough to go at once.
+    WITH clean AS (
+        SELECT j.id, j.finished_at
+        FROM tenure.job AS j
+        JOIN tenure.queue AS q ON q.name = j.queue
+        WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+            AND j.finished_at <= tenure.now()
+                - coalesce((p_request ->> 'older_than_seconds')::double precision, q.retain_seconds) * interval '1 second'
+            AND NOT EXISTS (SELECT 1 FROM tenure.dead_letter AS d WHERE d.job_id = j.id AND d.triage <> 'closed')
+    ), gone AS (
+        SELECT c.id
+        FROM clean AS c
+        WHERE c.finished_at <= tenure.now() - (p_request ->> 'delete_after_seconds')::double precision * interval '1 second'
+        UNION ALL
+        SELECT j.id
+        FROM tenure.job AS j
+        WHERE j.cleaned_at IS NOT NULL
+            AND j.finished_at <= tenure.now() - (p_request ->> 'delete_after_seconds')::double precision * interval '1 second'
+            AND NOT EXISTS (SELECT 1 FROM tenure.dead_letter AS d WHERE d.job_id = j.id AND d.triage <> 'closed')
+    )
+    SELECT json_build_object(
+        'cleaned', (SELECT count(*) FROM clean),
+        'deleted', (SELECT count(*) FROM gone),
+        'events', (SELECT count(*) FROM tenure.event AS e WHERE e.job_id IN (SELECT g.id FROM gone AS g)),
+        'workers', (SELECT count(*) FROM tenure.worker AS w
+            WHERE w.last_seen_at <= tenure.now() - coalesce((p_request ->> 'worker_seconds')::double precision, 86400) * interval '1 second'),
+        'metrics', (SELECT count(*) FROM tenure.metric AS m
+            WHERE m.minute <= tenure.now() - coalesce((p_request ->> 'metric_seconds')::double precision, 2592000) * interval '1 second'),
+        'more', false)
+$$;
+
+-- newest: the clock, the newest job and the newest event, for whoever inspects.
+CREATE OR REPLACE FUNCTION tenure.newest() RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT json_build_object(
+        'at', tenure.to_us(tenure.now()),
+        'newest_created_at', (SELECT tenure.to_us(j.created_at) FROM tenure.job AS j ORDER BY j.id DESC LIMIT 1),
+        'last_event', coalesce((SELECT max(e.seq) FROM tenure.event AS e), 0))
+$$;
+
+-- list_metrics: counted minutes. {"minutes", "queues", "limit"} → [[minute, queue, profile, created, completed, failed,
+-- latency_average, error_rate, heartbeat_delay], …], newest first.
+CREATE OR REPLACE FUNCTION tenure.list_metrics(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_since timestamptz := date_trunc('minute', tenure.now(), 'UTC')
+        - coalesce((p_request ->> 'minutes')::double precision, 60) * interval '1 minute';
+    v_queues text[] := tenure.text_list(p_request -> 'queues');
+    v_limit bigint := tenure.page_limit(p_request);
+BEGIN
+    RETURN (
+        SELECT coalesce(json_agg(json_build_array(
+            tenure.to_us(m.minute), m.queue, m.profile, m.created, m.completed, m.failed,
+            m.latency_seconds / nullif(m.completed, 0),
+            m.failed::double precision / nullif(m.completed + m.failed, 0),
+            m.heartbeat_delay_seconds
+        ) ORDER BY m.minute DESC, m.queue COLLATE "C"), '[]')
+        FROM (
+            SELECT * FROM tenure.metric AS t
+            WHERE t.minute >= v_since AND (v_queues IS NULL OR t.queue = ANY (v_queues))
+            ORDER BY t.minute DESC, t.queue COLLATE "C"
+            LIMIT v_limit
+        ) AS m
+    );
+END
+$$;

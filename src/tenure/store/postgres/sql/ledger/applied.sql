@@ -1,1 +1,0 @@
-SELECT number, name, checksum FROM tenure.migration ORDER BY number;

@@ -1,1 +1,0 @@
-SELECT pg_catalog.to_regclass('tenure.migration') IS NOT NULL;

@@ -1,1 +1,0 @@
-INSERT INTO tenure.migration (number, name, checksum) VALUES (%(number)s, %(name)s, %(checksum)s);

@@ -1,1 +1,0 @@
-SELECT tenure.schema_version();

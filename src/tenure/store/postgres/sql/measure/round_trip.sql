@@ -1,2 +1,0 @@
--- round_trip: there and back.
-SELECT 1;

@@ -1,2 +1,0 @@
--- drop_schema: remove everything that a test made.
-DROP SCHEMA IF EXISTS tenure CASCADE
