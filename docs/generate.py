@@ -105,12 +105,16 @@ def _events() -> str:
     return _table(("kind", "when"), [(f"`{kind.value}`", _meaning("event", kind.value)) for kind in EventKind])
 
 
+LOGS = {"event", "job"}
+"""The methods that write a log event."""
+
+
 def log_event_names() -> set[str]:
     """The names of all log events that a worker may emit, as its code has them."""
     found: set[str] = set()
     for path in (DOCS.parent / "src" / "tenure" / "worker").glob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in {"say", "job"}:
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in LOGS:
                 first = call.args[0] if call.args else None
                 if isinstance(first, ast.Constant) and isinstance(first.value, str) and len(call.args) > 1:
                     found.add(first.value)

@@ -117,7 +117,7 @@ async def bad_event_and_success(ctx: Context) -> None:
 
 def log_formats(ctx: Context) -> None:
     ctx.logger.info("%(a)s", {"a": 1})
-    ctx.logger.info("%d %s", "x")
+    ctx.logger.info("%d %s", "x")  # noqa: PLE1206 - that is the point
     ctx.logger.info(object())
     ctx.logger.info("\ud800 %s", "\0")
 

@@ -172,7 +172,7 @@ async def test_slow_heartbeats_under_a_short_lease_lose_no_job(bed: Bed) -> None
     jobs = [NewJob(id=new_job_id(), kind=kind) for _ in range(1500)]
     bed.enqueue_many(jobs)
     store = SlowHeartbeats(bed.store)
-    bed.store = store  # type: ignore[assignment]
+    bed.store = store
     async with bed.working(concurrency=5, prefetch=1000) as worker:
         await until(lambda: worker.stats().completed == 1500, 25)
 

@@ -227,7 +227,7 @@ class Context:
 
     def event(self, kind: str, data: Any = None) -> None:
         """Add an event of your own to the job. Raises: InvalidArgument for a kind that is no name."""
-        if not (isinstance(kind, str) and kind.strip()):
+        if not kind or not str(kind).strip():
             raise InvalidArgument(f"An event needs a kind, such as 'custom', got {kind!r}.")
         if len(self.events) >= EVENTS_KEPT:
             self.dropped_events += 1

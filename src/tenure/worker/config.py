@@ -73,7 +73,7 @@ class WorkerConfig:
         for name in ("concurrency", "jobs_per_process"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"`{name}` is {getattr(self, name)}, but a worker needs at least 1.")
-        if self.prefetch != "auto" and not (isinstance(self.prefetch, int) and self.prefetch >= 0):
+        if self.prefetch != "auto" and not (_is_int(self.prefetch) and self.prefetch >= 0):
             raise ConfigError(f"`prefetch` is {self.prefetch!r}, but must be 'auto', 0 or a larger number.")
         if self.grace_seconds < 0:
             raise ConfigError("`grace_seconds` cannot be negative. Use 0 for none.")
@@ -111,3 +111,7 @@ class WorkerConfig:
             raise ConfigError(f"`queue_concurrency` names queues that this worker does not serve: {sorted(stray)}.")
         if any(limit < 1 for limit in self.queue_concurrency.values()):
             raise ConfigError("`queue_concurrency` must be 1 or more; leave a queue out of `queues` to not serve it.")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int)

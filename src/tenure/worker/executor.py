@@ -182,7 +182,7 @@ class Executor:
                 self._run_alone(execution)
                 continue
             except BaseException as exc:
-                if self._is_closed and isinstance(exc, CancelledError | GeneratorExit):
+                if self._must_end(exc):
                     raise
                 outcome = outcome_of(execution.grant, exc, None, execution.handler)
             self._ended(execution, outcome)
@@ -192,6 +192,10 @@ class Executor:
                 self._spawn()
                 return
             await asyncio.sleep(0)
+
+    def _must_end(self, exc: BaseException) -> bool:
+        """Whether the runner itself, and not its handler, was cancelled."""
+        return self._is_closed and type(exc) in {CancelledError, GeneratorExit}
 
     async def _run(self, execution: Execution) -> Outcome | None:
         """One attempt, wherever it is to run."""
@@ -220,8 +224,8 @@ class Executor:
             value = await self._call(execution, handler, self._deadlines.add)
             outcome = completed(execution.grant, value, execution.context, self._services.limits)
         except BaseException as exc:
-            if self._is_closed and execution.interrupt is None and isinstance(exc, CancelledError | GeneratorExit):
-                raise  # the runner is to end, not its handler
+            if execution.interrupt is None and self._must_end(exc):
+                raise
             outcome = _outcome_of_raised(execution, handler, exc)
         execution.body = None
         if task.cancelling():
