@@ -116,7 +116,7 @@ def test_what_a_role_may_call_lends_the_owners_rights_or_touches_nothing(admin: 
         "AND has_function_privilege('tenure_admin', oid, 'EXECUTE')".encode()
     ).fetchall()
 
-    assert {name for (name,) in rows} == {"now", "to_us", "from_us", "serially", "parsed", "first_moment"}
+    assert {name for (name,) in rows} == {"now", "to_us", "from_us"}
 
 
 def test_the_matrix_holds_for_a_real_login(login: Callable[[str], str], admin: psycopg.Connection) -> None:

@@ -125,7 +125,7 @@ BEGIN
     IF TG_OP = 'INSERT' OR NEW.last_heartbeat IS DISTINCT FROM OLD.last_heartbeat OR NEW.pool_size IS DISTINCT FROM OLD.pool_size
         OR NEW.version IS DISTINCT FROM OLD.version
     THEN
-        PERFORM tenure.beat_worker(
+        PERFORM tenure.refresh_worker(
             json_build_object(
                 'id', NEW.id, 'hostname', NEW.hostname, 'pid', coalesce(substring(NEW.id FROM '-(\d{1,9})-')::integer, 0),
                 'queues', (SELECT json_agg(q.name) FROM tenure.queue AS q WHERE q.profile = 'orchestrator'), 'kinds', '[]'::json,

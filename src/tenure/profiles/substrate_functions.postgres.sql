@@ -238,7 +238,7 @@ BEGIN
         v_token := tenure.grant_of('substrate', p_current_job_id, p_lease_owner, p_token);
         PERFORM tenure.heartbeat(json_build_object('holds', json_build_array(json_build_object('i', p_current_job_id, 't', v_token))));
     END IF;
-    PERFORM tenure.beat_worker(
+    PERFORM tenure.refresh_worker(
         json_build_object(
             'id', p_executor_name, 'hostname', coalesce(inet_client_addr()::text, 'local'), 'pid', pg_backend_pid(),
             'queues', json_build_array('substrate'), 'kinds', '[]'::json, 'concurrency', 1, 'version', '', 'executor_kind', p_executor_kind,
