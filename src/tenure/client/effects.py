@@ -83,7 +83,7 @@ def find_discrepancies(state: ClientState, since: datetime | None, progress: Pro
 
 @contextmanager
 def reconciling(state: ClientState, emit: Emit | None) -> Iterator[None]:
-    """Reconcile once, in a thread beside the body of the `with`. Discrepancies and the end are emitted as log events."""
+    """Reconcile once, in a thread beside the body of the `with`. Emits discrepancies and its end as log events."""
     over = threading.Event()
 
     def say(name: str, level: int, message: str, **told: Any) -> None:

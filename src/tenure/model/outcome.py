@@ -154,7 +154,3 @@ class Beat:
 
     lost: frozenset[JobId] = field(default_factory=frozenset)
     cancel_requested: frozenset[JobId] = field(default_factory=frozenset)
-    queues: str | None = None
-    """Another text whenever the policy of one of the worker's queues may have changed. None: the store does not say."""
-    led_seconds: float | None = None
-    """For how long somebody else is sure to lead. None: nobody is, or the store does not say."""

@@ -31,8 +31,6 @@ from tenure.model.outcome import Beat, Outcome, Settled
 from tenure.model.policy import QueuePolicy
 
 if TYPE_CHECKING:
-    import asyncio
-
     from tenure.store.admin import InstalledProfile, InstallProfile
 
 T = TypeVar("T")
@@ -100,10 +98,6 @@ class Claim(Request[list[Grant]]):
     strict: bool = False
     """Queues are served in the order given; otherwise they are merged by rank."""
     held: Sequence[JobId] | None = None
-    wants_wake: bool | None = None
-    beats: bool = False
-    offers: bool = False
-    offered: bool = False
 
 
 @frozen
@@ -133,25 +127,11 @@ class Exchanged:
     grants: list[Grant]
     refused: GateClosed | DiskFull | None = None
     """Why nothing was granted although something was settled. Without outcomes it is raised instead."""
-    waiting: int = 0
-    """How many workers want to be woken for these queues, this one among them; 0 where the store does not know.
-    Told with a claim that gave nothing."""
-    is_shared: bool | None = None
-    """Whether other workers are busy with these queues too. Told with a claim that gave many; None elsewhere."""
-    beat: Beat | None = None
-    """What a heartbeat would have found. None: the claim was none, whatever it asked for, and the row wants its own."""
-    is_handed_over: bool = False
-    """An enqueue has granted it, at some moment since the request was armed: leases are to be reckoned from there."""
-    is_offered: bool = False
-    """An enqueue may hand a job over to this worker from now on, and its next claim must say that it `offered`."""
-    age_seconds: float = 0.0
-    """So long before the request was carried out the oldest of its jobs had been granted: by a claim whose reply was
-    lost, or by an enqueue. Leases are to be reckoned from there."""
 
 
 @frozen
 class Exchange(Request[Exchanged]):
-    """Settle what ended and claim for the free slots: one statement, one commit, one round trip. The worker's one call.
+    """Settle what ended and claim for the free slots: one transaction, one round trip. The worker's one call.
 
     Promises what Settle and Claim promise. The settling stands even if a gate refuses the claim: `refused` says so.
     """
@@ -192,13 +172,12 @@ class WorkerRow:
 
 @frozen
 class Heartbeat(Request[Beat]):
-    """Extend the leases of all held jobs to now + lease, store progress, and refresh the worker's row: one statement.
+    """Extend the leases of all held jobs to now + lease, store progress and refresh the worker's row, in one transaction.
 
     Never revives a lost lease, never shortens one, never extends beyond now + lease_seconds (bounded by the queue's
     policy; None means the queue's). Says which are lost and which are asked to stop. A closed `heartbeat` gate keeps
     the worker row from being written (GateClosed if there is nothing else to do), never the leases.
 
-    With a worker's row, a store that many workers share also brings news that they would have to ask for otherwise.
     """
 
     holds: Sequence[Hold]
@@ -337,40 +316,10 @@ class StoreStats:
     retries: int
 
 
-class Armed(Protocol):
-    """A request that a wake-up is to send, or has sent; or an enqueue to answer."""
-
-    def disarm(self) -> bool:
-        """Send it no more. Harmless when repeated. False if it was sent, or an enqueue has taken it up: then jobs may
-        have been granted, and the `answer` must be fetched."""
-        ...
-
-    async def answer(self) -> Exchanged:
-        """The answer, once it was sent or taken up. Raises what `Store.ado` raises for the request."""
-        ...
-
-
 class Subscription(Protocol):
     """A live wake-up. `close` ends it; closing twice is harmless."""
 
     def close(self) -> None: ...
-
-    def arm(self, request: Exchange, leave: Callable[[], None]) -> Armed | None:
-        """Let the next wake-up send `request`, a claim, before it wakes: what a worker will ask for is known before it
-        sleeps, so the store need not wait until it is awake. For one wake-up; arming again replaces it.
-
-        `leave` is called right before the request is sent, on the subscription's loop. From then on jobs may be granted
-        to whoever armed it, who must fetch the `answer`; until then it may be disarmed.
-
-        Whoever enqueues in a process of its own may answer the request: it grants a job to the worker that waits, in
-        the very transaction that makes the job, and hands it over. That is done once for each time it was armed, only
-        where a claim at that moment would give just that, and only to a worker that was seen to be there a moment ago.
-        `leave` is called when the worker learns of it. Should the word get lost, `disarm` says so, and `answer` asks;
-        or, where the worker had to offer it first, its next claim does.
-
-        A hint: it may never be sent. None where there is nothing to gain.
-        """
-        ...
 
     def is_alive(self) -> bool:
         """Whether wake-ups are believed to arrive; a silent listener turns False within 15 s.
@@ -388,12 +337,10 @@ class Store(Protocol):
         work."""
         ...
 
-    async def ado(self, request: Request[T], *, may_block: bool = False) -> T:
+    async def ado(self, request: Request[T]) -> T:
         """Carry out a request without blocking the event loop.
-        A cancelled await leaves the outcome unknown, as a lost reply does.
 
-        `may_block`: the caller's loop has nothing else to do. The store may then do the work on the loop's own thread,
-        which saves changing threads, as long as that takes a few milliseconds at most.
+        A cancelled await leaves the outcome unknown, as a lost reply does, and the store as usable as before.
         """
         ...
 
@@ -410,14 +357,11 @@ class Store(Protocol):
         """The same for asyncpg, async psycopg and SQLAlchemy's AsyncConnection and AsyncSession."""
         ...
 
-    def subscribe(
-        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
-    ) -> Subscription:
-        """Call `wake` (from any thread, cheap, never blocking) when jobs may have arrived in these queues, or a held
-        job was asked to stop. With a `loop`, on its thread only, and by the shortest way there is; once that loop is
-        closed nobody is called, which is no error.
+    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Subscription:
+        """Call `wake` when jobs may have arrived in these queues, or a held job was asked to stop.
 
-        A hint: it may come too often, and once in a while not at all; callers poll behind it.
+        `wake` is called from any thread, must be cheap and must not block. It is a hint: it may come too often, and
+        once in a while not at all, so callers poll behind it.
         """
         ...
 
@@ -433,7 +377,10 @@ class Store(Protocol):
         ...
 
     def schema_version(self) -> int:
-        """The newest migration in the database, 0 if there is none."""
+        """The version of the schema in the database, 0 if there is none.
+
+        Raises: SchemaError if the schema was made from another text than this version's.
+        """
         ...
 
     def install_profile(self, install: InstallProfile) -> InstalledProfile:

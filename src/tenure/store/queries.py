@@ -159,7 +159,6 @@ class WorkerSeen:
     started_at: datetime
     last_seen_at: datetime
     ticks: int
-    wants_wake: bool
     held: int
     is_leader: bool
     leader_until: datetime | None

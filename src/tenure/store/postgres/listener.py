@@ -18,15 +18,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psycopg
 
 from tenure.model.frozen import frozen
 from tenure.store.postgres.pool import defaults
-
-if TYPE_CHECKING:
-    from tenure.store.contract import Armed, Exchange
 
 PING_SECONDS: Final = 10.0
 """How often the server is asked something."""
@@ -51,17 +48,10 @@ class ListenerStats:
 class QueueSubscription:
     """Keeps the contract of `tenure.store.contract.Subscription`."""
 
-    def __init__(
-        self,
-        listener: Listener,
-        queues: frozenset[str],
-        wake: Callable[[], None],
-        loop: asyncio.AbstractEventLoop | None,
-    ) -> None:
+    def __init__(self, listener: Listener, queues: frozenset[str], wake: Callable[[], None]) -> None:
         self._listener = listener
         self._queues = queues
         self._wake = wake
-        self._loop = loop
 
     def close(self) -> None:
         """Be woken no more."""
@@ -71,20 +61,12 @@ class QueueSubscription:
         """Whether wake-ups are believed to arrive."""
         return self._listener.is_alive()
 
-    def arm(self, request: Exchange, leave: Callable[[], None]) -> Armed | None:  # noqa: ARG002
-        """Nothing to gain here."""
-        return None
-
     def hear(self, payload: str | None) -> None:
         """Wake if a notification concerns this subscription; None concerns all."""
         if payload is not None and payload not in self._queues and not payload.startswith("cancel:"):
             return
         try:
-            if self._loop is None:
-                self._wake()
-            else:
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    self._loop.call_soon_threadsafe(self._wake)
+            self._wake()
         except Exception:  # noqa: BLE001 - one subscriber must not make the others deaf
             _log.exception("A subscriber failed when it was woken.")
 
@@ -110,13 +92,11 @@ class Listener:
         self._is_pooled = is_pooled
         self._begin()
 
-    def subscribe(
-        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
-    ) -> QueueSubscription:
+    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> QueueSubscription:
         """Call `wake` when jobs may have arrived in `queues`."""
         if self._pid != os.getpid():
             self._begin()
-        subscription = QueueSubscription(self, frozenset(queues), wake, loop)
+        subscription = QueueSubscription(self, frozenset(queues), wake)
         with self._lock:
             self._subscriptions = (*self._subscriptions, subscription)
             if self._thread is None and not self._is_pooled:

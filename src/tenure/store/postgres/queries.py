@@ -144,7 +144,6 @@ def _to_worker(row: dict[str, Any]) -> WorkerSeen:
         started_at=moment(row["started_at"]),
         last_seen_at=moment(row["last_seen_at"]),
         ticks=row["ticks"],
-        wants_wake=False,
         held=row["held"],
         is_leader=row["is_leader"],
         leader_until=maybe_moment(row["leader_until"]),

@@ -80,7 +80,7 @@ class PostgresStore:
             raise InternalError(f"PostgreSQL does not know the request {type(request).__name__}. Please report this.")
         return cast(T, call.decode(self._call(call.function, call.encode(request), self._pool_for(request)), request))
 
-    async def ado(self, request: Request[T], *, may_block: bool = False) -> T:  # noqa: ARG002
+    async def ado(self, request: Request[T]) -> T:
         """Carry out a request without blocking the event loop: in a thread, which ends by itself when the await is
         cancelled."""
         executor = self._pool_for(request).executor()
@@ -100,14 +100,12 @@ class PostgresStore:
         answer = await transactions.acall_enqueue(connection, codec.encode_enqueue(request))
         return codec.decode_enqueue(answer, request)
 
-    def subscribe(
-        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
-    ) -> Subscription:
+    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> Subscription:
         """Be woken by notifications. One listening connection serves all subscriptions of this store."""
         with self._lock:
             if self._listener is None:
                 self._listener = Listener(self.url, is_pooled=self._is_pooled)
-            return self._listener.subscribe(queues, wake, loop)
+            return self._listener.subscribe(queues, wake)
 
     def migrate(self) -> list[str]:
         """Make the schema unless it is there."""

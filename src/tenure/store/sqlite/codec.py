@@ -156,7 +156,6 @@ def worker(row: Row) -> WorkerSeen:
         started_at=from_us(started_at),
         last_seen_at=from_us(last_seen_at),
         ticks=ticks,
-        wants_wake=False,  # a process that listens has a socket, not a row
         held=held,
         is_leader=bool(is_leader),
         leader_until=moment(leader_until),

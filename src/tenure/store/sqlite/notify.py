@@ -28,16 +28,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tenure.errors import StoreUnavailable
 from tenure.store.sqlite import files
 from tenure.store.sqlite.connection import open_reader
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import dump
-
-if TYPE_CHECKING:
-    from tenure.store.contract import Armed, Exchange
 
 POLL_SECONDS: Final = 0.05
 DEAF_SECONDS: Final = 10.0
@@ -69,10 +66,6 @@ class Subscription:
     def close(self) -> None:
         """End it. Closing twice is harmless."""
         self._hub.drop(self)
-
-    def arm(self, _request: Exchange, _leave: Callable[[], None]) -> Armed | None:
-        """Nothing to gain here."""
-        return None
 
     def is_alive(self) -> bool:
         """Whether the listener has looked lately."""

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from tenure.errors import InternalError, StoreClosed, StoreUnavailable
 from tenure.model import failpoints
@@ -37,9 +37,6 @@ from tenure.store.sqlite import (
 from tenure.store.sqlite import measuring as bench
 from tenure.store.sqlite.errors import translate
 from tenure.store.sqlite.transaction import Act
-
-if TYPE_CHECKING:
-    import asyncio
 
 T = TypeVar("T")
 
@@ -140,7 +137,7 @@ class SqliteStore:
         failpoints.point("after_commit_before_reply")
         return cast(T, answer if admitted is request else shared.reserve.explain(answer))
 
-    async def ado(self, request: contract.Request[T], *, may_block: bool = False) -> T:  # noqa: ARG002 - to go with the contract's
+    async def ado(self, request: contract.Request[T]) -> T:
         """See store.contract.Store."""
         shared = self._shared()
         kind = type(request)
@@ -185,12 +182,9 @@ class SqliteStore:
     def _enqueue_on(self, raw: sqlite3.Connection, request: contract.Enqueue) -> list[Enqueued]:
         return enqueue.enqueue_on(raw, request, self._path, self._clock.now_us())
 
-    def subscribe(
-        self, queues: Sequence[str], wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None
-    ) -> contract.Subscription:
+    def subscribe(self, queues: Sequence[str], wake: Callable[[], None]) -> contract.Subscription:
         """See store.contract.Store."""
-        call = wake if loop is None else _on_loop(loop, wake)
-        return self._shared().hub.subscribe(queues, call)
+        return self._shared().hub.subscribe(queues, wake)
 
     def migrate(self) -> list[str]:
         """See store.contract.Store. Takes no lock where there is nothing to do."""
@@ -258,15 +252,3 @@ def _write_act(kind: type) -> Act:
     if act is None:
         raise InternalError(f"The SQLite store does not know the request {kind.__name__}. Please report it.")
     return act
-
-
-def _on_loop(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Callable[[], None]:
-    """`wake` as a call from any thread. Once the loop is closed no worker is left to wake."""
-
-    def call() -> None:
-        try:
-            loop.call_soon_threadsafe(wake)
-        except RuntimeError:
-            return
-
-    return call
