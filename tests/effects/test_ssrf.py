@@ -111,6 +111,79 @@ def test_addresses_that_are_not_public_are_blocked_in_every_spelling(host: str) 
 
 
 @pytest.mark.parametrize(
+    "address",
+    [
+        "192.0.0.1",
+        "192.0.0.8",
+        "192.0.0.11",
+        "192.0.0.170",
+        "192.0.0.171",
+        "192.0.0.192",
+        "192.0.2.7",
+        "192.31.196.1",
+        "192.52.193.1",
+        "192.88.99.1",
+        "192.88.99.2",
+        "192.175.48.1",
+        "198.19.255.255",
+        "198.51.100.1",
+        "203.0.113.1",
+        "239.255.255.255",
+        "240.0.0.1",
+        "100::1",
+        "100:0:0:1::1",
+        "64:ff9b::1.2.3.4",
+        "64:ff9b:1::a00:1",
+        "2001::1",
+        "2001:2::1",
+        "2001:3::1",
+        "2001:4:112::1",
+        "2001:10::1",
+        "2001:20::1",
+        "2001:30::1",
+        "2001:db8::1",
+        "2002:a00:1::1",
+        "2620:4f:8000::1",
+        "3fff::1",
+        "4000::1",
+        "5f00::1",
+        "1000::1",
+        "2600:1f00::5efe:10.0.0.1",
+        "2600:1f00::200:5efe:10.0.0.1",
+        "fe80::5efe:10.0.0.1",
+    ],
+)
+def test_v9_special_purpose_addresses_are_blocked_whatever_python_calls_them(address: str) -> None:
+    """V9: Python's `is_global` called 192.0.0.192 and eight others public."""
+    found = ipaddress.ip_address(address)
+
+    assert why_blocked(found) is not None
+    assert why_blocked(found, allow_private=True) is not None
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "8.8.8.8",
+        "1.1.1.1",
+        "192.0.0.9",
+        "192.0.0.10",
+        "192.0.1.1",
+        "93.184.216.34",
+        "223.255.255.255",
+        "2606:4700::1111",
+        "2001:4860:4860::8888",
+        "2a00:1450::1",
+        "2001:1::1",
+        "2620:fe::fe",
+    ],
+)
+def test_v9_public_addresses_stay_reachable(address: str) -> None:
+    """V9: the exceptions that the registries make inside 192.0.0.0/24 and 2001::/23 are public."""
+    assert why_blocked(ipaddress.ip_address(address)) is None
+
+
+@pytest.mark.parametrize(
     "found",
     [
         answers("127.0.0.1"),

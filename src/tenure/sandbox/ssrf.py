@@ -26,17 +26,51 @@ from tenure.errors import TenureError, UsageError
 from tenure.model.frozen import frozen
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolver = Callable[[str, int], Sequence[str]]
 
-_NETWORKS = "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10 ::1/128"
-_PRIVATE = tuple(map(ipaddress.ip_network, _NETWORKS.split()))
-# Where clouds answer their own machines: link-local, but Alibaba's, AWS's and Google's over IPv6, and Azure's, whose
-# address looks like anybody's.
-_CLOUDS = "169.254.0.0/16 fe80::/10 fd00:ec2::/32 fd20:ce::/32 100.100.100.200/32 168.63.129.16/32"
-_METADATA = tuple(map(ipaddress.ip_network, _CLOUDS.split()))
-# Prefixes that carry an IPv4 address inside, which somebody else's gateway would unpack for us.
-_CARRIERS = ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
-_TRANSLATED = tuple(map(ipaddress.ip_network, _CARRIERS))
+
+def _networks(*rows: str) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(text) for row in rows for text in row.split())
+
+
+# The IANA special-purpose address registries (RFC 6890 and its updates), with multicast and deprecated blocks.
+# Python's `is_global` is not used: it differs between versions and calls several of these public.
+_PRIVATE = _networks(  # the worker's own network and machine; `allow_private` opens these
+    "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 172.16.0.0/12 192.168.0.0/16",
+    "::1/128 fc00::/7 fec0::/10",
+)
+_SPECIAL = _networks(
+    "192.0.0.0/24",  # IETF protocol assignments; exceptions below
+    "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24",  # documentation
+    "192.31.196.0/24 192.175.48.0/24 192.52.193.0/24",  # AS112, AMT
+    "192.88.99.0/24",  # 6to4 relays
+    "198.18.0.0/15",  # benchmarking
+    "224.0.0.0/4 240.0.0.0/4",  # multicast, reserved, broadcast
+    "2001::/23",  # IETF protocol assignments: Teredo, ORCHID, benchmarking, AMT …; exceptions below
+    "2001:db8::/32 3fff::/20",  # documentation
+    "2620:4f:8000::/48",  # AS112
+    "5f00::/16",  # segment routing
+    "100::/64 100:0:0:1::/64",  # discard, dummy
+    "ff00::/8",  # multicast
+)
+_EXCEPTIONS = _networks(  # globally reachable by the registries although inside a special block
+    "192.0.0.9/32 192.0.0.10/32",  # port control, TURN: anycast
+    "2001:1::1/128 2001:1::2/128 2001:1::3/128",
+)
+_PUBLIC_IPV6 = _networks("2000::/3")  # all that is assigned for unicast so far
+# Where clouds answer their own machines: link-local, and addresses of Alibaba, AWS, Google, Oracle and Azure
+# elsewhere.
+_METADATA = _networks(
+    "169.254.0.0/16 100.100.100.200/32 168.63.129.16/32 192.0.0.192/32",
+    "fe80::/10 fd00:ec2::/32 fd20:ce::/32",
+)
+# Prefixes that carry an IPv4 address inside, which a gateway may unpack: compatible, mapped, translated, NAT64, 6to4,
+# Teredo.
+_CARRIERS = _networks(
+    "::/96 ::ffff:0:0/96 ::ffff:0:0:0/96 64:ff9b::/96 64:ff9b:1::/48 2002::/16 2001::/32",
+)
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE, 0x0100_5EFE, 0x0300_5EFE)  # third quarter of an address that carries one
 _HOST_NAME = re.compile(
     r"(?=.{1,253}\Z)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
 )
@@ -138,14 +172,27 @@ def why_blocked(address: Address, *, allow_private: bool = False) -> str | None:
         return "is a group of machines"
     if address.is_unspecified:
         return "means every address of this machine"
-    if any(address in network for network in _METADATA if network.version == address.version):
+    if _in(address, _METADATA):
         return "is where clouds keep their metadata, or link-local as those are"
-    is_private = any(address in network for network in _PRIVATE if network.version == address.version)
-    if not is_private and any(address in network for network in _TRANSLATED if network.version == address.version):
+    is_private = _in(address, _PRIVATE)
+    if not is_private and (_in(address, _CARRIERS) or _is_isatap(address)):
         return "carries another address inside"
-    if is_private or not address.is_global:
-        return None if is_private and allow_private else "is not a public address"
+    if is_private:
+        return None if allow_private else "is not a public address"
+    if _in(address, _SPECIAL) and not _in(address, _EXCEPTIONS):
+        return "is not a public address"
+    if address.version == 6 and not _in(address, _PUBLIC_IPV6):
+        return "is not a public address"
     return None
+
+
+def _in(address: Address, networks: tuple[Network, ...]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
+
+
+def _is_isatap(address: Address) -> bool:
+    """Whether the interface part is `…:5efe:` and an IPv4 address (RFC 5214), under any prefix."""
+    return address.version == 6 and (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP
 
 
 def request(
