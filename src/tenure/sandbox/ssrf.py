@@ -17,7 +17,7 @@ import socket
 import ssl
 import string
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import cast
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
@@ -108,13 +108,13 @@ class SsrfPolicy:
         allow_hosts: If given, only these names: "api.example.com", or "*.example.com" for all below it.
         allow_private: Also addresses of the worker's own network and machine. Link-local ones (where clouds keep
             their metadata), multicast and unspecified ones stay shut.
-        allow_http: Whether requests may go unencrypted.
+        allow_http: Whether requests may go unencrypted. Secrets in headers and bodies are then readable on the way.
         ports: If given, only these.
     """
 
     allow_hosts: frozenset[str] = frozenset()
     allow_private: bool = False
-    allow_http: bool = True
+    allow_http: bool = False
     ports: frozenset[int] = frozenset()
 
 
@@ -243,19 +243,60 @@ def _sendable(headers: Mapping[str, str]) -> Mapping[str, str]:
     return headers
 
 
-def sign(secret: bytes, body: bytes, timestamp: int) -> str:
-    """The value of a signature header: the receiver can tell who sent it, that it is whole, and when."""
-    return f"t={timestamp},v1={_mac(secret, body, timestamp)}"
+@frozen
+class Endpoint:
+    """Where a URL leads, as a signature and a secret's binding name it.
+
+    Attributes:
+        host: The name or address, in lower case.
+        authority: The same with the port, if it is not the scheme's own: the Host header.
+        path: Path and query as they are sent.
+    """
+
+    host: str
+    port: int
+    authority: str
+    path: str
+
+    def is_among(self, hosts: Iterable[str]) -> bool:
+        """Whether one of these means this host: "api.example.com", "*.example.com", "api.example.com:8443"."""
+        for pattern in hosts:
+            name, colon, port = pattern.lower().rpartition(":")
+            has_port = colon and port.isdigit() and (":" not in name or name.endswith("]"))
+            if not has_port:
+                name, port = pattern.lower(), str(self.port)
+            if port == str(self.port) and _matches(self.host, name.strip("[]")):
+                return True
+        return False
 
 
-def verify(header: str, secrets: Sequence[bytes], body: bytes, *, now: float, tolerance: float = 300.0) -> bool:
-    """Whether the header was made by `sign` with one of the secrets, for this body, not long ago."""
+def endpoint(url: str, policy: SsrfPolicy) -> Endpoint:
+    """Where a URL leads, without asking for its address. Raises: AddressBlocked, if it is malformed or not allowed."""
+    parts, host, port = _parse(url, policy)
+    return Endpoint(host, port, _authority(parts, host, port), _path(parts))
+
+
+def sign(secret: bytes, body: bytes, timestamp: int, *, host: str, path: str) -> str:
+    """The value of a signature header. It holds for this receiver (host and path with query), body and moment only."""
+    return f"t={timestamp},v1={_mac(secret, body, timestamp, host, path)}"
+
+
+def verify(
+    header: str, secrets: Sequence[bytes], body: bytes, *, host: str, path: str, now: float, tolerance: float = 300.0
+) -> bool:
+    """Whether the header was made by `sign` with one of the secrets, for this body, host and path, not long ago.
+
+    Args:
+        host: The receiver's public name as the Host header has it. Set it by hand rather than from the request: then a
+            request that was meant for another receiver is refused.
+        path: Path and query of the request.
+    """
     fields = dict(part.split("=", 1) for part in header.split(",") if "=" in part)
     if not re.fullmatch(r"\d{1,12}", fields.get("t", "")) or abs(now - int(fields["t"])) > tolerance:
         return False
     given = fields.get("v1", "").encode(errors="replace")
     # All are compared, so that the time taken does not tell which one fits.
-    fits = [hmac.compare_digest(given, _mac(secret, body, int(fields["t"])).encode()) for secret in secrets]
+    fits = [hmac.compare_digest(given, _mac(secret, body, int(fields["t"]), host, path).encode()) for secret in secrets]
     return any(fits)
 
 
@@ -317,12 +358,13 @@ def _exchange(
 ) -> Response:
     url = target.url
     connection = http.client.HTTPConnection(target.host, target.port)
-    # What is not ASCII is sent as browsers do; what is escaped already stays.
-    path = quote((url.path or "/") + (f"?{url.query}" if url.query else ""), safe=string.printable)
+    path = _path(url)
     try:
         with _connect(target, deadline, context) as sock:
             connection.sock = cast(socket.socket, _Timed(sock, deadline))
-            connection.request(method, path, body or None, {"Host": _host_header(target), **headers})
+            connection.request(
+                method, path, body or None, {"Host": _authority(target.url, target.host, target.port), **headers}
+            )
             answer = connection.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}
             return Response(answer.status, found, _read(answer, max_body, target), url.geturl(), 0)
@@ -395,9 +437,14 @@ def _read(answer: http.client.HTTPResponse, max_body: int, target: Target) -> by
     return bytes(body)
 
 
-def _host_header(target: Target) -> str:
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    return host if target.port == (443 if target.url.scheme == "https" else 80) else f"{host}:{target.port}"
+def _path(url: SplitResult) -> str:
+    """Path and query as they are sent: other scripts escaped as browsers do, existing escapes kept."""
+    return quote((url.path or "/") + (f"?{url.query}" if url.query else ""), safe=string.printable)
+
+
+def _authority(url: SplitResult, host: str, port: int) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return shown if port == (443 if url.scheme == "https" else 80) else f"{shown}:{port}"
 
 
 def _for_redirect(headers: Mapping[str, str], old: str, new: str, *, keeps_body: bool) -> dict[str, str]:
@@ -412,8 +459,10 @@ def _for_redirect(headers: Mapping[str, str], old: str, new: str, *, keeps_body:
     }
 
 
-def _mac(secret: bytes, body: bytes, timestamp: int) -> str:
-    return hmac.new(secret, f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+def _mac(secret: bytes, body: bytes, timestamp: int, host: str, path: str) -> str:
+    """Over moment, host, path and body, a line each: neither host nor path can hold a line's end."""
+    head = f"{timestamp}\n{host.lower()}\n{path}\n".encode(errors="replace")
+    return hmac.new(secret, head + body, hashlib.sha256).hexdigest()
 
 
 def _without_secrets(url: str) -> str:
