@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure.effects import AgentTool, agents
+from tenure.effects import AgentTool, agents, files
 from tenure.effects.atomic_file import write_file
 from tenure.sandbox.policy import offers
 from tenure.sandbox.rlimits import MIB, Limits
@@ -512,3 +512,56 @@ async def test_a_folder_for_workspaces_that_others_could_change_is_refused(bed: 
     job = await bed.run("codex_exec", {"prompt": "x"})
 
     assert "writable for nobody else" in (job.last_error or "")
+
+
+@pytest.mark.parametrize("kind", ["claude_extraction", "codex_exec"])
+async def test_m11_a_refused_key_is_told_with_its_reason_and_class(bed: Bed, kind: str) -> None:
+    """M11: «Invalid API key» on stderr with exit 3 became «it printed no result»."""
+    more = {"targetPath": "x", "requirementId": "R"} if kind == "claude_extraction" else {}
+    prompt = order(act="refused", say="Invalid API key. Please run /login", code=3)
+
+    job = await bed.run(kind, {"prompt": prompt, **more}, max_attempts=1)
+
+    error = job.last_error or ""
+    assert error.startswith("AgentUnauthorized: ")
+    assert "exit code 3" in error
+    assert "Invalid API key" in error
+
+
+async def test_m11_a_timeout_is_told_as_one(place: Path, marker: str) -> None:
+    """M11: a timeout became «it printed no result»."""
+    slow = tool("claude", "claude", marker, timeout=timedelta(seconds=1))
+    for bed in make_bed(place, slow):
+        payload = {"prompt": order(act="hang"), "targetPath": "x", "requirementId": "R"}
+
+        job = await bed.run("claude_extraction", payload, max_attempts=1)
+
+        assert (job.last_error or "").startswith("AgentTimedOut: ")
+        assert "still at work after 1 s and was killed" in (job.last_error or "")
+
+
+@pytest.mark.skipif(not Path("/bin").is_symlink(), reason="/bin is a folder of its own here")
+async def test_v22_an_agent_named_in_bin_starts_where_bin_is_a_link(place: Path, marker: str) -> None:
+    """V22: on merged-/usr systems a link was to be made inside the link /bin, so the sandbox was never set up."""
+    shell = replace(tool("shell", "plain", marker), command=("/bin/sh", "-c", "cat"), readable=())
+    for bed in make_bed(place, shell):
+        job = await bed.run("agent", {"agent": "shell", "prompt": "hello"}, max_attempts=1)
+
+        assert (job.last_error, job.state) == (None, "succeeded")
+        assert job.result["output"] == "hello"
+
+
+async def test_m12_the_last_job_on_a_path_counts_whatever_its_kind(bed: Bed) -> None:
+    """M12: the target of an agent's job that a later file job deleted or overwrote was reported each time."""
+    bed.app.use(files(root=bed.root))
+    for path in ("deleted", "overwritten", "gone"):
+        await bed.run("claude_extraction", {"prompt": f"for {path}", "targetPath": path, "requirementId": "R"})
+    await bed.run("delete_file", {"path": "deleted"})
+    await bed.run("create_file", {"path": "overwritten", "content": "new", "overwrite": True})
+    await bed.run("create_file", {"path": "again", "content": "old"})
+    await bed.run("codex_exec", {"prompt": "newer", "targetPath": "again", "overwrite": True})
+    (bed.root / "gone").unlink()
+
+    found = [(one.sort, one.subject, one.kind) for one in bed.app.reconcile()]
+
+    assert found == [("missing", "gone", "claude_extraction")]

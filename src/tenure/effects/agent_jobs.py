@@ -54,6 +54,14 @@ class AgentFailed(Exception):
     """A run of an agent did not succeed; another attempt may."""
 
 
+class AgentTimedOut(AgentFailed, TimeoutError):
+    """The agent was still at work at its time limit and was killed."""
+
+
+class AgentUnauthorized(AgentFailed):
+    """The service behind the agent refused its credentials: a matter for the operator."""
+
+
 class AnswerInvalid(Exception):
     """The agent's answer does not fit the schema that the job gave."""
 
@@ -105,6 +113,11 @@ class Agents:
         if payload.skill not in tool.skills:
             raise Permanent(f"Skill {payload.skill!r} is not among those allowed.{nearest(payload.skill, tool.skills)}")
         return await self._do(tool, f"${payload.skill}\n\n{payload.prompt}", payload, ctx)
+
+    @property
+    def scope(self) -> str:
+        """See Checker."""
+        return self.place.scope
 
     def subject(self, job: Job) -> str | None:
         """See Checker."""
@@ -231,8 +244,14 @@ class _Work:
         trouble: Exception | None = None
         if answer.error is not None:
             said = self._kit.redactor.bounded(f"Agent {self._tool.name!r}: {answer.error}", 4000)
-            busy = RateLimited(min(answer.wait_seconds or BUSY_SECONDS, 3600.0), said)
-            trouble = busy if answer.is_busy else AgentFailed(said)
+            if answer.is_timeout:
+                trouble = AgentTimedOut(said)
+            elif answer.is_unauthorized:
+                trouble = AgentUnauthorized(said)
+            elif answer.is_busy:
+                trouble = RateLimited(min(answer.wait_seconds or BUSY_SECONDS, 3600.0), said)
+            else:
+                trouble = AgentFailed(said)
         elif len(shown) > ANSWER_CHARS:
             trouble = Permanent(f"The answer has {len(shown):,} characters, and {ANSWER_CHARS:,} are allowed.")
         elif self._payload.outputSchema is not None:
