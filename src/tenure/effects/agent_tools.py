@@ -55,6 +55,8 @@ class AgentTool:
         stream: Let Claude Code print its events as they happen (`stream-json`) instead of one object at the end.
         max_cost_usd: Once a job's runs have cost this much, no further one is started.
         skills: Names that `codex_skill` may use.
+        schema_keywords: Keywords that a payload's `outputSchema` may use although a small schema can take very long
+            by them: `pattern`, `patternProperties`, `$ref`. Each check is bounded all the same.
         require, allow_degraded: Which layers of the sandbox must hold; see SandboxPolicy.
     """
 
@@ -72,6 +74,7 @@ class AgentTool:
     stream: bool = False
     max_cost_usd: float | None = None
     skills: frozenset[str] = frozenset()
+    schema_keywords: frozenset[str] = frozenset()
     require: frozenset[Layer] = frozenset({"namespaces", "landlock", "seccomp"})
     allow_degraded: bool = False
 
