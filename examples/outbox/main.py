@@ -70,7 +70,7 @@ def main() -> None:
     DATA.mkdir(exist_ok=True)
     for number in range(20):
         sign_up(number)
-    app.set_queue("outbox", lease_seconds=1.0)
+    app.set_queue("outbox_files", lease_seconds=1.0)
     for _ in range(3):
         for number in range(20):
             visit(number)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure.effects import AgentTool, agents
+from tenure.effects import AgentTool, agents, files, output_schema
 from tenure.effects.atomic_file import write_file
 from tenure.sandbox.policy import offers
 from tenure.sandbox.rlimits import MIB, Limits
@@ -179,12 +179,99 @@ async def test_an_answer_is_checked_against_its_schema_and_written_as_json(bed: 
     [({"type": 7}, "no JSON schema"), ({"$ref": "http://127.0.0.1:9/x.json"}, "refers to something that is not in it")],
 )
 async def test_a_schema_that_cannot_be_used_fails_for_good_and_fetches_nothing(
-    bed: Bed, schema: dict[str, Any], why: str
+    place: Path, marker: str, schema: dict[str, Any], why: str
 ) -> None:
-    job = await bed.run("codex_exec", {"prompt": order(say={"n": 1}), "outputSchema": schema})
+    for bed in make_bed(place, tool("codex", "codex", marker, schema_keywords=frozenset({"$ref"}))):
+        job = await bed.run("codex_exec", {"prompt": order(say={"n": 1}), "outputSchema": schema})
 
-    assert (job.state, job.attempt) == ("failed", 1)
-    assert why in (job.last_error or "")
+        assert (job.state, job.attempt) == ("failed", 1)
+        assert why in (job.last_error or "")
+
+
+def _bomb() -> dict[str, Any]:
+    """References that fan out: two to each level, so that checking takes 2 to the power of the levels."""
+    levels: dict[str, Any] = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(22)}
+    return {"$defs": {**levels, "l22": {"type": "integer"}}, "$ref": "#/$defs/l0"}
+
+
+SLOW = {"pattern": ({"pattern": "^(a+)+$"}, "a" * 40 + "!"), "$ref": (_bomb(), 7)}
+
+
+@pytest.mark.parametrize("keyword", SLOW)
+async def test_v3_a_schema_that_takes_for_ever_is_refused_before_the_agent_runs(bed: Bed, keyword: str) -> None:
+    """V3: a pattern stalled the event loop for 26 s, a small bomb of references for 13 s."""
+    schema, answer = SLOW[keyword]
+
+    job = await bed.run("codex_exec", {"prompt": order(say=answer), "outputSchema": schema})
+
+    assert (job.state, job.attempt, bed.events(job, "agent_run")) == ("failed", 1, [])
+    assert f"outputSchema uses {keyword}" in (job.last_error or "")
+
+
+@pytest.mark.parametrize("keyword", SLOW)
+async def test_v3_a_slow_schema_that_is_allowed_ends_a_child_and_stalls_nothing(
+    place: Path, marker: str, keyword: str
+) -> None:
+    """V3: the check ran in the worker's own process, where nothing could stop it."""
+    schema, answer = SLOW[keyword]
+    allowed = tool("codex", "codex", marker, schema_keywords=frozenset({keyword}))
+    for bed in make_bed(place, allowed):
+        stalls: list[float] = []
+        watching = asyncio.create_task(_watch_loop(stalls))
+
+        say = json.dumps(answer)
+        job = await bed.run("codex_exec", {"prompt": order(say=say), "outputSchema": schema}, max_attempts=1)
+        watching.cancel()
+
+        assert job.state == "failed"
+        assert "took too much time or memory" in (job.last_error or "")
+        assert max(stalls) < 3.0
+
+
+async def _watch_loop(stalls: list[float]) -> None:
+    """Take down how late the loop comes back each time."""
+    while True:
+        began = time.monotonic()
+        await asyncio.sleep(0.05)
+        stalls.append(time.monotonic() - began - 0.05)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": ["x" * 40_000]},
+        json.loads('{"not":' * 40 + "{}" + "}" * 40),
+    ],
+    ids=["large", "deep"],
+)
+async def test_v3_size_and_depth_of_a_schema_are_bounded_at_enqueue(bed: Bed, schema: dict[str, Any]) -> None:
+    """V3: nothing bounded a schema before an agent's run was paid for."""
+    with pytest.raises(tenure.InvalidPayload, match="outputSchema is refused"):
+        bed.app.enqueue("codex_exec", {"prompt": "x", "outputSchema": schema})
+
+
+async def test_v3_a_property_may_be_called_as_a_keyword(bed: Bed) -> None:
+    """V3: only keywords are refused, not names."""
+    schema = {"properties": {"pattern": {"type": "string"}, "$ref": {"enum": [{"pattern": "x"}]}}}
+
+    job = await bed.run("codex_exec", {"prompt": order(say={"pattern": "a"}), "outputSchema": schema})
+
+    assert job.state == "succeeded", job.last_error
+
+
+async def test_v2_the_child_that_checks_a_schema_imports_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V2: a `json.py` in the current folder was executed by children."""
+    for name in ("json", "sqlite3", "resource", "jsonschema", "typing", "attr", "rpds", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    verdicts = [output_schema.check({"type": "integer"}, value).sort for value in (7, "x")]
+
+    assert verdicts == ["valid", "invalid"]
+    assert not (tmp_path / "canary").exists()
 
 
 @on_both_engines
@@ -512,3 +599,56 @@ async def test_a_folder_for_workspaces_that_others_could_change_is_refused(bed: 
     job = await bed.run("codex_exec", {"prompt": "x"})
 
     assert "writable for nobody else" in (job.last_error or "")
+
+
+@pytest.mark.parametrize("kind", ["claude_extraction", "codex_exec"])
+async def test_m11_a_refused_key_is_told_with_its_reason_and_class(bed: Bed, kind: str) -> None:
+    """M11: «Invalid API key» on stderr with exit 3 became «it printed no result»."""
+    more = {"targetPath": "x", "requirementId": "R"} if kind == "claude_extraction" else {}
+    prompt = order(act="refused", say="Invalid API key. Please run /login", code=3)
+
+    job = await bed.run(kind, {"prompt": prompt, **more}, max_attempts=1)
+
+    error = job.last_error or ""
+    assert error.startswith("AgentUnauthorized: ")
+    assert "exit code 3" in error
+    assert "Invalid API key" in error
+
+
+async def test_m11_a_timeout_is_told_as_one(place: Path, marker: str) -> None:
+    """M11: a timeout became «it printed no result»."""
+    slow = tool("claude", "claude", marker, timeout=timedelta(seconds=1))
+    for bed in make_bed(place, slow):
+        payload = {"prompt": order(act="hang"), "targetPath": "x", "requirementId": "R"}
+
+        job = await bed.run("claude_extraction", payload, max_attempts=1)
+
+        assert (job.last_error or "").startswith("AgentTimedOut: ")
+        assert "still at work after 1 s and was killed" in (job.last_error or "")
+
+
+@pytest.mark.skipif(not Path("/bin").is_symlink(), reason="/bin is a folder of its own here")
+async def test_v22_an_agent_named_in_bin_starts_where_bin_is_a_link(place: Path, marker: str) -> None:
+    """V22: on merged-/usr systems a link was to be made inside the link /bin, so the sandbox was never set up."""
+    shell = replace(tool("shell", "plain", marker), command=("/bin/sh", "-c", "cat"), readable=())
+    for bed in make_bed(place, shell):
+        job = await bed.run("agent", {"agent": "shell", "prompt": "hello"}, max_attempts=1)
+
+        assert (job.last_error, job.state) == (None, "succeeded")
+        assert job.result["output"] == "hello"
+
+
+async def test_m12_the_last_job_on_a_path_counts_whatever_its_kind(bed: Bed) -> None:
+    """M12: the target of an agent's job that a later file job deleted or overwrote was reported each time."""
+    bed.app.use(files(root=bed.root))
+    for path in ("deleted", "overwritten", "gone"):
+        await bed.run("claude_extraction", {"prompt": f"for {path}", "targetPath": path, "requirementId": "R"})
+    await bed.run("delete_file", {"path": "deleted"})
+    await bed.run("create_file", {"path": "overwritten", "content": "new", "overwrite": True})
+    await bed.run("create_file", {"path": "again", "content": "old"})
+    await bed.run("codex_exec", {"prompt": "newer", "targetPath": "again", "overwrite": True})
+    (bed.root / "gone").unlink()
+
+    found = [(one.sort, one.subject, one.kind) for one in bed.app.reconcile()]
+
+    assert found == [("missing", "gone", "claude_extraction")]

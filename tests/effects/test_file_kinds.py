@@ -17,6 +17,10 @@ import pytest
 
 import tenure
 from tenure.effects import files
+from tenure.effects.kinds import fence
+from tenure.handler.context import Bench, Context, Flag
+from tenure.model.ids import WorkerId
+from tenure.store.contract import Claim
 from tenure.testing import drain, temporary_app
 from tests.effects.points import watch
 from tests.waiting import wait_until
@@ -186,3 +190,17 @@ def test_a_zombie_that_wakes_up_about_to_write_does_not_undo_a_newer_attempt(app
         assert (root / "f").read_text() == "even newer"
         assert [path.name for path in root.iterdir()] == ["f"]
     print(f"{ZOMBIES:,} zombies")
+
+
+def test_m14_the_workers_lease_holds_for_kinds_that_check_it(app: tenure.App) -> None:
+    """M14: the check before an act asked for the queue's own lease, 300 s, whatever `tenure worker --lease` said."""
+    job_id = app.enqueue("create_file", {"path": "a.txt", "content": "x"}).id
+    (grant,) = app.do(Claim(worker=WorkerId("w"), queues=["files"], limit=1, lease_seconds=20.0))
+    nothing: Any = lambda *_: None  # noqa: E731
+    ctx = Context(grant, Bench(Flag(), nothing, nothing, nothing, call=app.do))
+
+    fence(ctx)()
+
+    until = app.get(job_id).lease_until
+    assert until is not None
+    assert 0 < (until - app.now()).total_seconds() <= 20

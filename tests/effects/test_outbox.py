@@ -18,6 +18,7 @@ from tenure.effects.atomic_file import write_file
 from tenure.effects.outbox import Change
 from tenure.sandbox.safe_path import PathEscape
 from tenure.testing import ManualClock, drain, temporary_app
+from tests.effects.conftest import on_both_engines
 from tests.effects.points import watch
 
 OUTBOX_POINTS = Path(__file__).parent / "children/outbox_points.py"
@@ -259,3 +260,20 @@ def test_whoever_dies_the_file_and_its_effects_come_together_or_not_at_all(
         assert set(death["states"]) <= {"succeeded"}, death
     outcomes = {death["file"] is None for death in deaths}
     assert outcomes == ({True, False} if sort == "update" else {False})
+
+
+@on_both_engines
+def test_m13_the_profile_and_the_class_of_that_name_share_a_database(tmp_path: Path, store_url: str | None) -> None:
+    """M13: both claimed the queue `outbox`, one with keys for ever, one with keys of active jobs."""
+    (tmp_path / "data").mkdir()
+    outbox = Outbox(tmp_path / "data")
+    with temporary_app(tenure.App().use(outbox), url=store_url) as app:
+        app.install_profile("outbox")
+        app.enqueue("note", {}, queue="outbox", key="k")
+
+        outbox.update("a.json", lambda *_: {"n": 1})
+        outbox.update("a.json", lambda data, _: data | {"n": 2})
+        drain(app, queues=["outbox_files"])
+
+        assert json.loads((tmp_path / "data/a.json").read_text()) == {"n": 2}
+        assert app.enqueue("note", {}, queue="outbox", key="k").duplicate

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -32,6 +33,8 @@ from tenure.sandbox.ssrf import (
 
 PUBLIC = "93.184.216.34"
 HOST = "api.example.test"
+HERE: Any = {"host": HOST, "path": "/hook?a=1"}
+HTTP_TOO = SsrfPolicy(allow_http=True)
 
 
 def answers(*addresses: str) -> list[str]:
@@ -105,9 +108,82 @@ def test_addresses_that_are_not_public_are_blocked_in_every_spelling(host: str) 
     names = Names()
 
     with pytest.raises(AddressBlocked, match="Nothing was sent"):
-        judge(f"http://{host}/latest/meta-data", SsrfPolicy(), names)
+        judge(f"http://{host}/latest/meta-data", HTTP_TOO, names)
 
     assert names.asked == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "192.0.0.1",
+        "192.0.0.8",
+        "192.0.0.11",
+        "192.0.0.170",
+        "192.0.0.171",
+        "192.0.0.192",
+        "192.0.2.7",
+        "192.31.196.1",
+        "192.52.193.1",
+        "192.88.99.1",
+        "192.88.99.2",
+        "192.175.48.1",
+        "198.19.255.255",
+        "198.51.100.1",
+        "203.0.113.1",
+        "239.255.255.255",
+        "240.0.0.1",
+        "100::1",
+        "100:0:0:1::1",
+        "64:ff9b::1.2.3.4",
+        "64:ff9b:1::a00:1",
+        "2001::1",
+        "2001:2::1",
+        "2001:3::1",
+        "2001:4:112::1",
+        "2001:10::1",
+        "2001:20::1",
+        "2001:30::1",
+        "2001:db8::1",
+        "2002:a00:1::1",
+        "2620:4f:8000::1",
+        "3fff::1",
+        "4000::1",
+        "5f00::1",
+        "1000::1",
+        "2600:1f00::5efe:10.0.0.1",
+        "2600:1f00::200:5efe:10.0.0.1",
+        "fe80::5efe:10.0.0.1",
+    ],
+)
+def test_v9_special_purpose_addresses_are_blocked_whatever_python_calls_them(address: str) -> None:
+    """V9: Python's `is_global` called 192.0.0.192 and eight others public."""
+    found = ipaddress.ip_address(address)
+
+    assert why_blocked(found) is not None
+    assert why_blocked(found, allow_private=True) is not None
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "8.8.8.8",
+        "1.1.1.1",
+        "192.0.0.9",
+        "192.0.0.10",
+        "192.0.1.1",
+        "93.184.216.34",
+        "223.255.255.255",
+        "2606:4700::1111",
+        "2001:4860:4860::8888",
+        "2a00:1450::1",
+        "2001:1::1",
+        "2620:fe::fe",
+    ],
+)
+def test_v9_public_addresses_stay_reachable(address: str) -> None:
+    """V9: the exceptions that the registries make inside 192.0.0.0/24 and 2001::/23 are public."""
+    assert why_blocked(ipaddress.ip_address(address)) is None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +199,7 @@ def test_addresses_that_are_not_public_are_blocked_in_every_spelling(host: str) 
 )
 def test_a_name_with_any_address_that_is_not_public_is_blocked(found: list[str]) -> None:
     with pytest.raises(AddressBlocked):
-        judge("https://evil.test/", SsrfPolicy(), Names(evil_test=found))
+        judge("https://evil.test/", HTTP_TOO, Names(evil_test=found))
 
 
 @pytest.mark.parametrize(
@@ -151,25 +227,25 @@ def test_a_name_with_any_address_that_is_not_public_is_blocked(found: list[str])
 )
 def test_urls_that_could_be_read_in_two_ways_are_blocked(url: str) -> None:
     with pytest.raises(AddressBlocked):
-        judge(url, SsrfPolicy(), Names())
+        judge(url, HTTP_TOO, Names())
 
 
 def test_a_public_address_passes_and_is_the_one_to_connect_to() -> None:
-    target = judge(f"https://{HOST.upper()}./x?y", SsrfPolicy(), Names())
+    target = judge(f"https://{HOST.upper()}./x?y", HTTP_TOO, Names())
 
     assert (target.host, target.port, target.address) == (HOST, 443, PUBLIC)
-    assert judge("http://8.8.8.8/", SsrfPolicy()).address == "8.8.8.8"
-    assert judge("http://[2606:4700::1111]:8080/", SsrfPolicy()).port == 8080
+    assert judge("http://8.8.8.8/", HTTP_TOO).address == "8.8.8.8"
+    assert judge("http://[2606:4700::1111]:8080/", HTTP_TOO).port == 8080
 
 
 def test_names_in_other_scripts_are_resolved_as_dns_writes_them() -> None:
     names = Names(**{"xn--bcher-kva_test": [PUBLIC]})
 
-    assert judge("http://bücher.test/", SsrfPolicy(), names).host == "xn--bcher-kva.test"
+    assert judge("http://bücher.test/", HTTP_TOO, names).host == "xn--bcher-kva.test"
 
 
 def test_private_addresses_may_be_allowed_but_metadata_may_not() -> None:
-    policy = SsrfPolicy(allow_private=True)
+    policy = SsrfPolicy(allow_private=True, allow_http=True)
 
     for host in ("127.0.0.1", "10.0.0.1", "[::1]", "[fd12::1]"):
         judge(f"http://{host}/", policy)
@@ -185,7 +261,7 @@ def test_every_special_network_that_the_library_knows_is_blocked() -> None:
 
 
 def test_a_list_of_hosts_shuts_out_all_others() -> None:
-    policy = SsrfPolicy(allow_hosts=frozenset({HOST, "*.hooks.test"}))
+    policy = SsrfPolicy(allow_hosts=frozenset({HOST, "*.hooks.test"}), allow_http=True)
     names = Names(a_hooks_test=[PUBLIC], hooks_test=[PUBLIC], other_test=[PUBLIC], evilhooks_test=[PUBLIC])
 
     judge(f"http://{HOST}/", policy, names)
@@ -197,19 +273,19 @@ def test_a_list_of_hosts_shuts_out_all_others() -> None:
 
 def test_ports_and_plain_http_can_be_shut() -> None:
     with pytest.raises(AddressBlocked, match="port 22"):
-        judge(f"http://{HOST}:22/", SsrfPolicy(ports=frozenset({80, 443})), Names())
+        judge(f"http://{HOST}:22/", SsrfPolicy(ports=frozenset({80, 443}), allow_http=True), Names())
     with pytest.raises(AddressBlocked, match="scheme"):
-        judge(f"http://{HOST}/", SsrfPolicy(allow_http=False), Names())
+        judge(f"http://{HOST}/", SsrfPolicy(), Names())
 
 
 def test_a_name_that_does_not_resolve_is_no_answer() -> None:
     with pytest.raises(RequestFailed, match="resolved"):
-        judge("http://missing.test/", SsrfPolicy(), Names())
+        judge("http://missing.test/", HTTP_TOO, Names())
 
 
 def test_errors_show_neither_passwords_nor_queries() -> None:
     with pytest.raises(AddressBlocked) as caught:
-        judge("http://user:canary@127.0.0.1/?key=canary", SsrfPolicy())
+        judge("http://user:canary@127.0.0.1/?key=canary", HTTP_TOO)
 
     assert "canary" not in str(caught.value)
 
@@ -217,7 +293,7 @@ def test_errors_show_neither_passwords_nor_queries() -> None:
 def test_the_systems_resolver_knows_this_machine() -> None:
     assert "127.0.0.1" in resolve_by_system("localhost", 80)
     with pytest.raises(AddressBlocked):
-        judge("http://localhost/", SsrfPolicy())
+        judge("http://localhost/", HTTP_TOO)
 
 
 # Talking. A real server on this machine plays the public one.
@@ -307,7 +383,7 @@ def test_a_request_goes_to_the_judged_address_with_the_names_host_header(
     server: Server, connected_to: list[tuple[str, int]]
 ) -> None:
     answer = request(
-        "POST", f"http://{HOST}/in?a=1", policy=SsrfPolicy(), body=b"hello", headers={"X-A": "b"}, resolver=Names()
+        "POST", f"http://{HOST}/in?a=1", policy=HTTP_TOO, body=b"hello", headers={"X-A": "b"}, resolver=Names()
     )
 
     assert (answer.status, answer.body, answer.redirects) == (200, b"ok", 0)
@@ -326,7 +402,7 @@ def test_a_name_that_answers_differently_the_second_time_is_not_asked_again(
         names.table[host] = ["127.0.0.1"]
         return found
 
-    request("GET", f"http://{HOST}/", policy=SsrfPolicy(), resolver=rebinding)
+    request("GET", f"http://{HOST}/", policy=HTTP_TOO, resolver=rebinding)
 
     assert names.asked == [HOST]
     assert connected_to == [(PUBLIC, 80)]
@@ -345,7 +421,7 @@ def test_a_redirect_to_a_blocked_address_is_not_followed(
         request(
             "GET",
             f"http://{HOST}/to/302",
-            policy=SsrfPolicy(),
+            policy=HTTP_TOO,
             max_redirects=5,
             resolver=Names(rebound_test=["10.0.0.1"]),
         )
@@ -357,9 +433,9 @@ def test_redirects_are_followed_only_as_far_as_allowed(server: Server, connected
     server.redirects = {"/to/302": "/to/307", "/to/307": "/end"}
     start = f"http://{HOST}/to/302"
 
-    assert request("GET", start, policy=SsrfPolicy(), resolver=Names()).status == 302
-    assert request("GET", start, policy=SsrfPolicy(), resolver=Names(), max_redirects=1).status == 307
-    answer = request("GET", start, policy=SsrfPolicy(), resolver=Names(), max_redirects=2)
+    assert request("GET", start, policy=HTTP_TOO, resolver=Names()).status == 302
+    assert request("GET", start, policy=HTTP_TOO, resolver=Names(), max_redirects=1).status == 307
+    answer = request("GET", start, policy=HTTP_TOO, resolver=Names(), max_redirects=2)
 
     assert (answer.status, answer.url, answer.redirects) == (200, f"http://{HOST}/end", 2)
 
@@ -371,7 +447,7 @@ def test_a_redirect_keeps_or_drops_the_body_as_its_status_says(
     server.redirects[f"/to/{status}"] = "/end"
 
     request(
-        "POST", f"http://{HOST}/to/{status}", policy=SsrfPolicy(), resolver=Names(), body=b"x", max_redirects=1,
+        "POST", f"http://{HOST}/to/{status}", policy=HTTP_TOO, resolver=Names(), body=b"x", max_redirects=1,
         headers={"Content-Type": "text/plain"},
     )  # fmt: skip
 
@@ -386,7 +462,7 @@ def test_credentials_do_not_travel_to_another_host(server: Server, connected_to:
 
     for path in ("/to/307", "/to/308"):
         request(
-            "GET", f"http://{HOST}{path}", policy=SsrfPolicy(), headers=headers, max_redirects=1,
+            "GET", f"http://{HOST}{path}", policy=HTTP_TOO, headers=headers, max_redirects=1,
             resolver=Names(other_test=[PUBLIC]),
         )  # fmt: skip
 
@@ -398,11 +474,10 @@ def test_credentials_do_not_travel_to_another_host(server: Server, connected_to:
 
 def test_an_answer_over_the_cap_is_not_read(server: Server, connected_to: list[tuple[str, int]]) -> None:
     with pytest.raises(RequestFailed, match="larger than 100000"):
-        request("GET", f"http://{HOST}/big", policy=SsrfPolicy(), resolver=Names(), max_body=100_000)
+        request("GET", f"http://{HOST}/big", policy=HTTP_TOO, resolver=Names(), max_body=100_000)
 
     assert (
-        len(request("GET", f"http://{HOST}/big", policy=SsrfPolicy(), resolver=Names(), max_body=7 << 20).body)
-        == 6_553_600
+        len(request("GET", f"http://{HOST}/big", policy=HTTP_TOO, resolver=Names(), max_body=7 << 20).body) == 6_553_600
     )
 
 
@@ -410,7 +485,7 @@ def test_a_server_that_drips_is_left_when_the_time_is_over(server: Server, conne
     began = time.monotonic()
 
     with pytest.raises(RequestFailed, match="unknown"):
-        request("GET", f"http://{HOST}/drip", policy=SsrfPolicy(), resolver=Names(), timeout=0.5)
+        request("GET", f"http://{HOST}/drip", policy=HTTP_TOO, resolver=Names(), timeout=0.5)
 
     assert time.monotonic() - began < 10
 
@@ -420,12 +495,12 @@ def test_a_refused_connection_is_a_failed_request() -> None:
         port = free.getsockname()[1]
 
     with pytest.raises(RequestFailed, match="unknown"):
-        request("GET", f"http://127.0.0.1:{port}/", policy=SsrfPolicy(allow_private=True))
+        request("GET", f"http://127.0.0.1:{port}/", policy=SsrfPolicy(allow_private=True, allow_http=True))
 
 
 def test_headers_cannot_smuggle_others(server: Server, connected_to: list[tuple[str, int]]) -> None:
     with pytest.raises(ValueError, match="header"):
-        request("GET", f"http://{HOST}/", policy=SsrfPolicy(), resolver=Names(), headers={"X": "a\r\nY: b"})
+        request("GET", f"http://{HOST}/", policy=HTTP_TOO, resolver=Names(), headers={"X": "a\r\nY: b"})
 
 
 def test_a_header_that_cannot_be_sent_is_refused_without_showing_it(
@@ -433,14 +508,14 @@ def test_a_header_that_cannot_be_sent_is_refused_without_showing_it(
 ) -> None:
     for value in ("canary\n", "canary\0", "canary\u20ac"):
         with pytest.raises(ValueError, match="the value of header 'X'") as caught:
-            request("GET", f"http://{HOST}/", policy=SsrfPolicy(), resolver=Names(), headers={"X": value})
+            request("GET", f"http://{HOST}/", policy=HTTP_TOO, resolver=Names(), headers={"X": value})
         assert "canary" not in str(caught.value)
 
     assert server.seen == []
 
 
 def test_a_path_in_another_script_is_sent_as_browsers_do(server: Server, connected_to: list[tuple[str, int]]) -> None:
-    request("GET", f"http://{HOST}/gr\u00fc\u00df?q=\u20ac&r=%20", policy=SsrfPolicy(), resolver=Names())
+    request("GET", f"http://{HOST}/gr\u00fc\u00df?q=\u20ac&r=%20", policy=HTTP_TOO, resolver=Names())
 
     assert server.seen[0][1] == "/gr%C3%BC%C3%9F?q=%E2%82%AC&r=%20"
 
@@ -494,7 +569,7 @@ def test_tls_goes_to_the_judged_address_but_by_the_name(
 ) -> None:
     context = ssl.create_default_context(cafile=str(certificate))
 
-    answer = request("GET", f"https://{HOST}/", policy=SsrfPolicy(), resolver=Names(), context=context)
+    answer = request("GET", f"https://{HOST}/", policy=HTTP_TOO, resolver=Names(), context=context)
 
     assert (answer.status, tls_names, connected_to) == (200, [HOST], [(PUBLIC, 443)])
 
@@ -505,11 +580,9 @@ def test_a_certificate_for_another_name_or_by_nobody_is_refused(
     trusting = ssl.create_default_context(cafile=str(certificate))
 
     with pytest.raises(RequestFailed, match="CERTIFICATE_VERIFY_FAILED"):
-        request(
-            "GET", "https://other.test/", policy=SsrfPolicy(), resolver=Names(other_test=[PUBLIC]), context=trusting
-        )
+        request("GET", "https://other.test/", policy=HTTP_TOO, resolver=Names(other_test=[PUBLIC]), context=trusting)
     with pytest.raises(RequestFailed, match="CERTIFICATE_VERIFY_FAILED"):
-        request("GET", f"https://{HOST}/", policy=SsrfPolicy(), resolver=Names())
+        request("GET", f"https://{HOST}/", policy=HTTP_TOO, resolver=Names())
 
     assert server.seen == []
 
@@ -521,27 +594,34 @@ def test_a_redirect_may_not_lead_away_from_tls(
     context = ssl.create_default_context(cafile=str(certificate))
 
     with pytest.raises(AddressBlocked, match="https"):
-        request(
-            "GET", f"https://{HOST}/to/302", policy=SsrfPolicy(), resolver=Names(), context=context, max_redirects=1
-        )
+        request("GET", f"https://{HOST}/to/302", policy=HTTP_TOO, resolver=Names(), context=context, max_redirects=1)
 
 
 # Signatures.
 
 
 def test_a_signature_holds_for_its_body_its_secret_and_a_while() -> None:
-    header = sign(b"secret", b'{"a":1}', 1000)
+    header = sign(b"secret", b'{"a":1}', 1000, **HERE)
 
     assert header == "t=1000,v1=" + header.partition("v1=")[2]
-    assert verify(header, [b"secret"], b'{"a":1}', now=1000)
-    assert verify(header, [b"new", b"secret"], b'{"a":1}', now=1299)
-    assert not verify(header, [b"secret"], b'{"a":2}', now=1000)
-    assert not verify(header, [b"other"], b'{"a":1}', now=1000)
-    assert not verify(header, [b"secret"], b'{"a":1}', now=1301)
-    assert not verify(header, [b"secret"], b'{"a":1}', now=600)
-    assert not verify(header.replace("t=1000", "t=1001"), [b"secret"], b'{"a":1}', now=1000)
+    assert verify(header, [b"secret"], b'{"a":1}', **HERE, now=1000)
+    assert verify(header, [b"new", b"secret"], b'{"a":1}', **HERE, now=1299)
+    assert not verify(header, [b"secret"], b'{"a":2}', **HERE, now=1000)
+    assert not verify(header, [b"other"], b'{"a":1}', **HERE, now=1000)
+    assert not verify(header, [b"secret"], b'{"a":1}', **HERE, now=1301)
+    assert not verify(header, [b"secret"], b'{"a":1}', **HERE, now=600)
+    assert not verify(header.replace("t=1000", "t=1001"), [b"secret"], b'{"a":1}', **HERE, now=1000)
 
 
 @pytest.mark.parametrize("header", ["", "t=,v1=", "v1=abc", "t=1000", "t=x,v1=y", "t=1000,v1=ü", "t=٣,v1=a", "=,="])
 def test_a_malformed_signature_is_no_signature(header: str) -> None:
-    assert not verify(header, [b"secret"], b"x", now=1000)
+    assert not verify(header, [b"secret"], b"x", **HERE, now=1000)
+
+
+@pytest.mark.parametrize("other", [{"host": "other.test"}, {"path": "/hook?a=2"}, {"path": "/"}])
+def test_v1_a_signature_holds_for_its_host_and_path_only(other: dict[str, str]) -> None:
+    """V1: the signature covered moment and body alone, so one made for any URL was good for every receiver."""
+    header = sign(b"secret", b"x", 1000, **HERE)
+
+    assert verify(header, [b"secret"], b"x", **HERE, now=1000)
+    assert not verify(header, [b"secret"], b"x", **{**HERE, **other}, now=1000)

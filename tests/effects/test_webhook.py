@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure.effects import webhooks
-from tenure.sandbox.ssrf import SsrfPolicy, verify
+from tenure.effects import Secret, SigningKey, webhooks
+from tenure.sandbox.ssrf import SsrfPolicy, endpoint, verify
 from tenure.testing import drain, temporary_app
 from tests.effects.conftest import on_both_engines
 from tests.effects.proxies import CuttingProxy, Reply, Rule
@@ -22,6 +22,7 @@ from tests.effects.proxies import CuttingProxy, Reply, Rule
 KEY = b"a signing secret of some length"
 TOKEN = "bearer-canary-99"
 FROM_A_FILE = "canary-with-an-end\n"
+HERE = frozenset({"127.0.0.1"})
 
 
 @dataclass
@@ -44,10 +45,14 @@ class Bed:
 @pytest.fixture
 def bed(store_url: str | None) -> Iterator[Bed]:
     kit = webhooks(
-        policy=SsrfPolicy(allow_private=True),
-        signing={"crm": KEY},
+        policy=SsrfPolicy(allow_private=True, allow_http=True),
+        signing={"crm": SigningKey(KEY, HERE), "erp": SigningKey(b"another key", frozenset({"erp.example.com"}))},
         default_sign="crm",
-        secrets={"github": TOKEN, "file": FROM_A_FILE},
+        secrets={
+            "github": Secret(TOKEN, HERE),
+            "file": Secret(FROM_A_FILE, HERE, frozenset({"X-Token"})),
+            "elsewhere": Secret(TOKEN, frozenset({"api.example.com", "*.example.org"})),
+        },
     )
     with CuttingProxy(None) as server, temporary_app(tenure.App().use(kit), url=store_url) as app:
         app.set_queue("webhooks", backoff=tenure.Backoff(shape="none"))
@@ -69,8 +74,10 @@ def test_a_request_is_signed_and_bears_its_key_and_token(bed: Bed) -> None:
 
     (seen,) = bed.server.seen
     assert json.loads(seen.body) == {"n": 7}
-    assert verify(seen.headers["tenure-signature"], [KEY], seen.body, now=time.time())
-    assert not verify(seen.headers["tenure-signature"], [KEY], seen.body + b" ", now=time.time())
+    to: Any = {"host": seen.headers["host"], "path": "/hook"}
+    assert verify(seen.headers["tenure-signature"], [KEY], seen.body, **to, now=time.time())
+    assert not verify(seen.headers["tenure-signature"], [KEY], seen.body + b" ", **to, now=time.time())
+    assert not verify(seen.headers["tenure-signature"], [KEY], seen.body, **{**to, "path": "/other"}, now=time.time())
     (row,) = bed.app.effects(job_id=job.id)
     assert (seen.headers["idempotency-key"], seen.headers["tenure-token"]) == (row.key, "1")
     assert (seen.headers["authorization"], seen.headers["x-kind"]) == (TOKEN, "test")
@@ -235,3 +242,81 @@ def test_a_type_of_its_own_stands_alone(bed: Bed) -> None:
     (seen,) = bed.server.seen
     assert (seen.headers["content-type"], seen.body) == ("text/plain", b"hello")
     assert seen.raw_names.count("content-type") == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        ({"headers": {"Authorization": "secret://elsewhere"}}, "may not be sent to host '127.0.0.1'"),
+        ({"headers": {"X-Other": "secret://github"}}, "may not be sent in header 'X-Other'"),
+        ({"sign": "erp"}, "may not sign requests to host '127.0.0.1'"),
+    ],
+)
+def test_v1_a_secret_goes_to_its_own_hosts_and_headers_only(bed: Bed, payload: dict[str, Any], why: str) -> None:
+    """V1: a producer named both URL and secret, so any secret of the worker went to any host."""
+    job = bed.send(**payload)
+
+    assert (job.state, job.attempt, bed.server.seen) == ("failed", 1, [])
+    assert why in (job.last_error or "")
+    assert TOKEN not in (job.last_error or "")
+
+
+def test_v1_the_default_key_signs_for_its_own_hosts_only() -> None:
+    """V1: any body was signed for any URL."""
+    keys = {"erp": SigningKey(KEY, frozenset({"erp.example.com"}))}
+    kit = webhooks(policy=SsrfPolicy(allow_private=True, allow_http=True), signing=keys, default_sign="erp")
+    with CuttingProxy(None) as server, temporary_app(tenure.App().use(kit)) as app:
+        server.rules = [Rule(lambda _: True, Reply(200, b""))]
+        app.enqueue("http_request", {"url": f"{server.url}/", "body": {}})
+        drain(app)
+
+        (seen,) = server.seen
+        assert "tenure-signature" not in seen.headers
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"secrets": {"github": TOKEN}},
+        {"secrets": {"github": Secret(TOKEN, frozenset())}},
+        {"secrets": {"github": Secret(TOKEN, frozenset({"*"}))}},
+        {"secrets": {"github": Secret(TOKEN, "api.github.com")}},  # type: ignore[arg-type]
+        {"signing": {"github": KEY}},
+        {"signing": {"github": SigningKey(KEY, frozenset({""}))}},
+    ],
+)
+def test_v1_a_secret_without_hosts_is_a_configuration_error(options: dict[str, Any]) -> None:
+    """V1: a bare value could be sent anywhere. The error says what to write, and does not show the value."""
+    with pytest.raises(tenure.ConfigError, match=r"'github' is bound to no host.*hosts=") as raised:
+        webhooks(**options)
+
+    assert TOKEN not in str(raised.value)
+
+
+def test_v1_requests_are_encrypted_unless_the_operator_allows_otherwise() -> None:
+    """V1: plain http was allowed by default."""
+    with temporary_app(tenure.App().use(webhooks(resolver=lambda *_: ["93.184.216.34"]))) as app:
+        job_id = app.enqueue("http_request", {"url": "http://crm.example.com/"}).id
+        drain(app)
+
+        assert "scheme 'http' is not allowed" in (app.get(job_id).last_error or "")
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "fits"),
+    [
+        ("https://api.example.com/", {"api.example.com"}, True),
+        ("https://API.example.com./", {"Api.Example.com"}, True),
+        ("https://api.example.com:8443/", {"api.example.com:8443"}, True),
+        ("https://api.example.com/", {"api.example.com:8443"}, False),
+        ("https://api.example.com.evil.test/", {"api.example.com"}, False),
+        ("https://evilexample.com/", {"*.example.com"}, False),
+        ("https://example.com/", {"*.example.com"}, False),
+        ("https://a.b.example.com/", {"*.example.com"}, True),
+        ("https://[2606:4700::1111]/", {"[2606:4700::1111]"}, True),
+        ("https://[2606:4700::1111]/", {"2606:4700::1111"}, True),
+    ],
+)
+def test_v1_hosts_are_compared_whole(url: str, hosts: set[str], fits: bool) -> None:
+    """V1: a host that only contains an allowed name is another host."""
+    assert endpoint(url, SsrfPolicy()).is_among(hosts) is fits

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tenure.effects.ledger import effect as effect
     from tenure.effects.outbox import Outbox as Outbox
     from tenure.effects.report_jobs import reports as reports
+    from tenure.effects.webhook_jobs import Secret as Secret
+    from tenure.effects.webhook_jobs import SigningKey as SigningKey
     from tenure.effects.webhook_jobs import webhooks as webhooks
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
     "EffectFunction",
     "NotDone",
     "Outbox",
+    "Secret",
+    "SigningKey",
     "Verdict",
     "agents",
     "aws",
@@ -43,6 +47,8 @@ _HOME = {
     "EffectFunction": "ledger",
     "NotDone": "ledger",
     "Outbox": "outbox",
+    "Secret": "webhook_jobs",
+    "SigningKey": "webhook_jobs",
     "Verdict": "ledger",
     "agents": "agent_jobs",
     "aws": "aws_jobs",

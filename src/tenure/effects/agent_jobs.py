@@ -21,6 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenure.effects import output_schema
 from tenure.effects.agent_tools import AgentTool, Answer, json_in, read_answer, session_in
 from tenure.effects.atomic_file import FileRecord, Tag, write_file
 from tenure.effects.file_jobs import Place, holds, refusals
@@ -28,7 +29,7 @@ from tenure.effects.kinds import Finding, Host, Terms, fence, register
 from tenure.effects.prompts import request_key
 from tenure.effects.stream import StreamLog
 from tenure.effects.workspace import Workspace
-from tenure.errors import ConfigError, LeaseLost, MissingExtra, nearest
+from tenure.errors import ConfigError, LeaseLost, nearest
 from tenure.handler.context import Context
 from tenure.handler.signals import Interrupt, Permanent, RateLimited, Snooze
 from tenure.model.frozen import frozen
@@ -52,6 +53,14 @@ _UNSTORABLE = re.compile(r"[\0\ud800-\udfff]")
 
 class AgentFailed(Exception):
     """A run of an agent did not succeed; another attempt may."""
+
+
+class AgentTimedOut(AgentFailed, TimeoutError):
+    """The agent was still at work at its time limit and was killed."""
+
+
+class AgentUnauthorized(AgentFailed):
+    """The service behind the agent refused its credentials: a matter for the operator."""
 
 
 class AnswerInvalid(Exception):
@@ -105,6 +114,11 @@ class Agents:
         if payload.skill not in tool.skills:
             raise Permanent(f"Skill {payload.skill!r} is not among those allowed.{nearest(payload.skill, tool.skills)}")
         return await self._do(tool, f"${payload.skill}\n\n{payload.prompt}", payload, ctx)
+
+    @property
+    def scope(self) -> str:
+        """See Checker."""
+        return self.place.scope
 
     def subject(self, job: Job) -> str | None:
         """See Checker."""
@@ -193,7 +207,7 @@ class _Work:
     def check_request(self) -> None:
         """Before money is spent: an answer that could not be checked or written is not asked for."""
         if self._payload.outputSchema is not None:
-            _validator(self._payload.outputSchema)
+            _check_schema(self._payload.outputSchema, self._tool.schema_keywords)
         path = self._payload.targetPath
         if path is None or self._payload.overwrite:
             return
@@ -231,8 +245,14 @@ class _Work:
         trouble: Exception | None = None
         if answer.error is not None:
             said = self._kit.redactor.bounded(f"Agent {self._tool.name!r}: {answer.error}", 4000)
-            busy = RateLimited(min(answer.wait_seconds or BUSY_SECONDS, 3600.0), said)
-            trouble = busy if answer.is_busy else AgentFailed(said)
+            if answer.is_timeout:
+                trouble = AgentTimedOut(said)
+            elif answer.is_unauthorized:
+                trouble = AgentUnauthorized(said)
+            elif answer.is_busy:
+                trouble = RateLimited(min(answer.wait_seconds or BUSY_SECONDS, 3600.0), said)
+            else:
+                trouble = AgentFailed(said)
         elif len(shown) > ANSWER_CHARS:
             trouble = Permanent(f"The answer has {len(shown):,} characters, and {ANSWER_CHARS:,} are allowed.")
         elif self._payload.outputSchema is not None:
@@ -377,35 +397,36 @@ class _SessionListener:
             self._head = None
 
 
-def _validator(schema: dict[str, Any]) -> Any:
-    """What checks values against a schema. Raises: Permanent, if it is none; MissingExtra."""
-    try:
-        from jsonschema import SchemaError
-        from jsonschema.validators import validator_for
-        from referencing import Registry
-    except ImportError as exc:
-        raise MissingExtra("agents", "Checking an answer against a schema") from exc
-    kind = validator_for(schema)
-    try:
-        kind.check_schema(schema)
-    except SchemaError as exc:
-        raise Permanent(f"outputSchema is no JSON schema: {exc.message[:300]}") from exc
-    # An empty registry: a schema from a payload must not make the worker fetch anything.
-    return kind(schema, registry=Registry())
+def _check_schema(schema: dict[str, Any], allowed: frozenset[str]) -> None:
+    """Raises: Permanent, if the schema is none, or has keywords that the tool does not allow; MissingExtra."""
+    if (why := output_schema.why_too_large(schema)) is not None:
+        raise Permanent(f"outputSchema is refused: {why}.")
+    if refused := output_schema.powerful_keywords(schema, allowed):
+        raise Permanent(
+            f"outputSchema uses {', '.join(refused)}, by which a small schema can take very long to check. "
+            "If jobs need it, an operator has to allow it: AgentTool(schema_keywords=…)."
+        )
+    _raise_for(output_schema.check(schema))
 
 
 def _check_answer(text: str, schema: dict[str, Any]) -> None:
-    from jsonschema.exceptions import best_match
-    from referencing.exceptions import Unresolvable
-
     try:
-        error = best_match(_validator(schema).iter_errors(json_in(text)))
-    except Unresolvable as exc:
-        raise Permanent(f"outputSchema refers to something that is not in it: {str(exc)[:300]}") from exc
+        value = json_in(text)
     except (ValueError, RecursionError) as exc:
         raise AnswerInvalid(f"The answer is not JSON: {str(exc)[:300]}") from exc
-    if error is not None:
-        raise AnswerInvalid(f"The answer does not fit outputSchema at {error.json_path}: {error.message[:300]}")
+    _raise_for(output_schema.check(schema, value))
+
+
+def _raise_for(verdict: output_schema.Verdict) -> None:
+    match verdict.sort:
+        case "no_schema":
+            raise Permanent(f"outputSchema is no JSON schema: {verdict.message}")
+        case "unresolvable":
+            raise Permanent(f"outputSchema refers to something that is not in it: {verdict.message}")
+        case "too_slow":
+            raise Permanent(f"outputSchema took too much time or memory to check. {verdict.message}".strip())
+        case "invalid":
+            raise AnswerInvalid(f"The answer does not fit outputSchema at {verdict.at}: {verdict.message}")
 
 
 def _is_over(ctx: Context, exc: BaseException) -> bool:

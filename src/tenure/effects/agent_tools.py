@@ -32,6 +32,11 @@ _WAIT = re.compile(
     r"(?:retry|try again|reset)\w{0,8}[ -]{0,3}(?:after|in)?[:\s]{1,3}(\d{1,9}(?:\.\d{1,9})?)\s?(ms|s|m)?",
     re.IGNORECASE,
 )
+_UNAUTHORIZED = re.compile(
+    r"\b401\b|invalid (?:x-)?api.?key|invalid_api_key|authentication.?(?:error|failed)|unauthorized|not logged in"
+    r"|please run /login|oauth token (?:has )?(?:expired|revoked)",
+    re.IGNORECASE,
+)
 _ERROR_CHARS = 8000
 _STDERR_TAIL = 2000
 
@@ -50,6 +55,8 @@ class AgentTool:
         stream: Let Claude Code print its events as they happen (`stream-json`) instead of one object at the end.
         max_cost_usd: Once a job's runs have cost this much, no further one is started.
         skills: Names that `codex_skill` may use.
+        schema_keywords: Keywords that a payload's `outputSchema` may use although a small schema can take very long
+            by them: `pattern`, `patternProperties`, `$ref`. Each check is bounded all the same.
         require, allow_degraded: Which layers of the sandbox must hold; see SandboxPolicy.
     """
 
@@ -67,6 +74,7 @@ class AgentTool:
     stream: bool = False
     max_cost_usd: float | None = None
     skills: frozenset[str] = frozenset()
+    schema_keywords: frozenset[str] = frozenset()
     require: frozenset[Layer] = frozenset({"namespaces", "landlock", "seccomp"})
     allow_degraded: bool = False
 
@@ -106,6 +114,12 @@ class Answer:
     cost_usd: float | None = None
     tokens: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
+    is_timeout: bool = False
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """Whether the service behind the tool refused its credentials."""
+        return self.error is not None and bool(_UNAUTHORIZED.search(self.error[:_ERROR_CHARS]))
 
     @property
     def is_busy(self) -> bool:
@@ -125,7 +139,7 @@ def read_answer(tool: AgentTool, ended: Ended) -> Answer:
     """What the tool printed, made sense of. A run that failed always has an error."""
     read = {"claude": _read_claude, "codex": _read_codex, "plain": _read_plain}[tool.dialect]
     answer = read(ended.stdout.decode(errors="replace"))
-    if answer.error is None and not ended.is_success:
+    if ended.reason != "exited" or (answer.error is None and not ended.is_success):
         return _with_error(answer, ended)
     if answer.error is None and answer.text is None:
         return Answer(None, answer.session, answer.cost_usd, answer.tokens, "it ended without an answer")
@@ -177,7 +191,7 @@ def _fenced(text: str) -> list[str]:
 
 
 def _read_claude(printed: str) -> Answer:
-    answer = Answer(error="it printed no result")
+    answer = Answer()
     session = None
     for event in _events(printed):
         session = _session(event.get("session_id")) or session
@@ -222,17 +236,19 @@ def _read_plain(printed: str) -> Answer:
 
 
 def _with_error(answer: Answer, ended: Ended) -> Answer:
-    said = ended.stderr[-_STDERR_TAIL:].decode(errors="replace").strip()
+    tails = (part[-_STDERR_TAIL:].decode(errors="replace").strip() for part in (ended.stderr, ended.stdout))
+    said = answer.error or next((tail for tail in tails if tail), "")
     how = {
         "timeout": f"it was still at work after {ended.wall.total_seconds():.0f} s and was killed",
         "output_limit": "it printed more than it may and was killed",
         "memory_limit": "it took more memory than it may and was killed",
-        "lost": "its keeper was lost",
+        "lost": "the process that watched it was lost",
         "cancelled": "it was stopped",
     }.get(ended.reason)
     if how is None:
         how = f"it ended by signal {ended.signal}" if ended.signal else f"it ended with exit code {ended.exit_code}"
-    return Answer(None, answer.session, answer.cost_usd, answer.tokens, f"{how}. {said}".rstrip(". "))
+    told = f"{how}. {said}".rstrip(". ")
+    return Answer(None, answer.session, answer.cost_usd, answer.tokens, told, is_timeout=ended.reason == "timeout")
 
 
 def _events(printed: str) -> Iterator[Mapping[str, Any]]:

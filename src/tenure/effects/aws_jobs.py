@@ -109,6 +109,11 @@ class Aws:
             _read_back(resource, client, ask)
             return _result(payload, action, ask)
 
+    @property
+    def scope(self) -> str:
+        """See Checker."""
+        return "aws"
+
     def subject(self, job: Job) -> str | None:
         """See Checker."""
         if not isinstance(job.payload, dict) or not isinstance(job.result, dict):

@@ -41,6 +41,11 @@ class Place:
         self._lock = threading.Lock()
 
     @property
+    def scope(self) -> str:
+        """The folder that paths are in, however it is spelled."""
+        return f"folder {self.path.resolve()}"
+
+    @property
     def root(self) -> Root:
         """The open root. Raises: ConfigError if it is not there."""
         with self._lock:
@@ -109,6 +114,11 @@ class Files:
                 confirm=confirm,
             )
         return {"path": payload.path, "deleted": record.deleted}
+
+    @property
+    def scope(self) -> str:
+        """See Checker."""
+        return self.place.scope
 
     def subject(self, job: Job) -> str | None:
         """See Checker."""

@@ -37,6 +37,11 @@ class Checker(Protocol):
     @property
     def kinds(self) -> Sequence[str]: ...
 
+    @property
+    def scope(self) -> str:
+        """Where its subjects are, such as a root folder: equal subjects in one scope are one thing, across checkers."""
+        ...
+
     def subject(self, job: Job) -> str | None:
         """What the job is about; of several jobs about one thing the last to finish counts. None: nothing to check."""
         ...
@@ -113,11 +118,16 @@ def call(ctx: Context, request: Request[Any]) -> Any:
     return ctx.services.call(request)
 
 
+FENCE_SECONDS = 1.0
+"""The lease that a check leaves at least. How long a lease is otherwise, the worker decides: a heartbeat never
+shortens one, so asking for little leaves the worker's own (`tenure worker --lease`) as it is."""
+
+
 def fence(ctx: Context) -> Callable[[], None]:
-    """A check that asks the store, right before an act, whether this attempt still holds the job; extends the lease."""
+    """A check that asks the store, right before an act, whether this attempt still holds the job."""
 
     def check() -> None:
-        beat = call(ctx, Heartbeat([Hold(ctx.id, ctx.token)]))
+        beat = call(ctx, Heartbeat([Hold(ctx.id, ctx.token)], FENCE_SECONDS))
         if ctx.id in beat.lost:
             raise LeaseLost(
                 f"Job {ctx.id}: attempt {ctx.attempt} did not act, because its lease has ended or the job was handed "

@@ -97,9 +97,13 @@ class Change:
 
 
 class Outbox:
-    """JSON files beneath a root, changed together with their side effects. `app.use(outbox)` before it is used."""
+    """JSON files beneath a root, changed together with their side effects. `app.use(outbox)` before it is used.
 
-    def __init__(self, root: Path | str, *, queue: str = "outbox", kind: str = "outbox_write") -> None:
+    Its queue remembers keys for ever, so it is not the queue `outbox` of the profile of that name, whose keys are free
+    again once a job has ended. Both can be in one database.
+    """
+
+    def __init__(self, root: Path | str, *, queue: str = "outbox_files", kind: str = "outbox_write") -> None:
         self._place = Place(root)
         self._kind = kind
         self._terms = Terms(queue, QueuePolicy(key_scope="forever"))
@@ -198,6 +202,11 @@ class Outbox:
         for follower in payload.followers:
             ctx.enqueue(follower["kind"], follower["payload"], **follower["options"])
         return done
+
+    @property
+    def scope(self) -> str:
+        """See Checker."""
+        return self._place.scope
 
     def subject(self, job: Job) -> str | None:
         """See Checker."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from tenure.effects.output_schema import why_too_large
 from tenure.effects.prompts import prompt_hash
 from tenure.sandbox.safe_path import PathEscape, split
 
@@ -95,6 +96,12 @@ class _Prompted(Payload):
     outputSchema: dict[str, Any] | None = None  # noqa: N815
     overwrite: bool = False
     timeoutSeconds: Timeout | None = None  # noqa: N815
+
+    @model_validator(mode="after")
+    def _schema_is_small(self) -> _Prompted:
+        if self.outputSchema is not None and (why := why_too_large(self.outputSchema)) is not None:
+            raise ValueError(f"outputSchema is refused: {why}")
+        return self
 
     @model_validator(mode="after")
     def _hash_fits(self) -> _Prompted:

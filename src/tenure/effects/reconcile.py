@@ -1,8 +1,9 @@
 """Reconciliation: is the world as the records say? Reads, compares, reports; nothing is ever fixed by itself.
 
 Jobs come in pages, newest first. Of several jobs about one thing (a path, a resource) only the one that finished last
-says how it should be now, and pages are ordered by when jobs were enqueued, so a suspicion is held back until its
-checker's pages are through, and dropped if a job that finished later turns up. Kept meanwhile: sixteen bytes or so for
+says how it should be now, whatever its kind: checkers of one scope (a root folder) are compared together. Pages are
+ordered by when jobs were enqueued, so a suspicion is held back until the scope's pages are through, and dropped if a
+job that finished later turns up. Kept meanwhile: sixteen bytes or so for
 each thing seen, and the suspicions. Before one is reported, jobs that are at work on the same thing are looked for: a
 file that is being changed is no discrepancy.
 """
@@ -61,10 +62,19 @@ def reconcile(
 ) -> Iterator[Discrepancy]:
     """Every discrepancy between what is recorded and what is there."""
     tell = progress or (lambda _: None)
-    for checker in checkers:
-        yield from _jobs(store, checker, since, tell)
+    for group in _by_scope(checkers):
+        yield from _jobs(store, group, since, tell)
     if verifiers:
         yield from _effects(store, verifiers, since, tell)
+
+
+def _by_scope(checkers: Iterable[Checker]) -> list[dict[str, Checker]]:
+    """The checkers by kind, those of one scope together. One that names no scope stands alone."""
+    groups: dict[object, dict[str, Checker]] = {}
+    for number, checker in enumerate(checkers):
+        group = groups.setdefault(getattr(checker, "scope", number), {})
+        group.update(dict.fromkeys(checker.kinds, checker))
+    return list(groups.values())
 
 
 class _Seen:
@@ -84,10 +94,12 @@ class _Seen:
         return False
 
 
-def _jobs(store: Store, checker: Checker, since: datetime | None, tell: Progress) -> Iterator[Discrepancy]:
+def _jobs(
+    store: Store, by_kind: Mapping[str, Checker], since: datetime | None, tell: Progress
+) -> Iterator[Discrepancy]:
     seen = _Seen()
-    for job in _pages(store, checker.kinds, ("succeeded",), tell):
-        at = job.finished_at
+    for job in _pages(store, list(by_kind), ("succeeded",), tell):
+        checker, at = by_kind[job.kind], job.finished_at
         subject = None if job.cleaned_at is not None else checker.subject(job)
         if subject is None or at is None or (since is not None and at < since):
             continue
@@ -98,20 +110,20 @@ def _jobs(store: Store, checker: Checker, since: datetime | None, tell: Progress
         if finding is not None:
             seen.suspects[thing] = _discrepancy(job, finding)
     if seen.suspects:
-        _drop_what_moved_on(store, checker, seen.suspects)
+        _drop_what_moved_on(store, by_kind, seen.suspects)
     for suspect in seen.suspects.values():
         (found,) = store.do(GetJobs([suspect.job_id]))
-        if found is not None and (finding := checker.check(found)) is not None:
+        if found is not None and (finding := by_kind[found.kind].check(found)) is not None:
             yield _discrepancy(found, finding)
 
 
-def _drop_what_moved_on(store: Store, checker: Checker, suspects: dict[int, Discrepancy]) -> None:
+def _drop_what_moved_on(store: Store, by_kind: Mapping[str, Checker], suspects: dict[int, Discrepancy]) -> None:
     """Forget things that a job is at work on, or that one has changed since they were looked at."""
-    for job in _pages(store, checker.kinds, ("succeeded", "leased", "running", "queued"), lambda _: None):
+    for job in _pages(store, list(by_kind), ("succeeded", "leased", "running", "queued"), lambda _: None):
         if job.attempt == 0:
             continue
         # A job that has not ended has no result yet; what it is about does not depend on it.
-        subject = checker.subject(job if job.result is not None else replace(job, result={}))
+        subject = by_kind[job.kind].subject(job if job.result is not None else replace(job, result={}))
         suspect = None if subject is None else suspects.get(_thing(subject))
         if suspect is not None and (job.finished_at is None or _is_later(job.finished_at, suspect.finished_at)):
             del suspects[_thing(subject or "")]

@@ -97,6 +97,11 @@ class Reports:
         _recorded(ctx, EffectRecord("report", "sent", result=json.dumps(hashes)))
         return is_ours
 
+    @property
+    def scope(self) -> str:
+        """See Checker."""
+        return self.place.scope
+
     def subject(self, job: Job) -> str | None:
         """See Checker."""
         path = job.payload.get("path") if isinstance(job.payload, dict) else None

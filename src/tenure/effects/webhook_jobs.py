@@ -1,8 +1,11 @@
-"""`http_request`: a webhook out, signed, with a key that tells repeats apart, and only to where jobs may go.
+"""`http_request`: a webhook out, signed, with an idempotency key, and only to allowed addresses.
 
-The body is signed with the moment it is sent (`Tenure-Signature: t=…,v1=…`, HMAC-SHA256), so that a receiver knows who
-sent it and when; `tenure.sandbox.ssrf.verify` is the other side. `Idempotency-Key` is the effect's key, the same in
-every attempt; `Tenure-Token` rises with each. Secrets stand in payloads by name only.
+The moment, the receiver's host and path, and the body are signed (`Tenure-Signature: t=…,v1=…`, HMAC-SHA256), so that
+a receiver knows who sent it, when, and that it was meant for this receiver; `tenure.sandbox.ssrf.verify` is the other
+side. `Idempotency-Key` is the effect's key, the same in every attempt; `Tenure-Token` rises with each.
+
+A payload names secrets, and its producer also chose the URL. So each secret and each signing key is bound by the
+operator to the hosts, and a secret also to the headers, that it is for.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from tenure.effects.kinds import Host, Terms, register
-from tenure.errors import nearest
+from tenure.errors import ConfigError, nearest
 from tenure.handler.context import Context
 from tenure.handler.ledger import EffectCall, NotDone
 from tenure.handler.signals import Permanent, RateLimited
@@ -25,10 +28,12 @@ from tenure.model.frozen import frozen
 from tenure.sandbox.redact import Redactor
 from tenure.sandbox.ssrf import (
     AddressBlocked,
+    Endpoint,
     RequestFailed,
     Resolver,
     Response,
     SsrfPolicy,
+    endpoint,
     request,
     resolve_by_system,
     sign,
@@ -44,15 +49,37 @@ _REFERENCE = "secret://"
 
 
 @frozen
+class Secret:
+    """A header's value that only the worker knows, and where it may be sent.
+
+    Attributes:
+        hosts: Names as in `SsrfPolicy.allow_hosts`: "api.example.com", "*.example.com", or with a port.
+        headers: Headers that it may be put in.
+    """
+
+    value: str = field(repr=False)
+    hosts: frozenset[str]
+    headers: frozenset[str] = frozenset({"authorization"})
+
+
+@frozen
+class SigningKey:
+    """A key that signs requests, and the hosts that it signs for."""
+
+    key: bytes = field(repr=False)
+    hosts: frozenset[str]
+
+
+@frozen
 class Webhooks:
     """The kit of `http_request`."""
 
     kind: str
     terms: Terms
     policy: SsrfPolicy
-    signing: Mapping[str, bytes] = field(repr=False)
+    signing: Mapping[str, SigningKey] = field(repr=False)
     default_sign: str | None
-    secrets: Mapping[str, str] = field(repr=False)
+    secrets: Mapping[str, Secret] = field(repr=False)
     redactor: Redactor = field(repr=False)
     resolver: Resolver
 
@@ -63,11 +90,16 @@ class Webhooks:
     def send(self, payload: HttpRequest, ctx: Context) -> Any:
         """Send once, as the ledger has it: in doubt again with the same key, or not without a person."""
         body = b"" if payload.body is None else _body(payload.body)
-        headers = self._headers(payload)
-        secret = self._secret(payload)
+        try:
+            to = endpoint(payload.url, self.policy)
+        except AddressBlocked as exc:
+            raise Permanent(str(exc)) from None
+        headers = self._headers(payload, to)
+        key = self._signing_key(payload, to)
 
         def do(call: EffectCall) -> dict[str, Any]:
-            signed = {} if secret is None else {"Tenure-Signature": sign(secret, body, int(time.time()))}
+            now = int(time.time())
+            signed = {} if key is None else {"Tenure-Signature": sign(key, body, now, host=to.authority, path=to.path)}
             ours = {"Idempotency-Key": call.key, "Tenure-Job": call.job_id, "Tenure-Token": str(call.token)}
             try:
                 answer = request(
@@ -108,56 +140,96 @@ class Webhooks:
             said = f"{said} (redirects are not followed)"
         raise Permanent(said)
 
-    def _headers(self, payload: HttpRequest) -> dict[str, str]:
+    def _headers(self, payload: HttpRequest, to: Endpoint) -> dict[str, str]:
         given = {
-            name: self._known(value.removeprefix(_REFERENCE)) if value.startswith(_REFERENCE) else value
+            name: self._value(value.removeprefix(_REFERENCE), name, to) if value.startswith(_REFERENCE) else value
             for name, value in payload.headers.items()
         }
         is_typed = any(name.lower() == "content-type" for name in given)
         return given if is_typed or payload.body is None else {"Content-Type": "application/json", **given}
 
-    def _known(self, name: str) -> str:
+    def _value(self, name: str, header: str, to: Endpoint) -> str:
         if name not in self.secrets:
             raise Permanent(f"There is no secret {name!r} here.{nearest(name, self.secrets)}")
-        return self.secrets[name]
+        secret = self.secrets[name]
+        if not to.is_among(secret.hosts):
+            raise Permanent(f"Secret {name!r} may not be sent to host {to.host!r}. Nothing was sent.")
+        if header.lower() not in {allowed.lower() for allowed in secret.headers}:
+            raise Permanent(f"Secret {name!r} may not be sent in header {header!r}. Nothing was sent.")
+        return secret.value
 
-    def _secret(self, payload: HttpRequest) -> bytes | None:
+    def _signing_key(self, payload: HttpRequest, to: Endpoint) -> bytes | None:
+        """The key that the payload names; else the default one, where it is for this host."""
         name = payload.sign or self.default_sign
         if name is None:
             return None
         if name not in self.signing:
-            raise Permanent(f"There is no signing secret {name!r} here.{nearest(name, self.signing)}")
-        return self.signing[name]
+            raise Permanent(f"There is no signing key {name!r} here.{nearest(name, self.signing)}")
+        if to.is_among(self.signing[name].hosts):
+            return self.signing[name].key
+        if payload.sign is None:
+            return None
+        raise Permanent(f"Signing key {name!r} may not sign requests to host {to.host!r}. Nothing was sent.")
 
 
 def webhooks(
     *,
     policy: SsrfPolicy | None = None,
-    signing: Mapping[str, bytes] | None = None,
+    signing: Mapping[str, SigningKey] | None = None,
     default_sign: str | None = None,
-    secrets: Mapping[str, str] | None = None,
+    secrets: Mapping[str, Secret] | None = None,
     queue: str = "webhooks",
     kind: str = "http_request",
     max_attempts: int | None = None,
     resolver: Resolver = resolve_by_system,
 ) -> Webhooks:
-    """The kind `http_request`, for `app.use(webhooks(signing={"crm": key}, default_sign="crm"))`.
+    """The kind `http_request`, for `app.use(webhooks(…))`.
+
+        webhooks(
+            signing={"crm": SigningKey(key, hosts=frozenset({"crm.example.com"}))},
+            default_sign="crm",
+            secrets={"github": Secret(token, hosts=frozenset({"api.github.com"}))},
+        )
 
     Args:
-        policy: Where requests may go; public addresses over http and https if left out.
-        signing: Secrets that sign bodies, by name; `default_sign` is used where a payload names none.
+        policy: Where requests may go; public addresses over https if left out.
+        signing: Keys that sign requests, by name. `default_sign` signs where a payload names none and the host is
+            one of the key's own.
         secrets: Values for headers that say `secret://name`.
+
+    Raises:
+        ConfigError: A secret or a key is not bound to hosts, or `default_sign` names no key.
     """
-    known = secrets or {}
+    known, keys = secrets or {}, signing or {}
+    for name, secret in known.items():
+        _check_bound("Secret", name, secret, Secret, 'Secret(value, hosts=frozenset({"api.example.com"}))')
+    for name, key in keys.items():
+        _check_bound("Signing key", name, key, SigningKey, 'SigningKey(key, hosts=frozenset({"api.example.com"}))')
+    if default_sign is not None and default_sign not in keys:
+        raise ConfigError(f"default_sign: there is no signing key {default_sign!r}.{nearest(default_sign, keys)}")
     return Webhooks(
         kind,
         Terms(queue, max_attempts=max_attempts),
         policy or SsrfPolicy(),
-        signing or {},
+        keys,
         default_sign,
         known,
-        Redactor([*known.values(), *(key.decode(errors="replace") for key in (signing or {}).values())]),
+        Redactor(
+            [*(one.value for one in known.values()), *(one.key.decode(errors="replace") for one in keys.values())]
+        ),
         resolver,
+    )
+
+
+def _check_bound(what: str, name: str, given: Any, wanted: type[Secret | SigningKey], example: str) -> None:
+    """Refuse what could be sent to any host. The value is not shown."""
+    hosts: Any = given.hosts if isinstance(given, wanted) else ()
+    is_list = isinstance(hosts, frozenset | set | list | tuple) and bool(hosts)
+    if is_list and all(isinstance(one, str) and one.strip() not in {"", "*", "*."} for one in hosts):
+        return
+    raise ConfigError(
+        f"{what} {name!r} is bound to no host, so a job could send it anywhere. Name the hosts that it is for: "
+        f"{name!r}: {example}."
     )
 
 

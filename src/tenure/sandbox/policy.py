@@ -213,13 +213,17 @@ def _try_namespaces() -> dict[str, object]:
 
 
 def _resolved(extra: tuple[Path, ...]) -> tuple[list[str], dict[str, str]]:
-    """Real paths to grant, and the links that led there, to be made anew."""
-    real, links = [], {}
+    """Real paths to grant, and the links that led there, to be made anew.
+
+    No link is made below another: where /bin is a link to /usr/bin, /bin/sh is reached by that one.
+    """
+    real: list[str] = []
+    links: dict[str, str] = {}
     for path in [Path(name) for name in READABLE if Path(name).exists()] + list(extra):
-        target = path.resolve(strict=True)
+        target, spelled = path.resolve(strict=True), path.absolute()
         real.append(str(target))
-        if target != path.absolute():
-            links[str(path.absolute())] = str(target)
+        if target != spelled and not any(str(above) in links for above in spelled.parents):
+            links[str(spelled)] = str(target)
     return sorted(set(real)), links
 
 

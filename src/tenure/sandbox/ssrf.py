@@ -17,7 +17,7 @@ import socket
 import ssl
 import string
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import cast
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
@@ -26,17 +26,51 @@ from tenure.errors import TenureError, UsageError
 from tenure.model.frozen import frozen
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolver = Callable[[str, int], Sequence[str]]
 
-_NETWORKS = "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10 ::1/128"
-_PRIVATE = tuple(map(ipaddress.ip_network, _NETWORKS.split()))
-# Where clouds answer their own machines: link-local, but Alibaba's, AWS's and Google's over IPv6, and Azure's, whose
-# address looks like anybody's.
-_CLOUDS = "169.254.0.0/16 fe80::/10 fd00:ec2::/32 fd20:ce::/32 100.100.100.200/32 168.63.129.16/32"
-_METADATA = tuple(map(ipaddress.ip_network, _CLOUDS.split()))
-# Prefixes that carry an IPv4 address inside, which somebody else's gateway would unpack for us.
-_CARRIERS = ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
-_TRANSLATED = tuple(map(ipaddress.ip_network, _CARRIERS))
+
+def _networks(*rows: str) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(text) for row in rows for text in row.split())
+
+
+# The IANA special-purpose address registries (RFC 6890 and its updates), with multicast and deprecated blocks.
+# Python's `is_global` is not used: it differs between versions and calls several of these public.
+_PRIVATE = _networks(  # the worker's own network and machine; `allow_private` opens these
+    "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 172.16.0.0/12 192.168.0.0/16",
+    "::1/128 fc00::/7 fec0::/10",
+)
+_SPECIAL = _networks(
+    "192.0.0.0/24",  # IETF protocol assignments; exceptions below
+    "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24",  # documentation
+    "192.31.196.0/24 192.175.48.0/24 192.52.193.0/24",  # AS112, AMT
+    "192.88.99.0/24",  # 6to4 relays
+    "198.18.0.0/15",  # benchmarking
+    "224.0.0.0/4 240.0.0.0/4",  # multicast, reserved, broadcast
+    "2001::/23",  # IETF protocol assignments: Teredo, ORCHID, benchmarking, AMT …; exceptions below
+    "2001:db8::/32 3fff::/20",  # documentation
+    "2620:4f:8000::/48",  # AS112
+    "5f00::/16",  # segment routing
+    "100::/64 100:0:0:1::/64",  # discard, dummy
+    "ff00::/8",  # multicast
+)
+_EXCEPTIONS = _networks(  # globally reachable by the registries although inside a special block
+    "192.0.0.9/32 192.0.0.10/32",  # port control, TURN: anycast
+    "2001:1::1/128 2001:1::2/128 2001:1::3/128",
+)
+_PUBLIC_IPV6 = _networks("2000::/3")  # all that is assigned for unicast so far
+# Where clouds answer their own machines: link-local, and addresses of Alibaba, AWS, Google, Oracle and Azure
+# elsewhere.
+_METADATA = _networks(
+    "169.254.0.0/16 100.100.100.200/32 168.63.129.16/32 192.0.0.192/32",
+    "fe80::/10 fd00:ec2::/32 fd20:ce::/32",
+)
+# Prefixes that carry an IPv4 address inside, which a gateway may unpack: compatible, mapped, translated, NAT64, 6to4,
+# Teredo.
+_CARRIERS = _networks(
+    "::/96 ::ffff:0:0/96 ::ffff:0:0:0/96 64:ff9b::/96 64:ff9b:1::/48 2002::/16 2001::/32",
+)
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE, 0x0100_5EFE, 0x0300_5EFE)  # third quarter of an address that carries one
 _HOST_NAME = re.compile(
     r"(?=.{1,253}\Z)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
 )
@@ -74,13 +108,13 @@ class SsrfPolicy:
         allow_hosts: If given, only these names: "api.example.com", or "*.example.com" for all below it.
         allow_private: Also addresses of the worker's own network and machine. Link-local ones (where clouds keep
             their metadata), multicast and unspecified ones stay shut.
-        allow_http: Whether requests may go unencrypted.
+        allow_http: Whether requests may go unencrypted. Secrets in headers and bodies are then readable on the way.
         ports: If given, only these.
     """
 
     allow_hosts: frozenset[str] = frozenset()
     allow_private: bool = False
-    allow_http: bool = True
+    allow_http: bool = False
     ports: frozenset[int] = frozenset()
 
 
@@ -138,14 +172,27 @@ def why_blocked(address: Address, *, allow_private: bool = False) -> str | None:
         return "is a group of machines"
     if address.is_unspecified:
         return "means every address of this machine"
-    if any(address in network for network in _METADATA if network.version == address.version):
+    if _in(address, _METADATA):
         return "is where clouds keep their metadata, or link-local as those are"
-    is_private = any(address in network for network in _PRIVATE if network.version == address.version)
-    if not is_private and any(address in network for network in _TRANSLATED if network.version == address.version):
+    is_private = _in(address, _PRIVATE)
+    if not is_private and (_in(address, _CARRIERS) or _is_isatap(address)):
         return "carries another address inside"
-    if is_private or not address.is_global:
-        return None if is_private and allow_private else "is not a public address"
+    if is_private:
+        return None if allow_private else "is not a public address"
+    if _in(address, _SPECIAL) and not _in(address, _EXCEPTIONS):
+        return "is not a public address"
+    if address.version == 6 and not _in(address, _PUBLIC_IPV6):
+        return "is not a public address"
     return None
+
+
+def _in(address: Address, networks: tuple[Network, ...]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
+
+
+def _is_isatap(address: Address) -> bool:
+    """Whether the interface part is `…:5efe:` and an IPv4 address (RFC 5214), under any prefix."""
+    return address.version == 6 and (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP
 
 
 def request(
@@ -196,19 +243,60 @@ def _sendable(headers: Mapping[str, str]) -> Mapping[str, str]:
     return headers
 
 
-def sign(secret: bytes, body: bytes, timestamp: int) -> str:
-    """The value of a signature header: the receiver can tell who sent it, that it is whole, and when."""
-    return f"t={timestamp},v1={_mac(secret, body, timestamp)}"
+@frozen
+class Endpoint:
+    """Where a URL leads, as a signature and a secret's binding name it.
+
+    Attributes:
+        host: The name or address, in lower case.
+        authority: The same with the port, if it is not the scheme's own: the Host header.
+        path: Path and query as they are sent.
+    """
+
+    host: str
+    port: int
+    authority: str
+    path: str
+
+    def is_among(self, hosts: Iterable[str]) -> bool:
+        """Whether one of these means this host: "api.example.com", "*.example.com", "api.example.com:8443"."""
+        for pattern in hosts:
+            name, colon, port = pattern.lower().rpartition(":")
+            has_port = colon and port.isdigit() and (":" not in name or name.endswith("]"))
+            if not has_port:
+                name, port = pattern.lower(), str(self.port)
+            if port == str(self.port) and _matches(self.host, name.strip("[]")):
+                return True
+        return False
 
 
-def verify(header: str, secrets: Sequence[bytes], body: bytes, *, now: float, tolerance: float = 300.0) -> bool:
-    """Whether the header was made by `sign` with one of the secrets, for this body, not long ago."""
+def endpoint(url: str, policy: SsrfPolicy) -> Endpoint:
+    """Where a URL leads, without asking for its address. Raises: AddressBlocked, if it is malformed or not allowed."""
+    parts, host, port = _parse(url, policy)
+    return Endpoint(host, port, _authority(parts, host, port), _path(parts))
+
+
+def sign(secret: bytes, body: bytes, timestamp: int, *, host: str, path: str) -> str:
+    """The value of a signature header. It holds for this receiver (host and path with query), body and moment only."""
+    return f"t={timestamp},v1={_mac(secret, body, timestamp, host, path)}"
+
+
+def verify(
+    header: str, secrets: Sequence[bytes], body: bytes, *, host: str, path: str, now: float, tolerance: float = 300.0
+) -> bool:
+    """Whether the header was made by `sign` with one of the secrets, for this body, host and path, not long ago.
+
+    Args:
+        host: The receiver's public name as the Host header has it. Set it by hand rather than from the request: then a
+            request that was meant for another receiver is refused.
+        path: Path and query of the request.
+    """
     fields = dict(part.split("=", 1) for part in header.split(",") if "=" in part)
     if not re.fullmatch(r"\d{1,12}", fields.get("t", "")) or abs(now - int(fields["t"])) > tolerance:
         return False
     given = fields.get("v1", "").encode(errors="replace")
     # All are compared, so that the time taken does not tell which one fits.
-    fits = [hmac.compare_digest(given, _mac(secret, body, int(fields["t"])).encode()) for secret in secrets]
+    fits = [hmac.compare_digest(given, _mac(secret, body, int(fields["t"]), host, path).encode()) for secret in secrets]
     return any(fits)
 
 
@@ -270,12 +358,13 @@ def _exchange(
 ) -> Response:
     url = target.url
     connection = http.client.HTTPConnection(target.host, target.port)
-    # What is not ASCII is sent as browsers do; what is escaped already stays.
-    path = quote((url.path or "/") + (f"?{url.query}" if url.query else ""), safe=string.printable)
+    path = _path(url)
     try:
         with _connect(target, deadline, context) as sock:
             connection.sock = cast(socket.socket, _Timed(sock, deadline))
-            connection.request(method, path, body or None, {"Host": _host_header(target), **headers})
+            connection.request(
+                method, path, body or None, {"Host": _authority(target.url, target.host, target.port), **headers}
+            )
             answer = connection.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}
             return Response(answer.status, found, _read(answer, max_body, target), url.geturl(), 0)
@@ -348,9 +437,14 @@ def _read(answer: http.client.HTTPResponse, max_body: int, target: Target) -> by
     return bytes(body)
 
 
-def _host_header(target: Target) -> str:
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    return host if target.port == (443 if target.url.scheme == "https" else 80) else f"{host}:{target.port}"
+def _path(url: SplitResult) -> str:
+    """Path and query as they are sent: other scripts escaped as browsers do, existing escapes kept."""
+    return quote((url.path or "/") + (f"?{url.query}" if url.query else ""), safe=string.printable)
+
+
+def _authority(url: SplitResult, host: str, port: int) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return shown if port == (443 if url.scheme == "https" else 80) else f"{shown}:{port}"
 
 
 def _for_redirect(headers: Mapping[str, str], old: str, new: str, *, keeps_body: bool) -> dict[str, str]:
@@ -365,8 +459,10 @@ def _for_redirect(headers: Mapping[str, str], old: str, new: str, *, keeps_body:
     }
 
 
-def _mac(secret: bytes, body: bytes, timestamp: int) -> str:
-    return hmac.new(secret, f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+def _mac(secret: bytes, body: bytes, timestamp: int, host: str, path: str) -> str:
+    """Over moment, host, path and body, a line each: neither host nor path can hold a line's end."""
+    head = f"{timestamp}\n{host.lower()}\n{path}\n".encode(errors="replace")
+    return hmac.new(secret, head + body, hashlib.sha256).hexdigest()
 
 
 def _without_secrets(url: str) -> str:

@@ -145,6 +145,12 @@ def crash(_: Tool, order: dict[str, object]) -> int:
     return 139
 
 
+def refused(_: Tool, order: dict[str, object]) -> int:
+    """What a service's refusal looks like: nothing on stdout, the reason on stderr."""
+    print(str(order["say"]), file=sys.stderr)
+    return int(str(order.get("code", 1)))
+
+
 def hang(_: Tool, __: dict[str, object]) -> int:
     print("thinking", file=sys.stderr, flush=True)
     while True:
@@ -229,6 +235,7 @@ def attack(tool: Tool, order: dict[str, object]) -> int:
 
 TOOLS = {"claude": Claude, "codex": Codex, "plain": Tool}
 ACTS = {
+    "refused": refused,
     "answer": say,
     "fail": fail,
     "crash": crash,
