@@ -101,7 +101,7 @@ def test_an_enqueue_wakes_who_wants_to_be_woken(store: Subject) -> None:
     woken = threading.Event()
     subscription = store.store.subscribe(["default"], woken.set)
     try:
-        assert store.do(Claim(WorkerId("w1"), ["default"], wants_wake=True)) == []
+        assert store.do(Claim(WorkerId("w1"), ["default"])) == []
         woken.clear()
 
         enqueue(store)

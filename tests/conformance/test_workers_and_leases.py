@@ -8,7 +8,7 @@ from datetime import timedelta
 from tenure.model.ids import WorkerId
 from tenure.model.state import State
 from tenure.store.admin import AcquireLease, ReleaseLease, RemoveWorkers
-from tenure.store.contract import Claim, Exchange, Heartbeat, WorkerRow
+from tenure.store.contract import Heartbeat, WorkerRow
 from tenure.store.queries import ListWorkers, WorkerSeen
 from tests.conformance.acts import Subject, attempts, claim, claim_one, enqueue, enqueue_many, get, hold, set_gate
 from tests.conformance.engines import SteeredClock
@@ -55,23 +55,6 @@ def test_the_next_heartbeat_refreshes_it_and_counts(store: Subject, clock: Steer
     [worker] = seen(store)
     assert (worker.row.status, worker.row.concurrency, worker.ticks) == ("warn", 4, 2)
     assert (worker.started_at, worker.last_seen_at) == (started, clock.now())
-
-
-def test_a_claim_that_may_count_as_a_heartbeat_tells_whether_it_did(store: Subject, clock: SteeredClock) -> None:
-    store.do(Heartbeat([], worker=ROW))
-    clock.advance(10)
-    claim = Claim(ROW.id, ["default"], 1, beats=True)
-    enqueue(store)
-
-    found = store.do(Exchange([], claim))
-    [before] = seen(store)
-    empty = store.do(Exchange([], claim))
-
-    [worker] = seen(store)
-    assert (len(found.grants), found.beat, before.ticks) == (1, None, 1), "who holds a job sends a heartbeat for it"
-    assert worker.ticks == (1 if empty.beat is None else 2)
-    assert (worker.last_seen_at == clock.now()) is (empty.beat is not None)
-    assert worker.row == before.row
 
 
 def test_one_heartbeat_extends_leases_and_writes_the_row(store: Subject, clock: SteeredClock) -> None:

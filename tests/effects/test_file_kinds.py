@@ -18,7 +18,7 @@ import pytest
 import tenure
 from tenure.effects import files
 from tenure.effects.kinds import fence
-from tenure.handler.context import Bench, Context, Flag
+from tenure.handler.context import Context, Flag, WorkerServices
 from tenure.model.ids import WorkerId
 from tenure.store.contract import Claim
 from tenure.testing import drain, temporary_app
@@ -195,9 +195,9 @@ def test_a_zombie_that_wakes_up_about_to_write_does_not_undo_a_newer_attempt(app
 def test_m14_the_workers_lease_holds_for_kinds_that_check_it(app: tenure.App) -> None:
     """M14: the check before an act asked for the queue's own lease, 300 s, whatever `tenure worker --lease` said."""
     job_id = app.enqueue("create_file", {"path": "a.txt", "content": "x"}).id
-    (grant,) = app.do(Claim(worker=WorkerId("w"), queues=["files"], limit=1, lease_seconds=20.0))
+    (grant,) = app.store.do(Claim(worker=WorkerId("w"), queues=["files"], limit=1, lease_seconds=20.0))
     nothing: Any = lambda *_: None  # noqa: E731
-    ctx = Context(grant, Bench(Flag(), nothing, nothing, nothing, call=app.do))
+    ctx = Context(grant, WorkerServices(Flag(), nothing, nothing, nothing, call=app.store.do))
 
     fence(ctx)()
 

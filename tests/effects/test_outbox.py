@@ -268,7 +268,7 @@ def test_m13_the_profile_and_the_class_of_that_name_share_a_database(tmp_path: P
     (tmp_path / "data").mkdir()
     outbox = Outbox(tmp_path / "data")
     with temporary_app(tenure.App().use(outbox), url=store_url) as app:
-        app.install_profile("outbox")
+        app.profiles.install("outbox")
         app.enqueue("note", {}, queue="outbox", key="k")
 
         outbox.update("a.json", lambda *_: {"n": 1})

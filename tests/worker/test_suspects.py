@@ -40,7 +40,7 @@ class Suspecting:
 @pytest.fixture
 def suspecting(bed: Bed) -> Suspecting:
     store = Suspecting(bed.store)
-    bed.store = store  # type: ignore[assignment]
+    bed.store = store
     return store
 
 

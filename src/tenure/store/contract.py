@@ -172,7 +172,7 @@ class WorkerRow:
 
 @frozen
 class Heartbeat(Request[Beat]):
-    """Extend the leases of all held jobs to now + lease, store progress and refresh the worker's row, in one transaction.
+    """Extend the leases of all held jobs, store progress and refresh the worker's row, in one transaction.
 
     Never revives a lost lease, never shortens one, never extends beyond now + lease_seconds (bounded by the queue's
     policy; None means the queue's). Says which are lost and which are asked to stop. A closed `heartbeat` gate keeps
