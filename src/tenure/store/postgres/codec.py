@@ -270,12 +270,7 @@ def _rest_row(outcome: Outcome) -> str:
         case Rejected():
             fields |= {"o": "reject", "e": outcome.error, "c": outcome.failure_class}
         case Released():
-            fields |= {
-                "o": "release",
-                "e": outcome.error,
-                "c": outcome.failure_class or "shutdown",
-                "d": outcome.delay_seconds,
-            }
+            fields |= {"o": "release", "e": outcome.error, "c": outcome.failure_class, "d": outcome.delay_seconds}
         case Suspended():
             fields |= {"o": "suspend", "c": "suspended", "w": outcome.waiting_for, "d": outcome.delay_seconds}
         case Stopped():
@@ -407,6 +402,6 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     Reap: Call(
         "reap",
         lambda request: f'{{"limit":{_within("limit", request.limit, 0, _INT32 - 1)}}}',
-        lambda answer, _: [Settled(JobId(job_id), Token(token), state) for job_id, token, state in answer],
+        lambda answer, _: [Settled(JobId(job_id), Token(token), state, at) for job_id, token, state, at in answer],
     ),
 }

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from typing import Any, Final
 
 from tenure.errors import IllegalMove, InvalidArgument, NotFound, UnknownQueue, nearest
@@ -51,16 +50,16 @@ def cancel(transaction: Transaction, request: Cancel) -> list[Cancelled]:
 
 
 def _cancel(transaction: Transaction, request: Cancel, job_id: JobId) -> Cancelled:
+    before = transaction.one(_SQL["job_state"], (job_id,))
     row = transaction.one(_SQL["cancel"], {"now": transaction.now, "job_id": job_id})
-    if row is None:
-        found = transaction.one(_SQL["job_state"], (job_id,))
-        return Cancelled(job_id, "refused", None if found is None else found[0])
+    if before is None or row is None:
+        return Cancelled(job_id, "refused", None if before is None else before[0])
     is_ended = row[0] == "cancelled"
     if not is_ended:
         transaction.stops = True
     transaction.record("cancelled" if is_ended else "cancel_requested", [job_id])
     answer = "cancelled" if is_ended else "requested"
-    audit(transaction, request.actor, "cancel", job_id, request.reason, {"answer": answer})
+    audit(transaction, request.actor, "cancel", job_id, request.reason, {"state": before[0]})
     return Cancelled(job_id, answer, row[0])
 
 
@@ -71,17 +70,19 @@ def revive(transaction: Transaction, request: Revive) -> list[Settled]:
 
 def _revive(transaction: Transaction, request: Revive, job_id: JobId) -> Settled:
     row = transaction.one(_SQL["revive_look"], {"job_id": job_id})
-    token, why, slot = row or (0, "there is no such job", None)
+    token, state, why, slot = row or (0, None, "there is no such job", None)
     values = {"now": transaction.now, "job_id": job_id, "slot": slot, "actor": request.actor, "reason": request.reason}
     if why is not None:
-        audit(transaction, request.actor, "revive", job_id, request.reason, {"answer": "refused", "why": why})
+        detail = {"from": state, "to": state, "why": why}
+        audit(transaction, request.actor, "revive", job_id, request.reason, detail)
         return Settled(job_id, Token(token), None)
     revived = transaction.one(_SQL["revive"], values)
     assert revived is not None
     transaction.run(_SQL["revive_letters"], values)
     transaction.woken.add(revived[0])
     transaction.record("revived", [job_id])
-    audit(transaction, request.actor, "revive", job_id, request.reason, {"answer": "queued"})
+    detail = {"from": state, "to": "queued", "why": None}
+    audit(transaction, request.actor, "revive", job_id, request.reason, detail)
     return Settled(job_id, Token(token), "queued", transaction.now)
 
 
@@ -100,14 +101,17 @@ def _clone(transaction: Transaction, request: Clone, job_id: JobId, new_id: JobI
     if is_pruned:
         raise IllegalMove(f"The payload of job {job_id} was pruned, so it cannot be cloned. Enqueue a new job.")
     values = {"now": transaction.now, "job_id": job_id, "new_id": new_id}
-    if transaction.run(_SQL["clone"], values).rowcount < 1:
+    duplicate_of = None
+    if transaction.run(_SQL["clone"], values).rowcount > 0:
+        transaction.woken.add(queue)
+        transaction.record("queued", [new_id])
+    else:
         holder = transaction.one(_SQL["clone_holder"], values)
         assert holder is not None
-        return Enqueued(JobId(holder[0]), duplicate=holder[0] != new_id)
-    transaction.woken.add(queue)
-    transaction.record("queued", [new_id])
-    audit(transaction, request.actor, "clone", job_id, request.reason, {"clone": new_id})
-    return Enqueued(new_id)
+        duplicate_of = None if holder[0] == new_id else JobId(holder[0])
+    detail = {"clone": new_id, "duplicate_of": duplicate_of}
+    audit(transaction, request.actor, "clone", job_id, request.reason, detail)
+    return Enqueued(duplicate_of or new_id, duplicate=duplicate_of is not None)
 
 
 def audit(
@@ -124,23 +128,24 @@ def triage(transaction: Transaction, request: TriageDeadLetters) -> list[str]:
     changed = []
     values = {"triage": request.triage.value, "note": request.note, "actor": request.actor, "now": transaction.now}
     for letter in request.ids:
-        if transaction.run(_SQL["triage"], {**values, "id": letter}).rowcount > 0:
-            changed.append(letter)
-            audit(transaction, request.actor, "triage", letter, request.note, {"triage": request.triage.value})
+        before = transaction.one(_SQL["triage_before"], (letter,))
+        if before is None:
+            continue
+        transaction.run(_SQL["triage"], {**values, "id": letter})
+        changed.append(letter)
+        detail = {"job_id": before[0], "from": before[1], "to": request.triage.value}
+        audit(transaction, request.actor, "triage", letter, request.note, detail)
     return changed
 
 
 def set_queues(transaction: Transaction, request: SetQueues) -> list[QueueRow]:
     """See store.admin.SetQueues."""
     for name, policy in request.policies.items():
-        if request.only_new:
-            is_changed = create_queue(transaction, name, policy)
-        else:
-            _refuse_new_owner(transaction, name, policy.profile)
-            transaction.run(_SQL["queue_set"], {**codec.policy_row(name, policy), "now": transaction.now})
-            is_changed = True
-        if is_changed:
-            audit(transaction, request.actor, "set_queue", name, None, asdict(policy))
+        if create_queue(transaction, name, policy, request.actor) or request.only_new:
+            continue
+        _refuse_new_owner(transaction, name, policy.profile)
+        transaction.run(_SQL["queue_set"], {**codec.policy_row(name, policy), "now": transaction.now})
+        audit(transaction, request.actor, "set_queue", name, None, codec.policy_detail(policy))
     transaction.woken.update(request.policies)  # a raised limit may let waiting jobs go
     found = {row.name: row for row in queries.list_queues(transaction, ListQueues(tuple(request.policies)))}
     return [found[name] for name in request.policies]
@@ -210,12 +215,13 @@ def release_lease(transaction: Transaction, request: ReleaseLease) -> bool:
     return transaction.run(_SQL["lease_release"], values).rowcount > 0
 
 
-def create_queue(transaction: Transaction, name: str, policy: QueuePolicy) -> bool:
+def create_queue(transaction: Transaction, name: str, policy: QueuePolicy, actor: str) -> bool:
     """Create a queue unless it is there. Whether it was created."""
     if transaction.one(_SQL["queue_found"], (name,)) is not None:
         return False
-    values = {**codec.policy_row(name, policy), "now": transaction.now}
-    return transaction.run(_SQL["queue_create"], values).rowcount > 0
+    transaction.run(_SQL["queue_create"], {**codec.policy_row(name, policy), "now": transaction.now})
+    audit(transaction, actor, "create_queue", name, None, codec.policy_detail(policy))
+    return True
 
 
 def unknown_queue(transaction: Transaction, name: str) -> UnknownQueue:

@@ -34,6 +34,14 @@ def policy_row(name: str, policy: QueuePolicy) -> dict[str, Any]:
     return row
 
 
+def policy_detail(policy: QueuePolicy) -> dict[str, Any]:
+    """A policy as an audit row tells it: flat, by the names of the columns."""
+    detail: dict[str, Any] = {field: getattr(policy, field) for field in _POLICY}
+    detail |= {f"backoff_{field}": getattr(policy.backoff, field) for field in _BACKOFF}
+    detail["forbidden_keys"] = list(policy.forbidden_keys) or None
+    return detail
+
+
 def policy(row: dict[str, Any]) -> QueuePolicy:
     """The policy that the columns hold."""
     plain: dict[str, Any] = {field: bool(row[field]) if field in _BOOLEANS else row[field] for field in _POLICY}

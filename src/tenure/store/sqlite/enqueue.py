@@ -96,7 +96,7 @@ def insert(
     """Insert jobs. The follow-ups of a completed job pass every gate (not `is_gated`): settling is never refused.
     `tolerates`: a key that is taken for another payload is no error, whatever the queue's policy says."""
     for name, policy in (create_queues or {}).items():
-        admin.create_queue(transaction, name, policy)
+        admin.create_queue(transaction, name, policy, "enqueue")
     terms = _terms(transaction, jobs)
     rows: list[Row] = []
     for job in jobs:
@@ -109,11 +109,13 @@ def insert(
         rows.append(row)
         if row[9]:
             transaction.woken.add(job.queue)
+    before = _found(transaction, jobs) if transaction.wants_events else set()
     if _insert(transaction, rows) == len(rows):
         answers = [Enqueued(job.id) for job in jobs]
     else:
         answers = _sort_out(transaction, jobs, rows, terms, tolerates)
-    transaction.record("queued", (answer.id for answer in answers if not answer.duplicate))
+    created = dict.fromkeys(answer.id for answer in answers if not answer.duplicate)
+    transaction.record("queued", (job_id for job_id in created if job_id not in before))
     return answers
 
 
@@ -231,6 +233,11 @@ def _insert(transaction: Transaction, rows: Sequence[Row]) -> int:
     return made
 
 
+def _found(transaction: Transaction, jobs: Sequence[NewJob]) -> set[str]:
+    """Which of the jobs' ids are there."""
+    return set(transaction.array(_SQL["found"], {"ids": dump([job.id for job in jobs])}))
+
+
 def _sort_out(
     transaction: Transaction,
     jobs: Sequence[NewJob],
@@ -239,7 +246,7 @@ def _sort_out(
     tolerates: bool,
 ) -> list[Enqueued]:
     """Some rows were not inserted: each of those had its id taken (an earlier try of the same request) or its key."""
-    there = set(transaction.array(_SQL["found"], {"ids": dump([job.id for job in jobs])}))
+    there = _found(transaction, jobs)
     return [
         Enqueued(job.id) if job.id in there else _duplicate(transaction, job, row, terms[job.queue], tolerates)
         for job, row in zip(jobs, rows, strict=True)
@@ -269,11 +276,19 @@ def _is_same(payload: str, hashed: str, other: str | None, other_hashed: str | N
 
 
 def _canonical(payload: str) -> str:
-    return json.dumps(json.loads(payload), sort_keys=True)
+    """The payload as PostgreSQL's `jsonb::text` spells it, exotic numbers apart: object keys by length and then by
+    their bytes, of equal keys the last one, a space behind each comma and colon."""
+    return json.dumps(json.loads(payload, object_pairs_hook=_in_jsonb_order), ensure_ascii=False)
+
+
+def _in_jsonb_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(sorted(dict(pairs).items(), key=lambda pair: (len(pair[0].encode()), pair[0].encode())))
 
 
 def _payload_hash(payload: str) -> str:
-    """SHA-256 of the payload as it was sent."""
+    """SHA-256 of the canonical payload; of the text itself where that is no JSON, which the table refuses."""
+    with contextlib.suppress(ValueError):
+        payload = _canonical(payload)
     return hashlib.sha256(payload.encode()).hexdigest()
 
 

@@ -77,10 +77,12 @@ def settle_all(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[in
             special[place] = answer
     if plain:
         done = [outcomes[place] for place in plain]
+        before = _succeeded(transaction, done) if transaction.wants_events else set()
         if _complete(transaction, done) < len(done):
             refused = ((place, _refused(transaction, outcomes[place])) for place in plain)
             special.update((place, answer) for place, answer in refused if answer is not None)
-        transaction.record("completed", (outcomes[place].job_id for place in plain if place not in special))
+        ended = (outcomes[place].job_id for place in plain if place not in special)
+        transaction.record("completed", (job_id for job_id in ended if job_id not in before))
     return special
 
 
@@ -107,6 +109,11 @@ def _complete(transaction: Transaction, outcomes: Iterable[Any]) -> int:
     """Write successes; how many were taken in."""
     done = [(each.job_id, each.token, each.result, each.result_summary, each.artifacts_path) for each in outcomes]
     return transaction.run(_SQL["complete"], {"done": dump(done), "now": transaction.now}).rowcount
+
+
+def _succeeded(transaction: Transaction, outcomes: Iterable[Outcome]) -> set[str]:
+    """Which of these jobs have succeeded already: a repeat writes no second event."""
+    return set(transaction.array(_SQL["succeeded"], {"ids": dump([each.job_id for each in outcomes])}))
 
 
 def _refused(transaction: Transaction, outcome: Outcome) -> Settled | None:
@@ -211,7 +218,7 @@ def _expire(transaction: Transaction, rows: list[Row], *, is_gone: bool = False)
     for worker, jobs, _ in holders.values():
         if jobs > 1:
             values = {"worker": worker, "is_vanished": worker in vanished, "now": transaction.now}
-            transaction.run(_SQL["mark_shared"], values)
+            transaction.run(_SQL["mark_beside"], values)
     return settled
 
 
@@ -229,7 +236,7 @@ def _expire_one(
             Move.EXPIRE,
             (FailureClass.CRASH if is_vanished else FailureClass.LEASE_LOST).value,
             EXPIRED,
-            is_alone=held.suspicion >= SUSPICION_MAX or (is_only_one and not held.is_shared),
+            is_alone=held.suspicion >= SUSPICION_MAX or (is_only_one and not held.is_beside),
             is_vanished=is_vanished,
         )
         return _carry_out(transaction, end, held)
@@ -251,7 +258,7 @@ class _Held(NamedTuple):
     max_attempts: int
     crashes: int
     suspicion: int
-    is_shared: int
+    is_beside: int
     run_at: int
     lease_owner: str
     lease_until: int
@@ -298,7 +305,7 @@ def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
     run_at = _run_at(rule, end, held, now)
     failure_class = "cancelled" if to is State.CANCELLED else end.failure_class
     error = None if end.error is None else end.error[:ERROR_CHARS]
-    is_failure = end.move in (Move.RETRY, Move.REJECT, Move.EXPIRE)
+    is_failure = rule.attempt_row in ("retried", "dead", "failed", "expired")
     values: dict[str, Any] = {
         "now": now,
         "job_id": end.job_id,

@@ -159,7 +159,7 @@ CREATE TABLE tenure.job (
     crashes tenure.attempts NOT NULL DEFAULT 0,
     -- suspicion: how many workers vanished while they held this job; see model/state.py.
     suspicion smallint NOT NULL DEFAULT 0,
-    -- is_beside: its worker has vanished and held other jobs too, whose leases ran out before this one's.
+    -- is_beside: its worker held other jobs too when the first of its leases ran out. Cleared by a grant and by a heartbeat.
     is_beside boolean NOT NULL DEFAULT false,
     -- is_due: run_at had passed when the row was last written. Jobs due later stay out of the claim's index.
     is_due boolean NOT NULL,

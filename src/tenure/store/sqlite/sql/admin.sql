@@ -5,7 +5,7 @@
 INSERT INTO tenure_audit (at, actor, act, subject, reason, detail) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: queue_create
--- A queue with its policy, unless there is one of that name. No row changed: it was there.
+-- A queue with its policy.
 INSERT INTO tenure_queue (
     name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts,
     backoff_shape, backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter,
@@ -19,53 +19,39 @@ VALUES (
     :lease_seconds, :lease_max_seconds, :key_scope, :key_space, :key_required, :key_window_seconds, :key_conflict,
     :revive, :on_unknown_kind, :forbidden_keys, :concurrency, :concurrency_per_key, :retain_seconds, :events,
     :now, :now
-)
-ON CONFLICT (name) DO NOTHING;
+);
 
 -- name: queue_set
--- Create a queue or replace its policy. Whether it is paused stays as it is.
-INSERT INTO tenure_queue (
-    name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts,
-    backoff_shape, backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter,
-    lease_seconds, lease_max_seconds, key_scope, key_space, key_required, key_window_seconds, key_conflict,
-    revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events,
-    created_at, updated_at
-)
-VALUES (
-    :name, :profile, :priority_order, :priority_default, :aging_seconds, :start_on_claim, :max_attempts,
-    :backoff_shape, :backoff_base_seconds, :backoff_power, :backoff_factor, :backoff_cap_seconds, :backoff_jitter,
-    :lease_seconds, :lease_max_seconds, :key_scope, :key_space, :key_required, :key_window_seconds, :key_conflict,
-    :revive, :on_unknown_kind, :forbidden_keys, :concurrency, :concurrency_per_key, :retain_seconds, :events,
-    :now, :now
-)
-ON CONFLICT (name) DO UPDATE
-SET profile = excluded.profile,
-    priority_order = excluded.priority_order,
-    priority_default = excluded.priority_default,
-    aging_seconds = excluded.aging_seconds,
-    start_on_claim = excluded.start_on_claim,
-    max_attempts = excluded.max_attempts,
-    backoff_shape = excluded.backoff_shape,
-    backoff_base_seconds = excluded.backoff_base_seconds,
-    backoff_power = excluded.backoff_power,
-    backoff_factor = excluded.backoff_factor,
-    backoff_cap_seconds = excluded.backoff_cap_seconds,
-    backoff_jitter = excluded.backoff_jitter,
-    lease_seconds = excluded.lease_seconds,
-    lease_max_seconds = excluded.lease_max_seconds,
-    key_scope = excluded.key_scope,
-    key_space = excluded.key_space,
-    key_required = excluded.key_required,
-    key_window_seconds = excluded.key_window_seconds,
-    key_conflict = excluded.key_conflict,
-    revive = excluded.revive,
-    on_unknown_kind = excluded.on_unknown_kind,
-    forbidden_keys = excluded.forbidden_keys,
-    concurrency = excluded.concurrency,
-    concurrency_per_key = excluded.concurrency_per_key,
-    retain_seconds = excluded.retain_seconds,
-    events = excluded.events,
-    updated_at = excluded.updated_at;
+-- Replace a queue's policy. Whether it is paused stays as it is.
+UPDATE tenure_queue
+SET profile = :profile,
+    priority_order = :priority_order,
+    priority_default = :priority_default,
+    aging_seconds = :aging_seconds,
+    start_on_claim = :start_on_claim,
+    max_attempts = :max_attempts,
+    backoff_shape = :backoff_shape,
+    backoff_base_seconds = :backoff_base_seconds,
+    backoff_power = :backoff_power,
+    backoff_factor = :backoff_factor,
+    backoff_cap_seconds = :backoff_cap_seconds,
+    backoff_jitter = :backoff_jitter,
+    lease_seconds = :lease_seconds,
+    lease_max_seconds = :lease_max_seconds,
+    key_scope = :key_scope,
+    key_space = :key_space,
+    key_required = :key_required,
+    key_window_seconds = :key_window_seconds,
+    key_conflict = :key_conflict,
+    revive = :revive,
+    on_unknown_kind = :on_unknown_kind,
+    forbidden_keys = :forbidden_keys,
+    concurrency = :concurrency,
+    concurrency_per_key = :concurrency_per_key,
+    retain_seconds = :retain_seconds,
+    events = :events,
+    updated_at = :now
+WHERE name = :name;
 
 -- name: queue_found
 -- Whether a queue of this name is there.
@@ -133,6 +119,10 @@ UPDATE tenure_lease
 SET until = :now
 WHERE name = :name AND owner = :owner AND term = :term AND until > :now;
 
+-- name: triage_before
+-- The job of a dead letter, and what was decided about it so far.
+SELECT job_id, triage FROM tenure_dead_letter WHERE id = ?;
+
 -- name: triage
 -- What was decided about a dead letter, by whom and when.
 UPDATE tenure_dead_letter
@@ -178,11 +168,12 @@ SELECT state FROM tenure_job WHERE id = ?;
 -- name: revive_look
 -- Whether a job may be revived, and the slot it would take again.
 SELECT j.token,
+    j.state,
     CASE
         WHEN j.state NOT IN ('failed', 'dead', 'cancelled') THEN 'it is ' || j.state
+        WHEN j.cleaned_at IS NOT NULL THEN 'its payload was pruned'
         WHEN q.revive <> 'revive' THEN 'its queue allows only a clone'
-        WHEN j.payload IS NULL THEN 'its payload was pruned'
-        WHEN holder.id IS NOT NULL THEN 'its key is held by job ' || holder.id
+        WHEN holder.id IS NOT NULL THEN 'another job holds its key'
     END AS why,
     j.slot
 FROM (

@@ -126,7 +126,7 @@ SET state = :state,
     lease_until = :lease_until,
     claimed_at = :now,
     started_at = coalesce(started_at, :started_at),
-    is_shared = 0,
+    is_beside = 0,
     updated_at = :now
 WHERE rowid IN (SELECT value FROM json_each(:rowids))
     AND state = 'queued';
@@ -147,7 +147,7 @@ WHERE rowid IN (
         AND lease_owner = :worker
         AND lease_until > :now
         AND id NOT IN (SELECT value FROM json_each(:held))
-    ORDER BY claimed_at, id
+    ORDER BY rank, run_at, id
     LIMIT :limit
 )
 RETURNING rowid;

@@ -47,7 +47,7 @@ ON CONFLICT (job_id, step, name) DO UPDATE
 SET state = excluded.state,
     token = excluded.token,
     result = coalesce(excluded.result, result),
-    error = excluded.error,
+    error = coalesce(excluded.error, error),
     updated_at = excluded.updated_at
 WHERE excluded.state <> 'intended';
 

@@ -12,7 +12,7 @@ SET lease_until = max(lease_until, :now + CAST(1000000 * (
     state = CASE WHEN hold.value ->> 3 THEN 'running' ELSE state END,
     started_at = CASE WHEN hold.value ->> 3 THEN coalesce(started_at, :now) ELSE started_at END,
     progress = coalesce(hold.value ->> 2, progress),
-    is_shared = 0,
+    is_beside = 0,
     updated_at = :now
 FROM json_each(:holds) AS hold
 WHERE tenure_job.id = hold.value ->> 0

@@ -90,8 +90,8 @@ CREATE TABLE tenure_job (
     crashes INTEGER NOT NULL DEFAULT 0,
     -- suspicion: how many workers vanished with this job beside others, see model.state.
     suspicion INTEGER NOT NULL DEFAULT 0,
-    -- is_shared: its worker held other jobs too when the first of its leases ran out. Cleared by a grant and by a heartbeat.
-    is_shared INTEGER NOT NULL DEFAULT 0,
+    -- is_beside: its worker held other jobs too when the first of its leases ran out. Cleared by a grant and by a heartbeat.
+    is_beside INTEGER NOT NULL DEFAULT 0,
     -- is_due: run_at had passed when the row was last written. Jobs due later stay out of the claim's index.
     is_due INTEGER NOT NULL,
     state TEXT NOT NULL DEFAULT 'queued',

@@ -12,6 +12,7 @@ SET state = 'succeeded',
     result_summary = done.value ->> 3,
     artifacts_path = coalesce(done.value ->> 4, artifacts_path),
     suspicion = 0,
+    is_beside = 0,
     finished_at = :now,
     updated_at = :now,
     started_at = coalesce(started_at, claimed_at),
@@ -25,9 +26,15 @@ WHERE tenure_job.id = done.value ->> 0
     AND lease_until > :now
     AND cancel_requested_at IS NULL;
 
+-- name: succeeded
+-- Which of these jobs (a JSON array of ids) have succeeded.
+SELECT json_group_array(id)
+FROM tenure_job INDEXED BY sqlite_autoindex_tenure_job_1
+WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'succeeded';
+
 -- name: held
 -- A job that is held under this token, with all that decides about its end. A lease that ran out is lost, unless it is being taken back.
-SELECT j.attempt, j.max_attempts, j.crashes, j.suspicion, j.is_shared, j.run_at, j.lease_owner, j.lease_until, j.claimed_at,
+SELECT j.attempt, j.max_attempts, j.crashes, j.suspicion, j.is_beside, j.run_at, j.lease_owner, j.lease_until, j.claimed_at,
     j.cancel_requested_at IS NOT NULL, j.last_error, j.failure_class, j.dedup_slot, j.queue, j.backoff,
     q.backoff_shape, q.backoff_base_seconds, q.backoff_power, q.backoff_factor, q.backoff_cap_seconds, q.backoff_jitter
 FROM tenure_job AS j
@@ -44,6 +51,7 @@ SET state = :state,
     attempt = :attempt,
     crashes = :crashes,
     suspicion = :suspicion,
+    is_beside = 0,
     run_at = :run_at,
     is_due = :is_due,
     waiting_for = :waiting_for,
@@ -119,12 +127,12 @@ FROM (
 ) AS held
 LEFT JOIN tenure_worker AS w ON w.id = held.lease_owner;
 
--- name: mark_shared
+-- name: mark_beside
 -- What a worker still holds after one of its leases ran out counts as held beside others whenever its own lease runs out. Of a
 -- worker that is seen alive only those leases count that have run out too.
 UPDATE tenure_job INDEXED BY job_lease_idx
-SET is_shared = 1
+SET is_beside = 1
 WHERE state IN ('leased', 'running')
     AND lease_owner = :worker
     AND (:is_vanished OR lease_until <= :now)
-    AND is_shared = 0;
+    AND is_beside = 0;

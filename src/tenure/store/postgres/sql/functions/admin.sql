@@ -181,7 +181,8 @@ BEGIN
 END
 $$;
 
--- triage_dead_letters: {"ids", "triage", "actor", "note"} → the ids that were changed. Without a note the old one stays.
+-- triage_dead_letters: {"ids", "triage", "actor", "note"} → the ids that were changed. The note belongs to the decision: without one the old
+-- one goes.
 CREATE OR REPLACE FUNCTION tenure.triage_dead_letters(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -205,7 +206,7 @@ BEGIN
         );
         UPDATE tenure.dead_letter AS d
         SET triage = v_triage,
-            triage_note = coalesce(p_request ->> 'note', d.triage_note),
+            triage_note = p_request ->> 'note',
             triaged_at = v_now,
             triaged_by = p_request ->> 'actor'
         WHERE d.id = v_letter.id;

@@ -100,7 +100,7 @@ BEGIN
     v_expired := tenure.expire_leases(p_now, tenure.from_us((v_marks ->> 'expired')::bigint), 1000);
     v_due := tenure.promote_due(p_now, tenure.from_us((v_marks ->> 'due')::bigint), 1000);
     IF p_claim -> 'held' IS NOT NULL THEN
-        v_part := tenure.grant_again(v_worker, p_claim -> 'held', greatest(v_left, 1), v_lease, p_now);
+        v_part := tenure.grant_again(v_worker, p_claim -> 'held', v_left, v_lease, p_now);
         v_lines := v_part.lines;
         v_left := greatest(v_left - v_part.granted, 0);
     END IF;
@@ -153,7 +153,7 @@ END
 $$;
 
 -- open_queues: the rows of the queues that may be claimed from now, in the order asked for. Paused ones are left out, and so are
--- those whose own gate is closed, unless that leaves none. Refuses unknown queues, closed gates, and a lease out of bounds.
+-- those whose own gate is closed, unless that is all of them. Refuses unknown queues, closed gates, and a lease out of bounds.
 CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision, p_is_loop boolean) RETURNS tenure.queue[]
 LANGUAGE plpgsql
 AS $$
@@ -163,6 +163,7 @@ DECLARE
     v_name text;
     v_closed text[];
     v_shut text;
+    v_is_refused boolean := true;
 BEGIN
     SELECT array_agg(g.name) INTO v_closed FROM tenure.gate AS g WHERE NOT g.is_open;
     FOREACH v_name IN ARRAY p_names LOOP
@@ -189,11 +190,12 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
+        v_is_refused := false;
         IF v_queue.paused_at IS NULL THEN
             v_queues := v_queues || v_queue;
         END IF;
     END LOOP;
-    IF v_shut IS NOT NULL AND cardinality(v_queues) = 0 THEN
+    IF v_shut IS NOT NULL AND v_is_refused THEN
         PERFORM tenure.refuse_gate(v_shut, 'claim');
     END IF;
     RETURN v_queues;
@@ -413,7 +415,7 @@ AS $$
         FOR UPDATE SKIP LOCKED
     ), taken AS (
         UPDATE tenure.job AS j
-        SET lease_until = greatest(j.lease_until, p_now + coalesce(p_lease, q.lease_seconds) * interval '1 second'),
+        SET lease_until = greatest(j.lease_until, p_now + least(coalesce(p_lease, q.lease_seconds), q.lease_max_seconds) * interval '1 second'),
             updated_at = p_now
         FROM unknown AS u, tenure.queue AS q
         WHERE j.id = u.id AND q.name = j.queue
@@ -434,13 +436,15 @@ AS $$
         CASE WHEN num_nonnulls(
             (p_job).idempotency_key, (p_job).affinity_key, (p_job).concurrency_key, (p_job).source_ref, (p_job).target_ref,
             (p_job).payload_ref, (p_job).actor, (p_job).created_by_user_id, (p_job).requested_by_user_id, (p_job).tenant,
-            (p_job).workflow_id, (p_job).parent_id, (p_job).run_id, (p_job).trace, (p_job).artifacts_path, (p_job).progress::text) > 0
+            (p_job).workflow_id, (p_job).parent_id, (p_job).run_id, (p_job).trace, (p_job).artifacts_path, (p_job).progress::text,
+            (p_job).backoff::text) > 0
         THEN json_strip_nulls(json_build_object(
             'key', (p_job).idempotency_key, 'affinity_key', (p_job).affinity_key, 'concurrency_key', (p_job).concurrency_key,
             'source_ref', (p_job).source_ref, 'target_ref', (p_job).target_ref, 'payload_ref', (p_job).payload_ref, 'actor', (p_job).actor,
             'created_by_user_id', (p_job).created_by_user_id, 'requested_by_user_id', (p_job).requested_by_user_id,
             'tenant', (p_job).tenant, 'workflow_id', (p_job).workflow_id, 'parent_id', (p_job).parent_id, 'run_id', (p_job).run_id,
-            'trace', (p_job).trace, 'artifacts_path', (p_job).artifacts_path, 'progress', (p_job).progress))
+            'trace', (p_job).trace, 'artifacts_path', (p_job).artifacts_path, 'progress', (p_job).progress,
+            'backoff', (p_job).backoff))
         END,
         (p_job).suspicion)
 $$;

@@ -52,6 +52,7 @@ BEGIN
                 state = CASE WHEN h.s THEN 'running' ELSE j.state END,
                 started_at = CASE WHEN h.s THEN coalesce(j.started_at, v_now) ELSE j.started_at END,
                 progress = coalesce(h.p, j.progress),
+                is_beside = false,
                 updated_at = v_now
             FROM held AS h
             WHERE j.ctid = h.at
@@ -149,6 +150,7 @@ BEGIN
         SET state = 'running',
             started_at = coalesce(j.started_at, v_now),
             progress = coalesce(v_hold.p, j.progress),
+            is_beside = false,
             updated_at = v_now
         WHERE j.id = v_hold.i;
         IF v_was = 'leased' THEN

@@ -167,28 +167,28 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
+    v_jobs tenure.job[];
     v_job tenure.job;
     v_is_beside boolean;
     v_beside text[] := '{}';
     v_removed text[];
 BEGIN
-    FOR v_job IN
-        SELECT j.*
+    -- Read before the first is written: a cursor would skip the rows that mark_beside writes ahead of it.
+    v_jobs := ARRAY(
+        SELECT j
         FROM tenure.job AS j
         WHERE j.state IN ('leased', 'running') AND j.lease_owner = ANY (p_ids)
         ORDER BY j.id
         FOR UPDATE
-    LOOP
+    );
+    FOREACH v_job IN ARRAY v_jobs LOOP
         -- Asked after the row was locked, in a statement of its own: the one above may have waited, and knows only the time before.
         CONTINUE WHEN EXISTS (SELECT 1 FROM tenure.worker AS w WHERE w.id = v_job.lease_owner AND w.last_seen_at > p_before);
-        v_is_beside := tenure.mark_beside(v_job, true) OR v_job.is_beside OR v_job.lease_owner = ANY (v_beside);
+        v_is_beside := tenure.mark_beside(v_job, true, p_now) OR v_job.is_beside OR v_job.lease_owner = ANY (v_beside);
         IF v_is_beside THEN
             v_beside := v_beside || v_job.lease_owner;
         END IF;
-        PERFORM tenure.finish(
-            v_job, 'expire', 'crash', 'Its worker was removed while it held the job.', NULL, NULL, p_now,
-            NOT v_is_beside OR v_job.suspicion >= tenure.suspicion_max()
-        );
+        PERFORM tenure.take_back(v_job, v_is_beside, true, p_now);
     END LOOP;
     WITH gone AS (
         DELETE FROM tenure.worker AS w WHERE w.id = ANY (p_ids) AND w.last_seen_at <= p_before RETURNING w.id

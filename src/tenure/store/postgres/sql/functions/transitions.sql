@@ -174,7 +174,7 @@ AS $$
 $$;
 
 -- expire_leases: take back jobs whose lease ran out, up to p_limit. p_after: everything up to there was looked at before.
--- Answers [id, token, state] for each.
+-- Answers [id, token, state, run_at_us if it was queued] for each.
 --
 -- One sweep at a time: what an expired lease proves depends on what else its worker held, and two sweeps would count each other's rows.
 -- A row that cannot be taken back is left as it is, and never stops the others; it stays visible as a lease that ran out long ago.
@@ -183,11 +183,13 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
+    v_jobs tenure.job[];
     v_job tenure.job;
     v_answers json[] := '{}';
     v_seen text[] := '{}';
     v_beside text[] := '{}';
     v_is_alive boolean;
+    v_answer json;
 BEGIN
     IF NOT EXISTS (
         SELECT 1 FROM tenure.job AS j
@@ -195,37 +197,55 @@ BEGIN
     ) OR NOT pg_try_advisory_xact_lock(hashtextextended('tenure.expire', 0)) THEN
         RETURN v_answers;
     END IF;
-    FOR v_job IN
-        SELECT j.*
+    -- Read before the first is written: a cursor would skip the rows that mark_beside writes ahead of it.
+    v_jobs := ARRAY(
+        SELECT j
         FROM tenure.job AS j
         WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_cutoff AND j.lease_until > coalesce(p_after, '-infinity')
         ORDER BY j.lease_until
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED
-    LOOP
+    );
+    FOREACH v_job IN ARRAY v_jobs LOOP
         v_is_alive := EXISTS (SELECT 1 FROM tenure.worker AS w WHERE w.id = v_job.lease_owner AND w.last_seen_at >= v_job.lease_until);
-        IF NOT v_job.lease_owner = ANY (v_seen) THEN
-            v_seen := v_seen || v_job.lease_owner;
-            IF tenure.mark_beside(v_job, NOT v_is_alive) THEN
+        -- What the worker held is asked at the first of its jobs, and again at the first that shows that it has vanished.
+        IF NOT v_job.lease_owner || v_is_alive = ANY (v_seen) THEN
+            v_seen := v_seen || (v_job.lease_owner || v_is_alive);
+            IF tenure.mark_beside(v_job, NOT v_is_alive, v_cutoff) THEN
                 v_beside := v_beside || v_job.lease_owner;
             END IF;
         END IF;
-        BEGIN
-            v_answers := v_answers || json_build_array(v_job.id, v_job.token, tenure.finish(
-                v_job, 'expire', CASE WHEN v_is_alive THEN 'lease_lost' ELSE 'crash' END,
-                'The lease ran out before the attempt ended: its worker crashed, hung, or lost the database.', NULL, NULL, p_now,
-                NOT (v_job.is_beside OR v_job.lease_owner = ANY (v_beside)) OR v_job.suspicion >= tenure.suspicion_max(), NOT v_is_alive));
-        EXCEPTION WHEN OTHERS THEN
-            RAISE LOG 'tenure: job % could not be taken back: %', v_job.id, SQLERRM;
-        END;
+        v_answer := tenure.take_back(v_job, v_job.is_beside OR v_job.lease_owner = ANY (v_beside), NOT v_is_alive, p_now);
+        IF v_answer IS NOT NULL THEN
+            v_answers := v_answers || v_answer;
+        END IF;
     END LOOP;
     RETURN v_answers;
 END
 $$;
 
--- mark_beside: whether the worker of this job holds others too. If it has vanished they are marked, so that they count as held beside
--- others whenever their own leases run out.
-CREATE OR REPLACE FUNCTION tenure.mark_beside(p_job tenure.job, p_is_vanished boolean) RETURNS boolean
+-- take_back: end the attempt of one job whose worker did not end it. Answers [id, token, state, run_at_us if it was queued]; null if the
+-- row could not be taken back. The error names no worker, so that equal deaths have one fingerprint.
+CREATE OR REPLACE FUNCTION tenure.take_back(p_job tenure.job, p_is_beside boolean, p_is_vanished boolean, p_now timestamptz) RETURNS json
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_state text;
+BEGIN
+    v_state := tenure.finish(
+        p_job, 'expire', CASE WHEN p_is_vanished THEN 'crash' ELSE 'lease_lost' END,
+        'The lease ran out before the attempt ended: its worker crashed, hung, or lost the database.', NULL, NULL, p_now,
+        NOT p_is_beside OR p_job.suspicion >= tenure.suspicion_max(), p_is_vanished);
+    RETURN json_build_array(p_job.id, p_job.token, v_state, CASE WHEN v_state = 'queued' THEN tenure.to_us(p_job.run_at) END);
+EXCEPTION WHEN OTHERS THEN
+    RAISE LOG 'tenure: job % could not be taken back: %', p_job.id, SQLERRM;
+    RETURN NULL;
+END
+$$;
+
+-- mark_beside: whether the worker of this job holds others too. They are marked, so that they count as held beside others whenever their
+-- own leases are taken back; of a worker that is seen alive only those whose leases have run out too.
+CREATE OR REPLACE FUNCTION tenure.mark_beside(p_job tenure.job, p_is_vanished boolean, p_cutoff timestamptz) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -234,13 +254,14 @@ BEGIN
     SELECT array_agg(j.id) INTO v_others
     FROM tenure.job AS j
     WHERE j.state IN ('leased', 'running') AND j.lease_until > '-infinity' AND j.lease_owner = p_job.lease_owner AND j.id <> p_job.id;
-    IF v_others IS NOT NULL AND p_is_vanished THEN
+    IF v_others IS NOT NULL THEN
         UPDATE tenure.job AS j
         SET is_beside = true
         WHERE j.id IN (
             SELECT h.id
             FROM tenure.job AS h
             WHERE h.id = ANY (v_others) AND h.state IN ('leased', 'running') AND h.lease_owner = p_job.lease_owner AND NOT h.is_beside
+                AND (p_is_vanished OR h.lease_until <= p_cutoff)
             FOR UPDATE SKIP LOCKED
         );
     END IF;
@@ -417,7 +438,7 @@ BEGIN
         IF v_why IS NULL THEN
             UPDATE tenure.dead_letter AS d
             SET triage = 'manual_replay',
-                triage_note = coalesce(p_request ->> 'reason', d.triage_note),
+                triage_note = p_request ->> 'reason',
                 triaged_at = v_now,
                 triaged_by = p_request ->> 'actor'
             WHERE d.job_id = v_job.id AND d.triage = 'pending';
