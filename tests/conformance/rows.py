@@ -48,7 +48,12 @@ class Table:
 
 
 TABLES = (
-    Table("job", ("id",), json=("payload", "backoff", "forbidden_keys", "progress", "result"), booleans=("is_due", "is_beside")),
+    Table(
+        "job",
+        ("id",),
+        json=("payload", "backoff", "forbidden_keys", "progress", "result"),
+        booleans=("is_due", "is_beside"),
+    ),
     Table("attempt", ("job_id", "token")),
     Table("dead_letter", ("job_id", "token"), generated="id", json=("payload", "forbidden_keys")),
     Table("event", ("job_id",), is_numbered=True, generated="seq", json=("data",)),

@@ -330,8 +330,7 @@ class ScriptWriter:
         return Claim(
             worker,
             self._random.sample(QUEUES, self._pick((1, 1, 2, 5))),
-            # With `held` there is room for all of them: which of several go first is not promised.
-            limit=self._pick((1, 1, 2, 3, 8, 0)) if held is None else 200,
+            limit=self._pick((1, 1, 2, 3, 8, 0) if held is None else (0, 1, 3, 8, 200)),
             kinds=self._random.sample(KINDS, 2) if self._chance(0.2) else None,
             affinity=self._pick(AFFINITIES) if self._chance(0.2) else None,
             lease_seconds=self._pick(leases) if self._chance(0.3) else None,

@@ -156,6 +156,37 @@ def test_a_grant_whose_reply_was_lost_comes_before_anything_new(store: Subject) 
     assert [grant.id for grant in claim(store, 1, held=[])] == [first]
 
 
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_jobs_granted_again_count_against_the_limit(store: Subject, limit: int) -> None:
+    enqueue_many(store, 4)
+    lost = claim(store, 3)
+
+    again = claim(store, limit, held=[])
+
+    assert [(grant.id, grant.token) for grant in again] == [(grant.id, grant.token) for grant in lost[:limit]]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_jobs_granted_again_come_in_claim_order_and_before_new_work_of_a_better_rank(
+    store: Subject, clock: SteeredClock, strict: bool
+) -> None:
+    make_queue(store, "other", backoff=NO_BACKOFF)
+    low = enqueue(store, priority=1)
+    claim(store, 1)
+    clock.advance(1)
+    high = enqueue(store, priority=5)
+    claim(store, 1)
+    middle = enqueue(store, queue="other", priority=3)
+    claim(store, 1, queues=["other"])
+    new = enqueue(store, queue="other", priority=9)
+    newer = enqueue(store, priority=8)
+
+    again = claim(store, 9, queues=["other", "default"], strict=strict, held=[])
+
+    assert [grant.id for grant in again] == [high, middle, low, new, newer]
+    assert [grant.attempt for grant in again] == [1, 1, 1, 1, 1]
+
+
 def test_jobs_of_other_workers_are_not_granted_again(store: Subject) -> None:
     enqueue(store)
     claim(store, 1, worker="w2")

@@ -34,6 +34,7 @@ from tenure.model.outcome import (
     Suspended,
 )
 from tenure.model.policy import Backoff, QueuePolicy
+from tenure.model.state import ALONE_FROM
 from tenure.store.contract import (
     Cancel,
     Cancelled,
@@ -198,7 +199,8 @@ def encode_claim(claim: Claim, marks: str | None) -> str:
 
 
 def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> list[Grant]:
-    """Grants in claim order. Lines of several queues are merged by rank, run_at, id, unless strict."""
+    """Grants in claim order: those granted again, a job that must run alone, new work. Lines of several queues are
+    merged by rank, run_at, id, unless strict."""
     grants: list[Grant] = []
     lines = granted["lines"]
     for queue, until, started, rows in lines:
@@ -223,8 +225,9 @@ def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> li
             for job_id, kind, token, attempt, most, payload, priority, crashes, _, _, extras, suspicion in rows
         ]
     if len(lines) > 1 and not strict:
-        places = [(row[8], row[9], row[0]) for *_, rows in lines for row in rows]
-        return [grants[at] for at in sorted(range(len(grants)), key=places.__getitem__)]
+        again = granted["again"]
+        places = [(row[11] < ALONE_FROM, row[8], row[9], row[0]) for *_, rows in lines for row in rows]
+        return grants[:again] + [grants[at] for at in sorted(range(again, len(grants)), key=places.__getitem__)]
     return grants
 
 

@@ -7,7 +7,8 @@
 --
 -- The settled rows stay locked while it claims, and a heartbeat or a cancel may wait for them. So the claim must not wait for others:
 -- it skips locked rows, and where PostgreSQL waits all the same (SKIP LOCKED waits when it follows a row to its updated version, and a
--- limited queue is claimed by one at a time) lock_timeout ends it before the deadlock detector looks. Then nothing is granted this time.
+-- limited queue is claimed by one at a time) lock_timeout ends it before the deadlock detector looks. Then nothing is granted this time;
+-- a claim with `held` fails instead, because its answer has to be complete.
 CREATE OR REPLACE FUNCTION tenure.exchange(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -42,7 +43,10 @@ BEGIN
             GET STACKED DIAGNOSTICS v_detail = PG_EXCEPTION_DETAIL;
             RETURN json_build_object('settled', v_settled, 'refused', v_detail::json);
         WHEN lock_not_available THEN
-            v_granted := json_build_object('lines', '[]'::json, 'marks', '[]'::json, 'expired', NULL, 'due', NULL);
+            IF v_claim -> 'held' IS NOT NULL THEN
+                RAISE;
+            END IF;
+            v_granted := json_build_object('lines', '[]'::json, 'again', 0, 'marks', '[]'::json, 'expired', NULL, 'due', NULL);
     END;
     IF v_outcomes IS NULL THEN
         RETURN json_build_object('granted', v_granted);
@@ -61,7 +65,8 @@ LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$ SELECT tenure.exchange(json_build_object('outcomes', p_outcomes)) -> 'settled' $$;
 
--- claim_jobs: the claiming half. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "marks", "expired", "due"}.
+-- claim_jobs: the claiming half. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "again", "marks", "expired", "due"}; the
+-- first `again` grants are those granted again.
 --
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable; then jobs that this worker
 -- holds without knowing it, one job that must run alone, and new work.
@@ -86,6 +91,7 @@ DECLARE
     v_full tenure.queue[];
     v_quota integer[];
     v_want integer;
+    v_again integer := 0;
     v_part record;
     v_lines json[] := '{}';
     v_new_marks json[] := '{}';
@@ -97,12 +103,20 @@ BEGIN
         RAISE EXCEPTION 'limit is %; a claim takes a number from 0 up.', v_left USING ERRCODE = 'TN007';
     END IF;
     v_queues := tenure.open_queues(ARRAY(SELECT json_array_elements_text(p_claim -> 'queues')), v_lease, p_is_loop);
+    -- A claim with `held` repeats one whose reply was lost, and that one may still be running here: it waits for its end, because rows
+    -- that it has locked would be skipped and so be lost to the worker.
+    IF p_claim -> 'held' IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('tenure.claim:' || v_worker, 0));
+    ELSE
+        PERFORM pg_advisory_xact_lock_shared(hashtextextended('tenure.claim:' || v_worker, 0));
+    END IF;
     v_expired := tenure.expire_leases(p_now, tenure.from_us((v_marks ->> 'expired')::bigint), 1000);
     v_due := tenure.promote_due(p_now, tenure.from_us((v_marks ->> 'due')::bigint), 1000);
     IF p_claim -> 'held' IS NOT NULL THEN
         v_part := tenure.grant_again(v_worker, p_claim -> 'held', v_left, v_lease, p_now);
         v_lines := v_part.lines;
-        v_left := greatest(v_left - v_part.granted, 0);
+        v_again := v_part.granted;
+        v_left := v_left - v_again;
     END IF;
 
     -- Limited queues are claimed by one worker at a time. Their locks are taken in the order of names, before anything is picked.
@@ -146,6 +160,7 @@ BEGIN
     END LOOP;
     RETURN json_build_object(
         'lines', array_to_json(v_lines),
+        'again', v_again,
         'marks', array_to_json(v_new_marks),
         'expired', CASE WHEN cardinality(v_expired) < 1000 THEN tenure.to_us(p_now) ELSE (v_marks ->> 'expired')::bigint END,
         'due', tenure.to_us(v_due));
