@@ -114,10 +114,11 @@ WHERE until <= :now OR owner = excluded.owner;
 SELECT owner, term, until FROM tenure_lease WHERE name = ?;
 
 -- name: lease_release
--- Give a named lease back, if it is still one's own in that term. The row stays, so that the term goes on rising.
+-- Give a named lease back, if it is still one's own in that term; a repeat finds it given back, and is answered alike. The row stays,
+-- so that the term goes on rising.
 UPDATE tenure_lease
-SET until = :now
-WHERE name = :name AND owner = :owner AND term = :term AND until > :now;
+SET until = min(until, :now)
+WHERE name = :name AND owner = :owner AND term = :term;
 
 -- name: triage_before
 -- The job of a dead letter, and what was decided about it so far.

@@ -186,7 +186,7 @@ SELECT w.id, w.hostname, w.pid, w.queues, w.kinds, w.concurrency, w.version, w.e
     w.started_at, w.last_seen_at, w.ticks,
     coalesce(held.jobs, 0),
     lead.until,
-    lead.until IS NOT NULL AND lead.until > :now
+    lead.until IS NOT NULL
 FROM tenure_worker AS w
 LEFT JOIN (
     SELECT lease_owner, count(*) AS jobs
@@ -194,7 +194,7 @@ LEFT JOIN (
     WHERE state IN ('leased', 'running')
     GROUP BY lease_owner
 ) AS held ON held.lease_owner = w.id
-LEFT JOIN tenure_lease AS lead ON lead.name = 'leader' AND lead.owner = w.id
+LEFT JOIN tenure_lease AS lead ON lead.name = 'leader' AND lead.owner = w.id AND lead.until > :now
 ORDER BY w.last_seen_at DESC, w.id;
 
 -- name: events

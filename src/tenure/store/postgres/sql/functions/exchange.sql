@@ -562,7 +562,7 @@ BEGIN
             END IF;
             SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = v_out.i AND j.token = v_out.t AND j.lease_until > v_cutoff FOR UPDATE;
             IF NOT FOUND THEN
-                v_answers := v_answers || tenure.settled_before(v_out.i, v_out.t, v_out.move);
+                v_answers := v_answers || tenure.settled_before(v_out.i, v_out.t, v_out.move, v_out.c);
                 CONTINUE;
             END IF;
             v_state := tenure.finish(
@@ -592,7 +592,7 @@ $$;
 
 -- settled_before: an outcome found no lease. If this very grant was already ended by its worker, a repeated request is answered as the
 -- first one was; otherwise the lease was lost. Ends that leave no attempt row are answered from the job's own row.
-CREATE OR REPLACE FUNCTION tenure.settled_before(p_id uuid, p_token bigint, p_move text) RETURNS json[]
+CREATE OR REPLACE FUNCTION tenure.settled_before(p_id uuid, p_token bigint, p_move text, p_class text) RETURNS json[]
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
@@ -611,7 +611,12 @@ BEGIN
         SELECT j.state, CASE WHEN j.state = 'queued' THEN j.run_at END INTO v_state, v_run_at
         FROM tenure.job AS j
         WHERE j.id = p_id AND j.token = p_token AND j.state NOT IN ('leased', 'running')
-            AND (p_move IN ('suspend', 'release') AND j.state <> 'succeeded' OR p_move = 'complete' AND j.state = 'succeeded');
+            AND CASE p_move
+                WHEN 'suspend' THEN j.state <> 'succeeded'
+                WHEN 'release' THEN j.state <> 'succeeded' AND p_class IS NULL
+                WHEN 'complete' THEN j.state = 'succeeded'
+                ELSE false
+            END;
     END IF;
     IF v_state = 'succeeded' THEN
         RETURN '{}';
