@@ -461,65 +461,20 @@ CREATE TABLE tenure.metric_mark (
 );
 
 -- shown: every job with the stage it is in, for the views of profiles, which translate `stage` into their own words.
--- `of_profile` is the column to filter by; `touched_at` is when a job ended, or when it was last changed. Only the owner may read it.
--- One branch per stage: a filter by a profile's word leaves the branches of that word, and each branch has its partial indexes
--- (profile_indexes in statements.sql).
+-- `of_profile` is what to filter by; `touched_at` is when a job ended, or when it was last changed. Only the owner may read it.
 CREATE VIEW tenure.shown AS
-SELECT 'due'::text AS stage, false AS is_cleaned, j.profile AS of_profile, j.updated_at AS touched_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'queued' AND j.is_due AND (j.failure_class IS NULL OR j.attempt = 0)
-UNION ALL
-SELECT 'later', false, j.profile, j.updated_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'queued' AND NOT j.is_due AND (j.failure_class IS NULL OR j.attempt = 0)
-UNION ALL
-SELECT 'retry', false, j.profile, j.updated_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'queued' AND j.failure_class IS NOT NULL AND j.attempt > 0
-UNION ALL
-SELECT 'waiting', false, j.profile, j.updated_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'waiting'
-UNION ALL
-SELECT 'leased', false, j.profile, j.updated_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'leased'
-UNION ALL
-SELECT 'running', false, j.profile, j.updated_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'running'
-UNION ALL
-SELECT 'succeeded', false, j.profile, j.finished_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'succeeded' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
-UNION ALL
-SELECT 'failed', false, j.profile, j.finished_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'failed' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
-UNION ALL
-SELECT 'dead', false, j.profile, j.finished_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'dead' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
-UNION ALL
-SELECT 'cancelled', false, j.profile, j.finished_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
-UNION ALL
-SELECT 'succeeded', true, j.profile, j.finished_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'succeeded' AND j.cleaned_at IS NOT NULL
-UNION ALL
-SELECT 'failed', true, j.profile, j.finished_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'failed' AND j.cleaned_at IS NOT NULL
-UNION ALL
-SELECT 'dead', true, j.profile, j.finished_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'dead' AND j.cleaned_at IS NOT NULL
-UNION ALL
-SELECT 'cancelled', true, j.profile, j.finished_at, j.*
-FROM tenure.job AS j
-WHERE j.state = 'cancelled' AND j.cleaned_at IS NOT NULL;
+SELECT
+    CASE
+        WHEN j.state <> 'queued' THEN j.state
+        WHEN j.failure_class IS NOT NULL AND j.attempt > 0 THEN 'retry'
+        WHEN j.is_due THEN 'due'
+        ELSE 'later'
+    END::text AS stage,
+    j.cleaned_at IS NOT NULL AS is_cleaned,
+    j.profile AS of_profile,
+    coalesce(j.finished_at, j.updated_at) AS touched_at,
+    j.*
+FROM tenure.job AS j;
 
 INSERT INTO tenure.tally_mark DEFAULT VALUES;
 INSERT INTO tenure.metric_mark DEFAULT VALUES;

@@ -50,34 +50,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 -- name: install_profile
 SELECT tenure.install_profile(%(request)s::json);
 
--- name: profile_indexes
--- The indexes behind the views of profiles, made with the first profile: a database without one pays nothing for them.
--- Two for each group of stages in tenure.shown, one in the order of age or end, one by kind.
--- Jobs that have ended: paid once, when a job ends, and once more when retention empties it.
-CREATE INDEX IF NOT EXISTS job_ended_idx ON tenure.job (profile, state, finished_at)
-WHERE finished_at IS NOT NULL AND cleaned_at IS NULL;
-CREATE INDEX IF NOT EXISTS job_ended_kind_idx ON tenure.job (profile, kind, state, finished_at)
-WHERE finished_at IS NOT NULL AND cleaned_at IS NULL;
-CREATE INDEX IF NOT EXISTS job_emptied_idx ON tenure.job (profile, state, finished_at)
-WHERE cleaned_at IS NOT NULL;
-CREATE INDEX IF NOT EXISTS job_emptied_kind_idx ON tenure.job (profile, kind, state, finished_at)
-WHERE cleaned_at IS NOT NULL;
--- Jobs queued for the first time: the two that a live job pays for its profile. A job of no profile pays nothing.
-CREATE INDEX IF NOT EXISTS job_fresh_idx ON tenure.job (profile, is_due, created_at)
-WHERE profile <> 'default' AND state = 'queued' AND (failure_class IS NULL OR attempt = 0);
-CREATE INDEX IF NOT EXISTS job_fresh_kind_idx ON tenure.job (profile, kind, is_due, created_at)
-WHERE profile <> 'default' AND state = 'queued' AND (failure_class IS NULL OR attempt = 0);
--- Jobs queued again after a failed attempt.
-CREATE INDEX IF NOT EXISTS job_retry_idx ON tenure.job (profile, created_at)
-WHERE state = 'queued' AND failure_class IS NOT NULL AND attempt > 0;
-CREATE INDEX IF NOT EXISTS job_retry_kind_idx ON tenure.job (profile, kind, created_at)
-WHERE state = 'queued' AND failure_class IS NOT NULL AND attempt > 0;
--- Suspended jobs.
-CREATE INDEX IF NOT EXISTS job_asleep_idx ON tenure.job (profile, created_at)
-WHERE state = 'waiting';
-CREATE INDEX IF NOT EXISTS job_asleep_kind_idx ON tenure.job (profile, kind, created_at)
-WHERE state = 'waiting';
-
+-- name: analyze_queues
 -- Small tables are never analysed by themselves, and without statistics the planner expects hundreds of queues.
 ANALYZE tenure.queue, tenure.tally_mark, tenure.gate;
 
