@@ -20,6 +20,9 @@ from tests.servers import PostgresServer
 
 SIZES: Final = (1_000, 10_000)
 FEW_PAGES: Final = 60
+ANY_OF_MANY: Final = frozenset({"queued", "to be tried again"})
+"""Any 50 of the jobs that are most of the table: the planner may take them from the table's beginning."""
+
 FEW_STEPS: Final = 9_000
 
 
@@ -97,7 +100,7 @@ def test_on_postgresql_a_look_reads_as_few_pages_when_ten_times_as_many_jobs_are
 
     few, many = read
     for what in few:
-        assert many[what] <= min(2 * few[what] + 20, FEW_PAGES), (what, few, many)
+        assert many[what] <= (100 if what in ANY_OF_MANY else min(2 * few[what] + 20, FEW_PAGES)), (what, few, many)
 
 
 @pytest.mark.postgres
@@ -108,11 +111,13 @@ def test_on_postgresql_no_look_sorts_or_scans_the_table(databases: list[psycopg.
     assert row is not None
 
     for what, statement in looks(name, str(row[0])).items():
+        if what in ANY_OF_MANY:
+            continue
         for node in nodes(plan_of(connection, statement)):
-            if node["Node Type"] in {"Sort", "Incremental Sort"}:
-                assert node["Actual Rows"] <= 1, (what, node)
-                assert all(below["Actual Rows"] <= 1 for below in node["Plans"]), (what, node)
-            assert node["Node Type"] not in {"Seq Scan", "Bitmap Heap Scan", "Gather"}, (what, node)
+            assert node["Node Type"] not in {"Seq Scan", "Sort", "Incremental Sort", "Gather", "Gather Merge"}, (
+                what,
+                node,
+            )
             assert node.get("Rows Removed by Filter", 0) <= 1, (what, node)
 
 

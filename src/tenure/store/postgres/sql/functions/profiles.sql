@@ -85,6 +85,9 @@ BEGIN
         'job_' || p_profile || '_end_idx', v_status, p_ended, p_profile);
     EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON tenure.job (kind, (%s)) WHERE profile = %L',
         'job_' || p_profile || '_kind_idx', v_status, p_profile);
+    -- The planner takes no statistics from a partial index.
+    EXECUTE format('CREATE STATISTICS IF NOT EXISTS tenure.%I (mcv) ON profile, (%s) FROM tenure.job',
+        'job_' || p_profile || '_status', v_status);
 END
 $$;
 
