@@ -30,7 +30,7 @@ from tenure.model import failpoints
 from tenure.store.contract import Store
 
 if TYPE_CHECKING:
-    from tenure.store.postgres.steer import Steering
+    from tenure.store.postgres.testing import DatabaseClock
 
 __all__ = [
     "Crash",
@@ -50,26 +50,26 @@ class ManualClock(model_clock.ManualClock):
 
     def __init__(self, at: datetime | None = None) -> None:
         super().__init__(at)
-        self._steered: list[Steering] = []
+        self._followers: list[DatabaseClock] = []
 
     def advance(self, seconds: float | timedelta) -> None:
         """Move the time, also in databases that follow this clock. Backwards is allowed: clocks do jump."""
         super().advance(seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
-        for steering in self._steered:
-            steering.set(self.now_us())
+        for follower in self._followers:
+            follower.set(self.now_us())
 
     @contextmanager
     def steer(self, url: str) -> Iterator[None]:
         """Let a PostgreSQL database of a test's own follow this clock. Changes its schema, which must be there."""
-        from tenure.store.postgres.steer import Steering
+        from tenure.store.postgres.testing import DatabaseClock
 
-        steering = Steering(url, self.now_us())
-        self._steered.append(steering)
+        follower = DatabaseClock(url, self.now_us())
+        self._followers.append(follower)
         try:
             yield
         finally:
-            self._steered.remove(steering)
-            steering.close()
+            self._followers.remove(follower)
+            follower.close()
 
 
 @contextmanager
@@ -110,14 +110,14 @@ def temporary_url(url: str | None = None, *, clock: ManualClock | None = None) -
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-"))
             yield f"sqlite:///{Path(folder).resolve() / 'jobs.db'}"
             return
-        from tenure.store.postgres import steer
+        from tenure.store.postgres import testing
 
-        if steer.has_schema(url):
+        if testing.has_schema(url):
             raise ConfigError(
                 "The database for a temporary store has a schema `tenure` already, and a test would destroy it. "
                 "Name a database that only tests use, and drop the schema there if an earlier run left it."
             )
-        stack.callback(steer.drop_schema, url)
+        stack.callback(testing.drop_schema, url)
         store = open_store(url, "always")
         store.close()
         if clock is not None:
@@ -130,9 +130,9 @@ def drop_restart_grace(url: str) -> None:
 
     In production a server spares leases for 30 s after its start, so that an outage burns no attempts.
     """
-    from tenure.store.postgres import steer
+    from tenure.store.postgres import testing
 
-    steer.drop_restart_grace(url)
+    testing.drop_restart_grace(url)
 
 
 def drain(app: App, *, queues: list[str] | None = None, concurrency: int = 1) -> None:

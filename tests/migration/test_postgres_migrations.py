@@ -14,7 +14,7 @@ import pytest
 
 from tenure.errors import AccessDenied, SchemaAhead, SchemaError
 from tenure.store.postgres import migrate, sql
-from tenure.store.postgres.steer import has_schema
+from tenure.store.postgres.testing import has_schema
 from tests.migration.catalog import read_catalog
 from tests.servers import PostgresServer, wheel_bin_path
 

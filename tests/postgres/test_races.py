@@ -285,3 +285,42 @@ def test_operators_and_workers_crossing_each_other_never_wait_in_a_circle(
         future.result(60)
 
     assert store.stats().retries == 0, "a deadlock was met and tried again"
+
+
+@pytest.mark.parametrize(
+    "change", ["lease_until = lease_until + interval '1 minute'", "updated_at = now()", "state = 'running'"]
+)
+def test_a_claim_passes_by_a_held_job_that_another_session_is_changing(
+    store: PostgresStore, url: str, change: str
+) -> None:
+    """Neither the claim nor the sweep of expired leases that it begins with waits for the other session (B11)."""
+    store.do(Enqueue([new_job()]))
+    [held] = store.do(Claim(WorkerId("w1"), ["default"]))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE tenure.job SET lease_until = now() - interval '1 hour'")
+    [free] = store.do(Enqueue([new_job()]))
+    impatient = PostgresStore(f"{url}?options=-clock_timeout%3D100")
+    try:
+        with holding(url, f"UPDATE tenure.job SET {change} WHERE id = %s", held.id):
+            grants = impatient.do(Claim(WorkerId("w2"), ["default"], 5))
+    finally:
+        impatient.close()
+
+    assert [grant.id for grant in grants] == [free.id]
+
+
+def test_a_claim_does_not_wait_for_a_queued_job_that_another_session_is_changing(
+    store: PostgresStore, url: str
+) -> None:
+    """The row has a newer version, which the other session has locked: the claim passes it by (B11)."""
+    made = store.do(Enqueue([new_job() for _ in range(3)]))
+    impatient = PostgresStore(f"{url}?options=-clock_timeout%3D100")
+    try:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("UPDATE tenure.job SET updated_at = updated_at WHERE id = %s", [made[0].id])
+        with holding(url, "UPDATE tenure.job SET updated_at = updated_at WHERE id = %s", made[0].id):
+            grants = impatient.do(Claim(WorkerId("w2"), ["default"], 5))
+    finally:
+        impatient.close()
+
+    assert {grant.id for grant in grants} == {made[1].id, made[2].id}

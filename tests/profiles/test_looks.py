@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import psycopg
 import pytest
 
 from tenure import App
 from tests.conformance.engines import scratch_folder, sqlite_url
-from tests.profiles.ground import PROFILES
-from tests.profiles.test_views import FILL, MAIN, profile_of, steps
+from tests.profiles.ground import PROFILES, PostgresGround
+from tests.profiles.test_views import ENDED, FILL, MAIN, profile_of, steps
+from tests.servers import PostgresServer
 
 SIZES: Final = (1_000, 10_000)
-ENDED: Final = {"agent_queue": "finished_at", "automechanica": "updated_at", "substrate": "finished_at"}
-"""What a view calls the moment of the end; the others say completed_at."""
-
 FEW_PAGES: Final = 60
+ANY_OF_MANY: Final = frozenset({"queued", "to be tried again"})
+"""Any 50 of the jobs that are most of the table: the planner may take them from the table's beginning."""
+
 FEW_STEPS: Final = 9_000
 
 
@@ -58,6 +61,87 @@ DELETE FROM {job} WHERE state IN ('leased', 'running');
 """
 
 
+# --- PostgreSQL ---
+
+
+@pytest.fixture(scope="module")
+def databases(postgres_ground: PostgresGround, postgres_server: PostgresServer) -> Iterator[list[psycopg.Connection]]:
+    """Two databases with all profiles; the second has ten times the jobs."""
+    urls = [postgres_server.create_database(template="profiles") for _ in SIZES]
+    made = [psycopg.connect(url, autocommit=True) for url in urls]
+    for connection, rows in zip(made, SIZES, strict=True):
+        for name in PROFILES:
+            values = {"rows": rows, "queue": name, "profile": name}
+            connection.execute((FILL / "fill_postgres.sql").read_bytes(), values)
+        words = {
+            "job": "tenure.job",
+            "true": "true",
+            "false": "false",
+            "number": "substr(idempotency_key, 5)::integer",
+        }
+        connection.execute(SHARES.format_map(words).encode())
+        connection.execute("VACUUM (FULL, ANALYZE) tenure.job")
+    yield made
+    for connection, url in zip(made, urls, strict=True):
+        connection.close()
+        postgres_server.drop_database(url)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("name", PROFILES)
+def test_on_postgresql_a_look_reads_as_few_pages_when_ten_times_as_many_jobs_are_queued(
+    databases: list[psycopg.Connection], name: str
+) -> None:
+    read: list[dict[str, int]] = []
+    for connection in databases:
+        row = connection.execute(f"SELECT {MAIN[name].id} FROM {MAIN[name].view} LIMIT 1".encode()).fetchone()
+        assert row is not None
+        read.append({what: pages(connection, statement) for what, statement in looks(name, str(row[0])).items()})
+
+    few, many = read
+    for what in few:
+        assert many[what] <= (100 if what in ANY_OF_MANY else min(2 * few[what] + 20, FEW_PAGES)), (what, few, many)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("name", PROFILES)
+def test_on_postgresql_no_look_sorts_or_scans_the_table(databases: list[psycopg.Connection], name: str) -> None:
+    connection = databases[1]
+    row = connection.execute(f"SELECT {MAIN[name].id} FROM {MAIN[name].view} LIMIT 1".encode()).fetchone()
+    assert row is not None
+
+    for what, statement in looks(name, str(row[0])).items():
+        if what in ANY_OF_MANY:
+            continue
+        for node in nodes(plan_of(connection, statement)):
+            assert node["Node Type"] not in {"Seq Scan", "Sort", "Incremental Sort", "Gather", "Gather Merge"}, (
+                what,
+                node,
+            )
+            assert node.get("Rows Removed by Filter", 0) <= 1, (what, node)
+
+
+def plan_of(connection: psycopg.Connection, statement: str) -> dict[str, Any]:
+    """What was done, node by node."""
+    row = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode()).fetchone()
+    assert row is not None
+    told = row[0] if isinstance(row[0], list) else json.loads(row[0])
+    found: dict[str, Any] = told[0]["Plan"]
+    return found
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
+
+
+def pages(connection: psycopg.Connection, statement: str) -> int:
+    """How many pages it reads, from memory or from disk."""
+    plan = plan_of(connection, statement)
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
 # --- SQLite ---
 
 
@@ -80,7 +164,7 @@ def _file(path: Path, rows: int) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None)
     for name in PROFILES:
         values = {"rows": rows, "queue": name, "profile": name, "now": int(time.time() * 1e6)}
-        connection.execute((FILL / "profile_fill_sqlite.sql").read_text(), values)
+        connection.execute((FILL / "fill_sqlite.sql").read_text(), values)
     words = {"job": "tenure_job", "true": 1, "false": 0, "number": "CAST(substr(idempotency_key, 5) AS INTEGER)"}
     connection.executescript(SHARES.format_map(words))
     return connection

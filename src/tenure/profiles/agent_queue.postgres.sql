@@ -36,6 +36,21 @@ SELECT
 FROM tenure.shown AS s
 WHERE s.of_profile = 'agent_queue';
 
+-- The expression is that of the view above.
+SELECT tenure.index_view('agent_queue', $status$
+    CASE s.stage
+        WHEN 'due' THEN 'queued'
+        WHEN 'later' THEN 'queued'
+        WHEN 'retry' THEN 'queued'
+        WHEN 'waiting' THEN 'queued'
+        WHEN 'leased' THEN 'running'
+        WHEN 'running' THEN 'running'
+        WHEN 'succeeded' THEN 'succeeded'
+        WHEN 'cancelled' THEN 'cancelled'
+        ELSE 'failed'
+    END
+$status$);
+
 -- enqueue_agent_job: INSERT INTO agent_jobs. RETURNING shows the row as it stands.
 CREATE OR REPLACE FUNCTION agent_queue.enqueue_agent_job() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER

@@ -44,6 +44,22 @@ SELECT
 FROM tenure.shown AS s
 WHERE s.of_profile = 'automechanica';
 
+-- The expression is that of the view above.
+SELECT tenure.index_view('automechanica', $status$
+    CASE s.stage
+        WHEN 'due' THEN 'pending'
+        WHEN 'later' THEN 'pending'
+        WHEN 'retry' THEN 'pending'
+        WHEN 'waiting' THEN 'pending'
+        WHEN 'leased' THEN 'leased'
+        WHEN 'running' THEN 'running'
+        WHEN 'succeeded' THEN 'completed'
+        WHEN 'dead' THEN 'dead'
+        ELSE 'failed'
+    END
+$status$,
+    'coalesce(finished_at, updated_at)');
+
 CREATE OR REPLACE VIEW automechanica.workflows AS
 SELECT w.id, w.kind AS workflow_type, w.state AS status, w.step AS current_step, w.data::jsonb AS data, w.error, w.created_at, w.updated_at,
     w.finished_at AS completed_at

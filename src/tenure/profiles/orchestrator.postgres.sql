@@ -41,6 +41,21 @@ SELECT
 FROM tenure.shown AS s
 WHERE s.of_profile = 'orchestrator';
 
+-- The expression is that of the view above.
+SELECT tenure.index_view('orchestrator', $status$
+    CASE s.stage
+        WHEN 'due' THEN 'pending'::orchestrator.task_status
+        WHEN 'later' THEN 'pending'::orchestrator.task_status
+        WHEN 'retry' THEN 'pending'::orchestrator.task_status
+        WHEN 'waiting' THEN 'pending'::orchestrator.task_status
+        WHEN 'leased' THEN 'claimed'::orchestrator.task_status
+        WHEN 'running' THEN 'running'::orchestrator.task_status
+        WHEN 'succeeded' THEN 'completed'::orchestrator.task_status
+        WHEN 'dead' THEN 'dead_letter'::orchestrator.task_status
+        ELSE 'failed'::orchestrator.task_status
+    END
+$status$);
+
 CREATE OR REPLACE FUNCTION orchestrator.enqueue_task() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp

@@ -30,6 +30,20 @@ SELECT
 FROM tenure.shown AS s
 WHERE s.of_profile = 'outbox';
 
+-- The expression is that of the view above.
+SELECT tenure.index_view('outbox', $status$
+    CASE s.stage
+        WHEN 'due' THEN 'pending'
+        WHEN 'later' THEN 'pending'
+        WHEN 'retry' THEN 'pending'
+        WHEN 'waiting' THEN 'pending'
+        WHEN 'leased' THEN 'claimed'
+        WHEN 'running' THEN 'claimed'
+        WHEN 'succeeded' THEN 'completed'
+        ELSE 'failed'
+    END
+$status$);
+
 CREATE OR REPLACE FUNCTION outbox.enqueue_job() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp

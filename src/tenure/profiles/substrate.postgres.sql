@@ -39,6 +39,23 @@ SELECT
 FROM tenure.shown AS s
 WHERE s.of_profile = 'substrate';
 
+-- The expression is that of the view above.
+SELECT tenure.index_view('substrate', $status$
+    CASE
+        WHEN s.is_cleaned THEN 'cleaned'
+        WHEN s.stage = 'due' THEN 'queued'
+        WHEN s.stage = 'later' THEN 'queued'
+        WHEN s.stage = 'waiting' THEN 'queued'
+        WHEN s.stage = 'retry' THEN 'retry_waiting'
+        WHEN s.stage = 'leased' THEN 'leased'
+        WHEN s.stage = 'running' THEN 'in_progress'
+        WHEN s.stage = 'succeeded' THEN 'succeeded'
+        WHEN s.stage = 'dead' THEN 'dead_letter'
+        WHEN s.stage = 'cancelled' THEN 'cancelled'
+        ELSE 'failed'
+    END
+$status$);
+
 CREATE OR REPLACE VIEW substrate.job_dead_letter AS
 SELECT
     d.id AS dead_letter_id,
@@ -249,39 +266,17 @@ CROSS JOIN (
         coalesce(sum(c.jobs) FILTER (WHERE c.state = 'cancelled'), 0)::bigint AS cancelled,
         coalesce(sum(c.jobs) FILTER (WHERE c.state = 'cleaned'), 0)::bigint AS cleaned
     FROM (
-        SELECT 'queued' AS state, count(*) AS jobs
-        FROM tenure.job AS e
-        WHERE e.state = 'queued' AND (e.failure_class IS NULL OR e.attempt = 0) AND e.profile = 'substrate'
-        UNION ALL
-        SELECT 'queued', count(*)
-        FROM tenure.job AS e
-        WHERE e.state = 'waiting' AND e.profile = 'substrate'
-        UNION ALL
-        SELECT 'retry_waiting', count(*)
-        FROM tenure.job AS e
-        WHERE e.state = 'queued' AND e.failure_class IS NOT NULL AND e.attempt > 0 AND e.profile = 'substrate'
-        UNION ALL
-        SELECT CASE e.state WHEN 'running' THEN 'in_progress' ELSE 'leased' END, count(*)
-        FROM tenure.job AS e
-        WHERE e.state IN ('leased', 'running') AND e.profile = 'substrate'
-        GROUP BY e.state
-        UNION ALL
-        SELECT CASE e.state WHEN 'dead' THEN 'dead_letter' ELSE e.state END, count(*)
-        FROM tenure.job AS e
-        WHERE e.state IN ('failed', 'dead', 'cancelled') AND e.profile = 'substrate' AND e.finished_at IS NOT NULL AND e.cleaned_at IS NULL
-        GROUP BY e.state
+        SELECT q.state, count(*) AS jobs
+        FROM substrate.job_queue AS q
+        WHERE q.state IN ('queued', 'retry_waiting', 'leased', 'in_progress', 'failed', 'dead_letter', 'cancelled')
+        GROUP BY q.state
         UNION ALL
         SELECT CASE WHEN t.is_cleaned THEN 'cleaned' ELSE 'succeeded' END, t.jobs FROM tenure.tally AS t WHERE t.profile = 'substrate'
         UNION ALL
-        SELECT 'succeeded', count(*)
-        FROM tenure.job AS e
-        WHERE e.finished_at IS NOT NULL AND e.cleaned_at IS NULL AND e.state = 'succeeded' AND e.profile = 'substrate'
-            AND e.finished_at > (SELECT m.counted_until FROM tenure.tally_mark AS m)
-        UNION ALL
-        SELECT 'cleaned', count(*)
-        FROM tenure.job AS e
-        WHERE e.cleaned_at IS NOT NULL AND e.state IN ('succeeded', 'failed', 'dead', 'cancelled') AND e.profile = 'substrate'
-            AND e.finished_at > (SELECT m.counted_until FROM tenure.tally_mark AS m)
+        SELECT q.state, count(*)
+        FROM substrate.job_queue AS q
+        WHERE q.state IN ('succeeded', 'cleaned') AND q.finished_at > (SELECT m.counted_until FROM tenure.tally_mark AS m)
+        GROUP BY q.state
     ) AS c
 ) AS j
 CROSS JOIN (

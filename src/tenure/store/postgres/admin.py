@@ -141,7 +141,7 @@ def install_profile(url: str, asked: InstallProfile) -> InstalledProfile:
         row = connection.execute(statement("install_profile"), {"request": text(request)}).fetchone()
         assert row is not None
         try:
-            connection.execute(statement("profile_indexes"))
+            connection.execute(statement("analyze_queues"))
             if asked.script:
                 connection.execute(asked.script.encode())
         except psycopg.ProgrammingError as exc:

@@ -1,33 +1,36 @@
-"""Connections to PostgreSQL that threads share, and threads in which async callers use them.
+"""Connections to PostgreSQL: a `psycopg_pool.ConnectionPool`, made fork-safe, with errors of ours.
 
-Bounded; the connection used last is handed out first. A connection is opened by the caller that needs it, so that a
-server that is down or a login that is refused is reported at once and in the server's own words; psycopg_pool opens
-connections in the background and would answer with a time-out. An async request runs in a thread of the pool's own:
-whoever awaits it may be cancelled at any point, and the request ends by itself.
+psycopg_pool connects in the background, so its callers learn of a failure only as a time-out. The pool here asks the
+server itself in two places: before the first connection, and when none came within a second though connecting failed.
+The caller then gets the server's own reason.
 
-After a fork the child starts with no connections and no threads, and never touches the sockets that it inherited.
+No reply is awaited for ever: TCP keepalives and `tcp_user_timeout` find a dead network, `Connection.wait` a server that
+is alive but frozen. Async requests run in threads: a cancelled await leaves the request to end by itself.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import TransactionStatus
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from tenure.errors import StoreBusy, StoreClosed
 from tenure.store.postgres.errors import driver_errors
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+REPLY_SECONDS = 60.0
+"""How long a server may take to answer one statement."""
 
-_KEEPALIVE: dict[str, Any] = {
+_RETRY_SECONDS = 1.0
+_DEFAULTS: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -37,41 +40,53 @@ _KEEPALIVE: dict[str, Any] = {
     "application_name": "tenure",
 }
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
-_inherited: list[Connection] = []
-"""Connections of the parent process: kept, so that nothing closes them."""
+_inherited: list[object] = []
+"""Pools of the parent process: kept, so that nothing closes their connections."""
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that waits for a reply no longer than `reply_seconds`. The pool closes one that did not answer."""
+
+    reply_seconds = REPLY_SECONDS
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """As in psycopg, with a bound."""
+        return super().wait(gen, interval, self.reply_seconds if timeout is None else timeout)
 
 
 class Pool:
     """Connections for one URL. Thread-safe."""
 
+    _opened: ConnectionPool[Connection] | None
     _executor: ThreadPoolExecutor | None
 
-    def __init__(self, url: str, size: int, wait_seconds: float, prepare_threshold: int | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        size: int,
+        wait_seconds: float,
+        prepare_threshold: int | None,
+        reply_seconds: float = REPLY_SECONDS,
+    ) -> None:
         self._url = url
         self._size = size
         self._wait_seconds = wait_seconds
         self._prepare_threshold = prepare_threshold
-        self._idle: list[Connection] = []
+        self._reply_seconds = reply_seconds
         self._closed = False
         self._begin()
         _pools.add(self)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection of one's own; waits for one if all are taken."""
-        free = self._free
-        if self._closed:
-            raise StoreClosed
-        if not free.acquire(timeout=self._wait_seconds):
-            raise self._crowded()
+        """A connection for the caller alone; waits for one if all are taken."""
+        pid, pool = os.getpid(), self._pool()
+        connection = self._get(pool)
         try:
-            connection = self._take()
-            try:
-                yield connection
-            finally:
-                self._give(connection)
+            yield connection
         finally:
-            free.release()
+            if pid == os.getpid():
+                pool.putconn(connection)
 
     def executor(self) -> ThreadPoolExecutor:
         """The threads of async callers: one per connection."""
@@ -83,49 +98,73 @@ class Pool:
             return self._executor
 
     def close(self) -> None:
-        """Close what is idle. Requests in flight finish first; their connections are closed when they come back."""
+        """Close all connections. Async requests in flight finish first; a sync request's connection is closed when the
+        request ends."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-            executor, self._executor = self._executor, None
+            opened, executor = self._opened, self._executor
         if executor is not None:
             executor.shutdown(wait=True)
-        for connection in idle:
-            connection.close()
+        if opened is not None:
+            opened.close()
 
     def forget(self) -> None:
         """In a child after a fork: leave the parent's connections and threads alone."""
-        _inherited.extend(self._idle)
-        self._idle = []
+        if self._opened is not None:
+            _inherited.append(self._opened)
         self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._free = threading.BoundedSemaphore(self._size)
+        self._opening = threading.Lock()
+        self._opened = None
         self._executor = None
 
-    def _take(self) -> Connection:
-        with self._lock:
-            while self._idle:
-                connection = self._idle.pop()
-                if not connection.closed:
-                    return connection
-        with driver_errors(self._url):
-            return psycopg.connect(
-                self._url, autocommit=True, prepare_threshold=self._prepare_threshold, **defaults(self._url)
-            )
+    def _pool(self) -> ConnectionPool[Connection]:
+        with self._opening:
+            if self._closed:
+                raise StoreClosed
+            if self._opened is None:
+                self._ask()
+                self._opened = ConnectionPool(
+                    self._url,
+                    connection_class=Connection,
+                    kwargs=self._settings(),
+                    configure=self._configure,
+                    min_size=0,
+                    max_size=self._size,
+                    reconnect_timeout=_RETRY_SECONDS,
+                    num_workers=1,
+                    open=True,
+                )
+            return self._opened
 
-    def _give(self, connection: Connection) -> None:
-        if self._pid != os.getpid():
-            return
-        is_usable = connection.info.transaction_status == TransactionStatus.IDLE
-        with self._lock:
-            if is_usable and not self._closed:
-                self._idle.append(connection)
-                return
-        with suppress(psycopg.Error):
-            connection.close()
+    def _get(self, pool: ConnectionPool[Connection]) -> Connection:
+        deadline = time.monotonic() + self._wait_seconds
+        while True:
+            failures = pool.get_stats().get("connections_errors", 0)
+            left = deadline - time.monotonic()
+            try:
+                return pool.getconn(timeout=min(_RETRY_SECONDS, left))
+            except PoolClosed:
+                raise StoreClosed from None
+            except PoolTimeout:
+                is_late = left <= _RETRY_SECONDS
+                if is_late or pool.get_stats().get("connections_errors", 0) > failures:
+                    self._ask()
+                if is_late:
+                    raise self._crowded() from None
+
+    def _settings(self) -> dict[str, Any]:
+        return defaults(self._url) | {"autocommit": True, "prepare_threshold": self._prepare_threshold}
+
+    def _configure(self, connection: Connection) -> None:
+        connection.reply_seconds = self._reply_seconds
+
+    def _ask(self) -> None:
+        """Connect once outside the pool, to raise the server's own reason if it refuses."""
+        with driver_errors(self._url):
+            psycopg.connect(self._url, **self._settings()).close()
 
     def _crowded(self) -> StoreBusy:
         return StoreBusy(
@@ -137,12 +176,12 @@ class Pool:
 def defaults(url: str) -> dict[str, Any]:
     """Settings for a connection that notices a dead peer, unless the URL says otherwise."""
     given = conninfo_to_dict(url)
-    return {name: value for name, value in _KEEPALIVE.items() if name not in given}
+    return {name: value for name, value in _DEFAULTS.items() if name not in given}
 
 
-def _each(act: Callable[[Pool], None]) -> None:
+def _forget_all() -> None:
     for pool in list(_pools):
-        act(pool)
+        pool.forget()
 
 
-os.register_at_fork(after_in_child=lambda: _each(Pool.forget))
+os.register_at_fork(after_in_child=_forget_all)

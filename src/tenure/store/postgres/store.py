@@ -36,7 +36,7 @@ from tenure.store.postgres.codec import Call
 from tenure.store.postgres.errors import is_safe, translate
 from tenure.store.postgres.listener import Listener
 from tenure.store.postgres.marks import Marks
-from tenure.store.postgres.pool import Pool
+from tenure.store.postgres.pool import REPLY_SECONDS, Pool
 from tenure.store.summary import Inspect
 
 T = TypeVar("T")
@@ -49,13 +49,19 @@ class PostgresStore:
     """A store on PostgreSQL 14 or later. Thread-safe, loop-safe, fork-safe."""
 
     def __init__(
-        self, url: str, *, pool_size: int = POOL_SIZE, is_pooled: bool = False, wait_seconds: float = 30.0
+        self,
+        url: str,
+        *,
+        pool_size: int = POOL_SIZE,
+        is_pooled: bool = False,
+        wait_seconds: float = 30.0,
+        reply_seconds: float = REPLY_SECONDS,
     ) -> None:
         self.url = url
         prepare_threshold = None if is_pooled else 5
-        self._pool = Pool(url, pool_size, wait_seconds, prepare_threshold)
+        self._pool = Pool(url, pool_size, wait_seconds, prepare_threshold, reply_seconds)
         # Heartbeats have a connection and a thread of their own: however busy the rest is, leases are extended.
-        self._heartbeats = Pool(url, 1, wait_seconds, prepare_threshold)
+        self._heartbeats = Pool(url, 1, wait_seconds, prepare_threshold, reply_seconds)
         self._marks = Marks()
         self._is_pooled = is_pooled
         self._listener: Listener | None = None

@@ -50,12 +50,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 -- name: install_profile
 SELECT tenure.install_profile(%(request)s::json);
 
--- name: profile_indexes
--- The indexes behind the views of profiles, made with the first profile: a database without one pays nothing for them.
-CREATE INDEX IF NOT EXISTS job_profile_idx ON tenure.job (profile, created_at) WHERE profile <> 'default' AND finished_at IS NULL;
-CREATE INDEX IF NOT EXISTS job_profile_kind_idx ON tenure.job (profile, kind) WHERE profile <> 'default' AND finished_at IS NULL;
-CREATE INDEX IF NOT EXISTS job_profile_ended_idx ON tenure.job (profile, state, finished_at) WHERE profile <> 'default' AND finished_at IS NOT NULL;
-
+-- name: analyze_queues
 -- Small tables are never analysed by themselves, and without statistics the planner expects hundreds of queues.
 ANALYZE tenure.queue, tenure.tally_mark, tenure.gate;
 

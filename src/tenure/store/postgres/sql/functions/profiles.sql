@@ -66,6 +66,31 @@ AS $$
     FROM tenure.profile AS p
 $$;
 
+-- index_view: the indexes behind the main view of a profile, on the status that the view shows: by status and age, by status and end, by
+-- kind and status. p_status is the expression of the view, p_ended the column that says when a job ended. They are made with the profile:
+-- a job of another profile pays nothing for them.
+CREATE OR REPLACE FUNCTION tenure.index_view(p_profile text, p_status text, p_ended text DEFAULT 'finished_at') RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    -- As in tenure.shown: the planner uses an index on an expression only where the query has the same one.
+    v_stage text := 'CASE WHEN state <> ''queued'' THEN state WHEN failure_class IS NOT NULL AND attempt > 0 THEN ''retry'' '
+        'WHEN is_due THEN ''due'' ELSE ''later'' END::text';
+    v_status text := replace(replace(p_status, 's.is_cleaned', '(cleaned_at IS NOT NULL)'), 's.stage', '(' || v_stage || ')');
+BEGIN
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON tenure.job ((%s), created_at) WHERE profile = %L',
+        'job_' || p_profile || '_age_idx', v_status, p_profile);
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON tenure.job ((%s), (%s)) WHERE profile = %L',
+        'job_' || p_profile || '_end_idx', v_status, p_ended, p_profile);
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON tenure.job (kind, (%s)) WHERE profile = %L',
+        'job_' || p_profile || '_kind_idx', v_status, p_profile);
+    -- The planner takes no statistics from a partial index.
+    EXECUTE format('CREATE STATISTICS IF NOT EXISTS tenure.%I (mcv) ON profile, (%s) FROM tenure.job',
+        'job_' || p_profile || '_status', v_status);
+END
+$$;
+
 -- new_id: a UUIDv7 of the database's making, for clients that send none.
 CREATE OR REPLACE FUNCTION tenure.new_id(p_now timestamptz) RETURNS uuid
 LANGUAGE sql VOLATILE PARALLEL SAFE

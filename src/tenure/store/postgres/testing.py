@@ -1,4 +1,4 @@
-"""A test's hand on a PostgreSQL database of its own: moving its clock, and removing the schema afterwards."""
+"""For tests on a PostgreSQL database: set its clock, drop the grace after a restart, remove the schema."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def drop_restart_grace(url: str) -> None:
         connection.execute(statement("drop_restart_grace"))
 
 
-class Steering:
-    """Moves the clock of one database. Holds a connection until it is closed."""
+class DatabaseClock:
+    """Sets the clock of one database. Holds a connection until it is closed."""
 
     def __init__(self, url: str, now_us: int) -> None:
         self._connection = _connect(url)
