@@ -270,12 +270,7 @@ def _rest_row(outcome: Outcome) -> str:
         case Rejected():
             fields |= {"o": "reject", "e": outcome.error, "c": outcome.failure_class}
         case Released():
-            fields |= {
-                "o": "release",
-                "e": outcome.error,
-                "c": outcome.failure_class or "shutdown",
-                "d": outcome.delay_seconds,
-            }
+            fields |= {"o": "release", "e": outcome.error, "c": outcome.failure_class, "d": outcome.delay_seconds}
         case Suspended():
             fields |= {"o": "suspend", "c": "suspended", "w": outcome.waiting_for, "d": outcome.delay_seconds}
         case Stopped():
