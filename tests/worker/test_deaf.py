@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ from tenure.errors import InvalidArgument, StoreUnavailable, TenureError
 from tenure.handler.context import EVENTS_KEPT, Context
 from tenure.handler.signals import Interrupt, Interrupted
 from tenure.model.ids import JobId
+from tenure.model.outcome import Rejected
+from tenure.model.policy import QueuePolicy
+from tenure.store.contract import Exchange
 from tenure.store.queries import ListEvents
+from tenure.worker.worker import Worker, WorkerConfig
 from tests.conformance.engines import open_sqlite
 from tests.waiting import until
 from tests.worker.bed import AT_ONCE, Bed
@@ -248,22 +253,110 @@ def _handler(bed: Bed, name: str, function: Handler, mode: Any) -> Any:
 
 async def test_dropped_log_lines_are_counted_and_reported(bed: Bed) -> None:
     async def talkative(ctx: Context) -> None:
-        for n in range(EVENTS_KEPT + 7):
-            ctx.log(f"line {n}")
+        for _ in range(EVENTS_KEPT + 7):
+            ctx.event("custom")  # quicker than a log line, so that no heartbeat writes some of them meanwhile
 
     job_id = bed.enqueue(bed.handle(talkative))
     await bed.drain()
 
-    lines = [event.data["message"] for event in bed.store.do(ListEvents(job_id=job_id, limit=2000))]
+    lines = [event.data.get("message", "") for event in bed.store.do(ListEvents(job_id=job_id, limit=2000))]
     assert [line for line in lines if "dropped" in line] == [
         "7 log lines were dropped: written faster than the worker stores them"
     ]
     assert len(lines) == EVENTS_KEPT + 1
 
 
-async def test_a_worker_without_handlers_refuses_to_start(bed: Bed) -> None:
-    from tenure.worker.worker import Worker
+async def test_a_sync_handler_that_ignores_its_time_limit_gives_its_slot_back(bed: Bed) -> None:
+    is_over = threading.Event()
 
+    def ignores() -> None:
+        is_over.wait(60)
+
+    def healthy() -> None: ...
+
+    bed.handle(healthy)
+    ignoring = [bed.enqueue(bed.handle(ignores, timeout_seconds=0.05), max_attempts=1) for _ in range(2)]
+    async with bed.working(concurrency=2, grace_seconds=0.1) as worker:
+        await until(lambda: {bed.job(job_id).state for job_id in ignoring} == {"dead"})
+        jobs = [bed.enqueue("healthy") for _ in range(4)]
+        await until(lambda: {bed.job(job_id).state for job_id in jobs} == {"succeeded"})
+        assert worker.stats().left_behind == 2
+        is_over.set()
+
+    assert {bed.job(job_id).failure_class for job_id in ignoring} == {"timeout"}
+    assert bed.ear.names().count("left_behind") == 2
+
+
+async def test_a_sync_handler_that_ignores_a_lost_lease_gives_its_slot_back(bed: Bed) -> None:
+    has_begun, is_over = threading.Event(), threading.Event()
+
+    def ignores() -> str:
+        has_begun.set()
+        is_over.wait(60)
+        return "too late"
+
+    def healthy() -> None: ...
+
+    bed.handle(healthy)
+    job_id = bed.enqueue(bed.handle(ignores))
+    async with bed.working(concurrency=1, grace_seconds=0.1, lease_seconds=1.0) as worker:
+        await until(has_begun.is_set)
+        bed.store.do(Exchange([Rejected(job_id, bed.job(job_id).token, "settled elsewhere")], None))
+        other = bed.enqueue("healthy")
+        await until(lambda: bed.job(other).state == "succeeded")
+        assert (worker.stats().left_behind, worker.stats().lost) == (1, 1)
+        is_over.set()
+
+    assert (bed.job(job_id).state, bed.job(job_id).result) == ("failed", None)
+
+
+async def test_a_job_that_no_thread_can_be_started_for_is_given_back(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("executor", "run"):
+        monkeypatch.setattr(f"tenure.worker.{module}.CANNOT_RUN_SECONDS", 0.3)
+
+    def sync() -> None: ...
+
+    async def on_loop() -> None: ...
+
+    first = bed.enqueue(bed.handle(on_loop))
+    kind = bed.handle(sync)
+    async with bed.working(poll_seconds=0.1):
+        await until(lambda: bed.job(first).state == "succeeded")
+        job_id = bed.enqueue(kind)
+        size = threading.stack_size(1 << 47)  # more than there are addresses: the system refuses every thread
+        try:
+            await until(lambda: "cannot_run" in bed.ear.names(job_id))
+        finally:
+            threading.stack_size(size)
+        await until(lambda: bed.job(job_id).state == "succeeded")
+
+    assert (bed.job(job_id).attempt, bed.attempts(job_id)) == (1, [])
+
+
+async def test_a_runner_that_other_code_cancels_is_replaced(bed: Bed) -> None:
+    async def healthy() -> None: ...
+
+    kind = bed.handle(healthy)
+    async with bed.working(concurrency=2):
+        for task in asyncio.all_tasks():
+            if task.get_name() == "tenure-runner":
+                task.cancel()
+        await until(lambda: bed.ear.names().count("runner_died") == 2)
+        for _ in range(4):
+            job_id = bed.enqueue(kind)
+            await until(lambda job_id=job_id: bed.job(job_id).state == "succeeded")  # type: ignore[misc]
+
+
+async def test_a_worker_that_is_to_reject_unknown_kinds_needs_no_handlers(bed: Bed) -> None:
+    bed.queue(QueuePolicy(on_unknown_kind="reject"))
+    job_id = bed.enqueue("stranger")
+    stats = await Worker(bed.store, {}, WorkerConfig(drain=True, handle_signals=False, maintain=False)).run()
+
+    assert stats.claimed == 1
+    assert (bed.job(job_id).state, bed.job(job_id).failure_class) == ("failed", "no_handler")
+
+
+async def test_a_worker_without_handlers_refuses_to_start(bed: Bed) -> None:
     with pytest.raises(tenure.errors.ConfigError, match="no handlers"):
         await Worker(bed.store, {}).run()
 

@@ -182,12 +182,16 @@ def _all_jobs(bed: Bed) -> Iterator[Job]:
 
 
 def _check(bed: Bed, job: Job, *, fails: bool) -> None:
-    """The state that the script says, and attempts that add up: one row for each that did not succeed."""
+    """The state that the script says, and attempts that add up: spent are those that ended by the handler and those in
+    which the worker vanished while it held only this job. All others are refunded."""
     rows = bed.attempts(job.id)
     assert job.state == ("dead" if fails else "succeeded"), job
-    spent = [row for row in rows if row.outcome != "released"]
-    assert job.attempt == len(spent) + (not fails)
-    assert job.token == len(rows) + (not fails)
+    ended = [row for row in rows if row.outcome in {"retried", "dead"}]
+    assert job.attempt == len(ended) + job.crashes + (not fails)
+    assert job.crashes <= sum(row.outcome == "expired" for row in rows)
+    tokens = {row.token for row in rows}
+    assert len(tokens) == len(rows)
+    assert max(tokens, default=0) <= job.token - (not fails)
     if fails:
         assert job.attempt == 3
         assert len(bed.letters(job.id)) == 1

@@ -10,10 +10,13 @@ import pytest
 
 from tenure.errors import ConfigError
 from tenure.model.log_event import DEBUG, ERROR, INFO, WARNING, LogEvent
+from tenure.model.policy import Limits
+from tenure.model.redact import clean
 from tenure.observe.log import HumanLog, JsonLog, StandardLog, emitter
 from tenure.worker.log import WorkerLog
-from tenure.worker.outcomes import ERROR_CHARS, clean, error_text
+from tenure.worker.outcomes import error_text
 
+ERROR_CHARS = Limits().error_chars
 FORGED = 'x\r\n{"event": "completed"}\x1b[2J\u2028\x85\0'
 
 

@@ -111,6 +111,30 @@ async def test_sigterm_during_a_long_handler_hands_its_job_on_within_a_second(
     assert [attempt.outcome for attempt in bed.attempts(job_id)] == ["released"]
 
 
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_sighup_stops_a_worker_unless_it_is_ignored(
+    bed: Bed, url: str, tmp_path: Path, notes: Path, is_ignored: bool
+) -> None:
+    """A closed terminal hangs up; under nohup the signal is ignored from the start."""
+    job_id = bed.enqueue("heed", payload(notes))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    try:
+        first = Crew(url, tmp_path / "crew.log", {})
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    try:
+        wait_until(lambda: words(notes, "begun"))
+        first.send(signal.SIGHUP)
+        if is_ignored:
+            first.send(signal.SIGTERM)
+        assert first.process.wait(20) == 0
+        assert first.names().count("stopping") == 1
+    finally:
+        first.end()
+
+    assert (bed.job(job_id).state, bed.job(job_id).attempt) == ("queued", 0)
+
+
 def test_a_second_signal_does_not_wait_for_the_grace_period(bed: Bed, url: str, tmp_path: Path, notes: Path) -> None:
     job_id = bed.enqueue("hold", payload(notes))
     with crew(url, tmp_path, grace_seconds=600) as first:

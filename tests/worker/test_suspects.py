@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from tenure.handler.context import Context
 from tenure.model.ids import JobId
 from tenure.store.contract import Exchange, Request, Store
+from tenure.store.queries import GetJobs
 from tests.waiting import until
 from tests.worker.bed import Bed
 from tests.worker.children import crew as handlers
@@ -66,6 +68,22 @@ async def test_the_crash_of_a_suspects_process_is_its_own(bed: Bed, suspecting: 
     job = bed.job(job_id)
     assert (job.state, job.failure_class) == ("dead", "crash")
     assert bed.job(other).state == "succeeded"
+
+
+def asks_the_store(ctx: Context) -> int:
+    assert ctx.services.call is not None
+    assert ctx.services.call(GetJobs([ctx.id]))[0].id == ctx.id
+    return os.getpid()
+
+
+async def test_a_suspect_that_needs_the_store_runs_in_the_workers_process(bed: Bed, suspecting: Suspecting) -> None:
+    kind = bed.handle(asks_the_store, needs_store=True)
+    jobs = [bed.enqueue(kind) for _ in range(3)]
+    suspecting.suspicion.update(dict.fromkeys(jobs, 1))
+    await bed.drain()
+
+    assert {(bed.job(job_id).state, bed.job(job_id).result) for job_id in jobs} == {("succeeded", os.getpid())}
+    assert bed.ear.names().count("suspect_not_importable") == 1, "once per kind"
 
 
 async def test_a_suspect_of_the_second_degree_runs_alone(bed: Bed, suspecting: Suspecting) -> None:

@@ -105,6 +105,7 @@ def register(
             timeout_seconds=terms.timeout_seconds,
             lease_seconds=terms.lease_seconds,
             key_of=key_of,
+            needs_store=True,
         )
     )
     if terms.queue != "default":

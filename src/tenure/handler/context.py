@@ -330,8 +330,7 @@ class Context:
 
     def set_result_summary(self, text: str) -> None:
         """One line for people, kept beside the result."""
-        storable = str(text).replace("\0", "").encode(errors="replace").decode()  # no lone surrogates either
-        self.result_summary = storable[:SUMMARY_CHARS]
+        self.result_summary = storable(str(text))[:SUMMARY_CHARS]
 
     @property
     def artifacts(self) -> Path:
@@ -391,6 +390,11 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
         return msg, kwargs
+
+
+def storable(text: str) -> str:
+    """Text without the characters that PostgreSQL cannot hold: NUL and lone surrogates."""
+    return text.replace("\0", "").encode(errors="replace").decode()
 
 
 def _log_text(level: int, msg: object, args: tuple[Any, ...]) -> str:

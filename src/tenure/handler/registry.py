@@ -33,6 +33,8 @@ class Handler:
     lease_seconds: float | None = None
     backoff: str | None = None
     """JSON of a Backoff that overrides the queue's."""
+    needs_store: bool = False
+    """It asks the store while it runs, so it cannot run in a process of its own."""
     key_of: Callable[[str], str] | None = None
     """The payload as JSON text → the idempotency key of a job that was given none."""
 

@@ -12,7 +12,7 @@ from tenure.model.job import Grant
 
 
 class Body(Protocol):
-    """Where a handler runs, if it can be stopped from outside: the runner's task, or the process of its own."""
+    """Where a handler runs: the runner's task, a thread, or a process of its own."""
 
     def cancel(self) -> object: ...
 
@@ -49,7 +49,7 @@ class Execution:
         self.stays_here = False
         """A suspect that no process of its own can import: it runs in this process, alone."""
         self.is_left_behind = False
-        """Its handler ignored its cancellation, so its slot went to another one."""
+        """Its async handler ignored its cancellation, so another runner has taken the slot."""
         self.ended = False
         self.interrupt: Interrupt | None = None
         self.context: Context | None = None

@@ -5,8 +5,10 @@ run in threads, isolated ones and suspects in processes; the runner waits for th
 bounds all of them together.
 
 **Every way out of a handler ends in an outcome, and its slot comes back.** Whatever a handler raises becomes one. A
-runner that ends for any other reason is replaced. An async handler that ignores its cancellation is left behind after
-the grace period: its job is settled as the interrupt says, and a new runner takes the slot.
+runner that ends for any other reason is replaced. A handler that does not stop is left behind after the grace period:
+its job is settled as the interrupt says, and a new runner or thread takes the slot. That holds for async handlers that
+ignore their cancellation, and for sync ones that run past their time limit or a lost lease. A sync handler that does
+not hear a cancel request may finish.
 
 Stopping a handler that is awaited means cancelling its runner's task. `Execution.body` is set exactly while the handler
 has the task, on the same thread that cancels; so a cancellation can hit nothing but the handler, and the runner takes
@@ -34,16 +36,17 @@ from tenure.model.outcome import Completed, Outcome
 from tenure.model.policy import UnknownKindRule
 from tenure.model.state import ISOLATE_FROM
 from tenure.worker.deadlines import Deadlines
-from tenure.worker.execution import Execution
+from tenure.worker.execution import Body, Execution
 from tenure.worker.log import WorkerLog
 from tenure.worker.outcomes import BadPayload, NoHandler, completed, interrupted_or, only_waited, outcome_of
 from tenure.worker.process import HandlerNotFound, Processes, is_importable
-from tenure.worker.threads import Threads
+from tenure.worker.threads import ThreadCall, Threads
 
 CANNOT_RUN_SECONDS = 10.0
 """How long a job is delayed that this worker could not start for want of threads or processes."""
 MIN_GRACE_SECONDS = 1.0
 """The least time a cancelled handler has before it is left behind."""
+THREADS_LEFT_AFTER = (Interrupt.TIMEOUT, Interrupt.LOST, Interrupt.FENCED)
 
 
 class Executor:
@@ -87,6 +90,10 @@ class Executor:
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._named: set[str] = set()
+        """Kinds that the log has named as not importable."""
+        self.left_behind = 0
+        """Handlers that did not stop when asked to and may still be running."""
 
     def start(self) -> None:
         """Begin to run what is fed."""
@@ -111,12 +118,13 @@ class Executor:
     def interrupt(self, execution: Execution, why: Interrupt) -> bool:
         """Ask a handler to stop, once. True if it was this call that asked.
 
-        An async handler that has not stopped after the grace period is left behind.
+        One that has not stopped after the grace period is left behind.
         """
         if not execution.stop(why):
             return False
-        if isinstance(execution.body, asyncio.Task):
-            self._loop.call_later(self._grace_seconds, self._leave_behind, execution, execution.body)
+        body = execution.body
+        if isinstance(body, asyncio.Task) or (isinstance(body, ThreadCall) and why in THREADS_LEFT_AFTER):
+            self._loop.call_later(self._grace_seconds, self._leave_behind, execution, body)
         return True
 
     @property
@@ -169,7 +177,11 @@ class Executor:
             if not self._ready:
                 waiter = self._loop.create_future()
                 self._idle.append(waiter)
-                await waiter
+                try:
+                    await waiter
+                finally:
+                    if waiter in self._idle:  # cancelled by code that is not ours: no job may be meant for it
+                        self._idle.remove(waiter)
                 continue
             execution = self._ready.popleft()
             began = perf_counter()
@@ -178,7 +190,9 @@ class Executor:
                 execution.duration = perf_counter() - began
                 await self._write_last(execution, outcome)
             except HandlerNotFound as exc:
-                self._log.job("suspect_not_importable", WARNING, execution, str(exc))
+                if execution.grant.kind not in self._named:
+                    self._named.add(execution.grant.kind)
+                    self._log.job("suspect_not_importable", WARNING, execution, str(exc))
                 self._run_alone(execution)
                 continue
             except BaseException as exc:
@@ -253,26 +267,30 @@ class Executor:
             arguments.append(execution.context)
         return handler.function(*arguments)
 
-    def _leave_behind(self, execution: Execution, task: asyncio.Task[None]) -> None:
-        """The handler ignored its cancellation: settle its job without it and give its slot to a new runner.
+    def _leave_behind(self, execution: Execution, body: Body) -> None:
+        """The handler did not stop: settle its job without it and give its slot to a new runner or thread.
 
         The token keeps whatever it still does from counting.
         """
-        if execution.ended or execution.body is not task or self._is_closed:
+        if execution.ended or execution.body is not body or self._is_closed:
             return
         assert execution.interrupt is not None
-        execution.is_left_behind = True
+        outcome = outcome_of(execution.grant, Interrupted(execution.interrupt), None, execution.handler)
+        if isinstance(body, ThreadCall):
+            if not self._threads.abandon(body, outcome):
+                return
+        else:
+            execution.is_left_behind = True
+            self._ended(execution, outcome)
+            self._spawn()
+        self.left_behind += 1
         self._log.job(
             "left_behind",
             ERROR,
             execution,
-            f"the handler was cancelled ({execution.interrupt}) and has not stopped, so it is left behind",
+            f"the handler was asked to stop ({execution.interrupt}) and has not, so its job ends without it",
+            left_behind=self.left_behind,
         )
-        self._ended(
-            execution,
-            outcome_of(execution.grant, Interrupted(execution.interrupt), None, execution.handler),
-        )
-        self._spawn()
 
     # --- threads and processes ----------------------------------------------------------------------------------------
 
@@ -297,9 +315,7 @@ class Executor:
     async def _run_in_process(self, execution: Execution, handler: Handler) -> Outcome | None:
         """One attempt in a process of its own. Raises HandlerNotFound for a suspect that no process can import."""
         if handler.mode != "process" and not is_importable(handler):
-            raise HandlerNotFound(
-                f"kind {handler.kind!r} is handled by a function that no process of its own can import"
-            )
+            raise HandlerNotFound(f"kind {handler.kind!r} cannot run in a process of its own, so it runs here, alone")
         execution.context = Context(execution.grant, self._services)
         execution.started = True
         self._log.started(execution)

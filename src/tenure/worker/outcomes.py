@@ -5,12 +5,11 @@ Runs where the handler ran: on the loop, in a thread, or in a child process, whi
 
 from __future__ import annotations
 
-import re
 import traceback
 from typing import Any
 
 from tenure.errors import InvalidPayload, LeaseLost, StoreUnavailable
-from tenure.handler.context import Context
+from tenure.handler.context import Context, storable
 from tenure.handler.payload import DEFAULT_LIMITS, encode
 from tenure.handler.registry import Handler
 from tenure.handler.signals import (
@@ -27,22 +26,11 @@ from tenure.model.frozen import frozen
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed, Failed, FailureClass, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.model.policy import Limits, UnknownKindRule
+from tenure.model.redact import clean
 
-ERROR_CHARS = DEFAULT_LIMITS.error_chars
 NO_HANDLER_DELAY_SECONDS = 30.0
 UNAVAILABLE_DELAY_SECONDS = 5.0
 _FRAMES_SHOWN = 30
-
-# Each begins with plain characters and has bounds: an error may hold text from outside, and a pattern that such text
-# makes slow would stop every job of the worker.
-_SECRETS = re.compile(
-    r"(?P<url>://[^\s:/@]{0,256}:)[^\s@/]{1,1024}(?=@)"
-    r"|(?P<bearer>\b(?:bearer|basic)\s{1,8})[A-Za-z0-9._~+/=-]{8,}"
-    r"|(?P<name>(?:password|passwd|secret|api[_-]?key|access[_-]?key|auth[_-]?token)[\w-]{0,64}"
-    r"[\"']?\s{0,8}[=:]\s{0,8}[\"']?)[^\s\"',;)&]+",
-    re.IGNORECASE,
-)
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 @frozen
@@ -174,23 +162,6 @@ def error_text(exc: BaseException) -> str:
     """`Type: message`, then where it happened; secrets taken out, cut to what the store keeps."""
     lines = traceback.format_exception(type(exc), exc, _without_our_frames(exc), limit=-_FRAMES_SHOWN)
     return clean(f"{_headline(exc)}\n{''.join(lines)}".rstrip())
-
-
-def clean(text: str) -> str:
-    """Text that both engines can hold and that gives no secret away. The middle goes if it is too long."""
-    if len(text) > 4 * ERROR_CHARS:  # what is cut below anyway need not be searched
-        text = text[: 2 * ERROR_CHARS] + text[-2 * ERROR_CHARS :]
-    text = _SECRETS.sub(lambda found: (found["url"] or found["bearer"] or found["name"] or "") + "[redacted]", text)
-    text = storable(text)
-    if len(text) <= ERROR_CHARS:
-        return text
-    half = ERROR_CHARS // 2 - 10
-    return f"{text[:half]}\n[…]\n{text[-half:]}"
-
-
-def storable(text: str) -> str:
-    """Text without the characters that one of the engines cannot hold: NUL and lone surrogates."""
-    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _headline(exc: BaseException) -> str:

@@ -36,7 +36,6 @@ class Policies:
 
         Raises: ConfigError.
         """
-        self._check_handlers()
         await self.refresh()
         missing = [name for name in self._config.queue_names if name not in self._policies]
         if missing:
@@ -49,6 +48,7 @@ class Policies:
                     "Create them with `tenure queues set`, as an operator."
                 ) from exc
             await self.refresh()
+        self._check_handlers()
         for lease in self._leases():
             self._config.check_heartbeat(lease)
 
@@ -107,6 +107,9 @@ class Policies:
         return period if watchdog is None else min(period, watchdog / 2)
 
     def _check_handlers(self) -> None:
+        """A worker that could run nothing is a mistake, unless it is there to reject or release unknown kinds."""
+        if all(self.unknown_kind_rule(name) != "leave" for name in self._config.queue_names):
+            return
         if not self._handled:
             raise ConfigError(
                 "This worker has no handlers, so it could run nothing. Import the modules that define them with "

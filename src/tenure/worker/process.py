@@ -42,6 +42,7 @@ from tenure.model.outcome import (
     Suspended,
 )
 from tenure.model.policy import Limits
+from tenure.model.redact import clean
 from tenure.worker.execution import Execution
 from tenure.worker.outcomes import Crashed, outcome_of
 from tenure.worker.process_tree import descendants, kill_tree
@@ -239,6 +240,8 @@ def check_isolated(handler: Handler) -> None:
 
 def is_importable(handler: Handler) -> bool:
     """Whether a process of its own may find the handler by importing its module."""
+    if handler.needs_store:
+        return False
     name = getattr(handler.function, "__qualname__", "<locals>")
     module = getattr(handler.function, "__module__", None)
     if "<locals>" in name or "<lambda>" in name or module is None:
@@ -361,6 +364,8 @@ def outcome_from_wire(told: dict[str, Any] | None, grant: Grant) -> Outcome | No
         return None
     told = {**told, "job_id": grant.id, "token": grant.token}
     kind = _KINDS[told.pop("outcome")]
+    if told.get("error"):
+        told["error"] = clean(told["error"])  # the child does not know the password of the database
     if "failure_class" in told:
         told["failure_class"] = FailureClass(told["failure_class"])
     for name, part in _PARTS.items():

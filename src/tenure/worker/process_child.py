@@ -32,7 +32,8 @@ from tenure.handler.registry import Handler, Registry
 from tenure.model.job import Grant
 from tenure.model.outcome import EffectRecord, Outcome
 from tenure.model.policy import Limits
-from tenure.worker.outcomes import BadPayload, Returned, clean, outcome_of
+from tenure.model.redact import clean
+from tenure.worker.outcomes import BadPayload, Returned, outcome_of
 from tenure.worker.process import HEAD_BYTES, body_bytes, frame, grant_from_wire, outcome_to_wire
 from tenure.worker.process_tree import adopt_orphans, die_with_parent, kill_descendants, reap_until_none
 

@@ -26,6 +26,7 @@ from tenure.model.job import Grant
 from tenure.model.log_event import INFO, WARNING
 from tenure.model.outcome import Outcome
 from tenure.model.policy import Limits
+from tenure.model.redact import clean
 from tenure.model.schedule import Schedule
 from tenure.model.state import ALONE_FROM
 from tenure.store.admin import AppendEvents, RecordEffect
@@ -38,7 +39,7 @@ from tenure.worker.fetcher import Fetcher
 from tenure.worker.leader import Leader
 from tenure.worker.leases import Leases
 from tenure.worker.log import WorkerLog
-from tenure.worker.outcomes import clean, only_waited, outcome_of
+from tenure.worker.outcomes import only_waited, outcome_of
 from tenure.worker.policies import Policies
 from tenure.worker.process import Processes
 from tenure.worker.queue_groups import QueueGroups
@@ -303,6 +304,8 @@ class WorkerRun:
             "held": len(self.held),
             "is_stopping": self.stopping.is_set(),
         }
+        if self.executor.left_behind:
+            info["left_behind"] = self.executor.left_behind
         denied = self.leader.denied
         if denied:
             info["denied"] = sorted(denied)

@@ -12,10 +12,10 @@ from tenure.errors import StoreUnavailable, TenureError
 from tenure.model.ids import JobId, Token
 from tenure.model.log_event import ERROR, INFO
 from tenure.model.outcome import Failed, Outcome, Settled
+from tenure.model.redact import clean
 from tenure.store.contract import Exchange, Store
 from tenure.worker.execution import Execution, Held
 from tenure.worker.log import WorkerLog
-from tenure.worker.outcomes import clean
 
 
 class Outbox:

@@ -15,6 +15,7 @@ from tenure.model.frozen import frozen
 from tenure.model.ids import WorkerId, new_worker_id
 from tenure.model.log_event import Emit
 from tenure.model.policy import Limits
+from tenure.model.redact import hide
 from tenure.model.schedule import Schedule
 from tenure.store.contract import Store
 from tenure.worker.config import WorkerConfig
@@ -35,6 +36,8 @@ class WorkerStats:
     completed: int = 0
     not_completed: int = 0
     lost: int = 0
+    left_behind: int = 0
+    """Handlers that did not stop when asked to; their slots were given to others."""
     held: int = 0
     waiting: int = 0
     prefetch: int = 0
@@ -80,6 +83,7 @@ class Worker:
         self._log = WorkerLog(self.id, emit or NoLog())
         self._run: WorkerRun | None = None
         self._was_asked_to_stop = False
+        hide(store.url)
         for handler in registry.values():
             check_isolated(handler)
 
@@ -138,6 +142,7 @@ class Worker:
             completed=run.outbox.completed,
             not_completed=run.outbox.not_completed,
             lost=run.outbox.lost,
+            left_behind=run.executor.left_behind,
             held=len(run.held),
             waiting=run.executor.ready,
             prefetch=run.fetcher.prefetch.jobs,
