@@ -48,7 +48,7 @@ def report(payload: Report, ctx: tenure.Context) -> dict[str, object]:
         time.sleep(PAGE_SECONDS)
         ctx.progress({"page": page, "of": payload["pages"]})
         append(f"pages-{payload['name']}", f"{page} {os.getpid()} {ctx.token}")
-    return {"pages": payload["pages"], "pid": os.getpid(), "token": ctx.token}
+    return {"pages": payload["pages"], "pid": os.getpid(), "parent": os.getppid(), "token": ctx.token}
 
 
 @app.job(queue=QUEUE)
