@@ -492,7 +492,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": _errors,
     "sqlstates": _sqlstates,
     "events": _events,
-    "log_events": _log_events,
+    "log-events": _log_events,
     "moves": _moves,
     "queue-settings": lambda: _settings(QueuePolicy, "queue"),
     "backoff-settings": lambda: _settings(Backoff, "backoff"),
