@@ -338,6 +338,4 @@ class Story:
         )
 
     def _writer(self, result: dict[str, Any]) -> str:
-        """Who wrote a report: a worker, or the process of its own that a worker gave a job which may have crashed one."""
-        pids = (result.get("pid"), result.get("parent"))
-        return next((actor.name for actor in self._stage.actors.values() if actor.pid in pids), f"process {pids[0]}")
+        return next((one.name for one in self._stage.actors.values() if one.mark == result.get("worker")), "nobody")
