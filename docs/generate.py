@@ -123,8 +123,8 @@ def log_event_names() -> set[str]:
     return found | set(log._LEVELS)  # noqa: SLF001 - ends are named there
 
 
-def _notices() -> str:
-    return _table(("event", "when"), [(f"`{name}`", _meaning("notice", name)) for name in sorted(log_event_names())])
+def _log_events() -> str:
+    return _table(("event", "when"), [(f"`{name}`", _meaning("log_event", name)) for name in sorted(log_event_names())])
 
 
 def _moves() -> str:
@@ -492,7 +492,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": _errors,
     "sqlstates": _sqlstates,
     "events": _events,
-    "notices": _notices,
+    "log-events": _log_events,
     "moves": _moves,
     "queue-settings": lambda: _settings(QueuePolicy, "queue"),
     "backoff-settings": lambda: _settings(Backoff, "backoff"),

@@ -151,7 +151,7 @@ class Crash(BaseException):
 
 @dataclass(slots=True)
 class CrashPoint:
-    """What happened at an armed point."""
+    """What happened at an active failpoint."""
 
     name: str
     hits: int = 0

@@ -76,7 +76,7 @@ def test_every_setting_is_documented() -> None:
     assert not missing("settings.md", SETTINGS)
 
 
-def test_every_event_and_notice_is_documented() -> None:
+def test_every_event_and_log_event_is_documented() -> None:
     assert {"store_away", "fenced", "completed"} <= log_event_names()
     assert not missing("events.md", [kind.value for kind in EventKind])
     assert not missing("events.md", log_event_names())
@@ -97,7 +97,7 @@ def test_no_meaning_is_kept_for_what_is_gone() -> None:
         "job": set(JobOptions.__annotations__),
         "context": {name for name in dir(tenure.Context) if not name.startswith("_")},
         "event": {kind.value for kind in EventKind},
-        "notice": log_event_names(),
+        "log_event": log_event_names(),
     }
 
     assert set(kept) == set(known)

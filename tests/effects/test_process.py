@@ -360,13 +360,13 @@ def test_a_task_cancelled_while_it_starts_leaves_nothing_either(runner: Runner) 
 def test_a_worker_that_is_gone_with_a_word_unread_takes_the_tree_along(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is killed closes its sockets before it is seen to be dead. The keeper was reset by that if its
+    """A worker that is killed closes its sockets before it is seen to be dead. The init was reset by that if its
     «started» was still unread, and ended without its tree: daemons lived on."""
     monkeypatch.setattr(Running, "_attend", lambda _: None)
     running = start(runner.hostile("deaf_family"))
-    with running._init as keeper:
-        assert keeper.stdout is not None
-        assert keeper.stdout.readline() == b"ready\n"
+    with running._init as init:
+        assert init.stdout is not None
+        assert init.stdout.readline() == b"ready\n"
         assert len(processes_with(runner.marker)) >= 3
 
         running._control.close()

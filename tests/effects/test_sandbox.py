@@ -295,7 +295,7 @@ def test_a_hostile_program_is_stopped_and_leaves_nothing(
         assert answer["signal"] == signal.SIGXCPU
 
 
-@pytest.mark.parametrize("victim", ["worker", "keeper"])
+@pytest.mark.parametrize("victim", ["worker", "init"])
 def test_when_the_worker_is_killed_its_whole_tree_dies(world: World, workspace: Path, marker: str, victim: str) -> None:
     worker = world.start(
         workspace, [str(CHILDREN / "hostile.py"), "deaf_family"], env={"MARKER": marker}, timeout=60, grace=30
@@ -308,7 +308,7 @@ def test_when_the_worker_is_killed_its_whole_tree_dies(world: World, workspace: 
     elif "namespaces" in plan_layers(world):
         os.kill(child_of(worker.pid), signal.SIGKILL)
     else:
-        worker.kill()  # a subreaper that is itself killed loses its daemons: said in keeper.py, not promised
+        worker.kill()  # a subreaper that is itself killed loses its daemons: said in init.py, not promised
 
     wait_until(lambda: processes_with(marker) == [])
     told, _ = worker.communicate()

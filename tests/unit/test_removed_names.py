@@ -27,7 +27,7 @@ REMOVED: dict[str, str] = {
     "waiting awake": r"tenure_awake|postgres[./]awake\b|\bclass Awake\b|\bimport awake\b|test_awake",
     "gather": r"postgres[./]gather\b|\bimport gather\b|test_gather",
     "at-once statements": r"sqlite[./]at_once\b|\bat_once\.(?:sql|py)\b|\bAtOnce\b",
-    "company": r"\bcompany\b|\bis_shared\b|test_company",
+    "company": r"\bcompany\b|\bis_shared: bool\b|test_company",
     "fleet turns and worker news": r"\bwants_wake\b|\bled_seconds\b|\bclaim_marked\b",
     "blocking the loop": r"\bmay_block\b",
     "writing into the WAL": r"\bwal\.grow\b|\bwal_grow\b",

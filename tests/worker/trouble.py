@@ -34,7 +34,7 @@ class Troubled:
         self._check(self.answers, request)
         return answer
 
-    async def ado(self, request: Request[T], *, may_block: bool = False) -> T:
+    async def ado(self, request: Request[T]) -> T:
         self._check(self.requests, request)
         answer = await self._store.ado(request)
         if self.meanwhile is not None:

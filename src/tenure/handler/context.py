@@ -25,7 +25,7 @@ from tenure.handler.ledger import (
     Verify,
     acarry_out,
     carry_out,
-    converse,
+    effect_steps,
 )
 from tenure.handler.payload import DEFAULT_LIMITS, encode
 from tenure.handler.registry import Handler
@@ -320,13 +320,13 @@ class Context:
                 f"Effect {name!r} was used twice in one attempt with different arguments, so the second would never "
                 "happen. Tell them apart with `step=`."
             )
-        talk = converse(plan, self, self.services.clean)
+        steps = effect_steps(plan, self, self.services.clean)
         record, arecord = self.services.record, self.services.arecord
         if record is None or arecord is None:
             raise ConfigError(f"Effect {name!r} needs a worker that keeps the ledger, and this one has none.")
         if _is_on_loop():
-            return acarry_out(talk, lambda effect: arecord(self, effect))
-        return carry_out(talk, lambda effect: record(self, effect), self.cancelled.wait)
+            return acarry_out(steps, lambda effect: arecord(self, effect))
+        return carry_out(steps, lambda effect: record(self, effect), self.cancelled.wait)
 
     def set_result_summary(self, text: str) -> None:
         """One line for people, kept beside the result."""

@@ -134,11 +134,11 @@ class _Write:
 
 
 _Ask = _Write | Callable[[], Any]
-Conversation = Generator[_Ask, Any, Any]
+EffectSteps = Generator[_Ask, Any, Any]
 """Yields what is to be recorded and what is to be called; is sent rows and results."""
 
 
-def converse(plan: EffectPlan, holder: Holder, clean: Callable[[str], str]) -> Conversation:
+def effect_steps(plan: EffectPlan, holder: Holder, clean: Callable[[str], str]) -> EffectSteps:
     """The whole of one effect in one attempt. Returns its result in terms of JSON, also the first time."""
     row = yield from _record(plan, "intended")
     call = EffectCall(holder.id, plan.step, plan.name, row.key, holder.token, row.args)
@@ -164,7 +164,7 @@ def converse(plan: EffectPlan, holder: Holder, clean: Callable[[str], str]) -> C
     return (yield from _act(plan, call, clean))
 
 
-def _act(plan: EffectPlan, call: EffectCall, clean: Callable[[str], str]) -> Conversation:
+def _act(plan: EffectPlan, call: EffectCall, clean: Callable[[str], str]) -> EffectSteps:
     not_done: tuple[type[Exception], ...] = (NotDone, Permanent, RetryAfter, Snooze, *plan.safe_errors)
     try:
         value = yield partial(plan.do, call)
@@ -182,7 +182,7 @@ def _act(plan: EffectPlan, call: EffectCall, clean: Callable[[str], str]) -> Con
     return (yield from _confirm(plan, value))
 
 
-def _confirm(plan: EffectPlan, value: Any) -> Conversation:
+def _confirm(plan: EffectPlan, value: Any) -> EffectSteps:
     try:
         text = encode(value, what=f"Effect {plan.name!r}: its result")
     except InvalidPayload as exc:
@@ -237,37 +237,37 @@ def _said(exc: BaseException, clean: Callable[[str], str]) -> str:
     return clean(text)[:ERROR_CHARS]
 
 
-# --- carrying a conversation out --------------------------------------------------------------------------------------
+# --- carrying the steps of an effect out ------------------------------------------------------------------------------
 
 
 def carry_out(
-    talk: Conversation, record: Callable[[EffectRecord], LedgerRow | None], wait: Callable[[float], Any]
+    steps: EffectSteps, record: Callable[[EffectRecord], LedgerRow | None], wait: Callable[[float], Any]
 ) -> Any:
     """For a sync handler. `wait` pauses for so many seconds, or less if the work is not wanted any more."""
     try:
-        ask = next(talk)
+        ask = next(steps)
         while True:
             try:
                 answer = _written(ask, record, wait) if isinstance(ask, _Write) else _called(ask)
-            except BaseException as exc:  # noqa: BLE001 - the conversation decides what it means
-                ask = talk.throw(exc)
+            except BaseException as exc:  # noqa: BLE001 - the steps decide what it means
+                ask = steps.throw(exc)
             else:
-                ask = talk.send(answer)
+                ask = steps.send(answer)
     except StopIteration as end:
         return end.value
 
 
-async def acarry_out(talk: Conversation, record: Callable[[EffectRecord], Awaitable[LedgerRow | None]]) -> Any:
+async def acarry_out(steps: EffectSteps, record: Callable[[EffectRecord], Awaitable[LedgerRow | None]]) -> Any:
     """For an async handler. What is not a coroutine function is called in a thread."""
     try:
-        ask = next(talk)
+        ask = next(steps)
         while True:
             try:
                 answer = await (_awritten(ask, record) if isinstance(ask, _Write) else _acalled(ask))
-            except BaseException as exc:  # noqa: BLE001 - the conversation decides what it means
-                ask = talk.throw(exc)
+            except BaseException as exc:  # noqa: BLE001 - the steps decide what it means
+                ask = steps.throw(exc)
             else:
-                ask = talk.send(answer)
+                ask = steps.send(answer)
     except StopIteration as end:
         return end.value
 

@@ -1,7 +1,7 @@
-"""Structured logs: notices as lines of JSON, as lines for people, or as records of the standard library's logging.
+"""Structured logs: log events as lines of JSON, as lines for people, or as records of the standard library's logging.
 
-One notice is one line, whatever its fields hold: control characters are escaped, so that nobody can forge a line or
-move the cursor of whoever reads it. Nothing of a payload is in a notice to begin with.
+One log event is one line, whatever its fields hold: control characters are escaped, so that no text can forge a line or
+move a reader's cursor. Nothing of a payload is in a log event to begin with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN = "\x1b[0m"
 
 
 def emitter(log_format: str = "logging", level: str = "info", stream: TextIO | None = None) -> Emit:
-    """Where a worker's notices go. `logging` leaves format, level and place to the program's own set-up.
+    """Where a worker's log events go. `logging` leaves format, level and place to the program's own set-up.
 
     Raises: ConfigError for a format or level that there is not.
     """
@@ -44,18 +44,18 @@ def emitter(log_format: str = "logging", level: str = "info", stream: TextIO | N
     raise ConfigError(f"There is no log format {log_format!r}. Choose one of json, human, logging.")
 
 
-def as_fields(notice: LogEvent) -> dict[str, Any]:
-    """What a notice says, without what it leaves open."""
+def as_fields(event: LogEvent) -> dict[str, Any]:
+    """What a log event says, without what it leaves open."""
     told = {
-        "event": notice.name,
-        "worker": notice.worker or None,
-        "job": notice.job,
-        "kind": notice.kind,
-        "queue": notice.queue,
-        "attempt": notice.attempt,
-        "duration": notice.duration,
-        "message": notice.message,
-        **notice.fields,
+        "event": event.name,
+        "worker": event.worker or None,
+        "job": event.job,
+        "kind": event.kind,
+        "queue": event.queue,
+        "attempt": event.attempt,
+        "duration": event.duration,
+        "message": event.message,
+        **event.fields,
     }
     return {name: value for name, value in told.items() if value is not None}
 
@@ -85,8 +85,8 @@ class _Lines:
 class JsonLog(_Lines):
     """One JSON object a line."""
 
-    def __call__(self, notice: LogEvent) -> None:
-        told = {"time": _now(), "level": _NAMES.get(notice.level, "info"), **as_fields(notice)}
+    def __call__(self, event: LogEvent) -> None:
+        told = {"time": _now(), "level": _NAMES.get(event.level, "info"), **as_fields(event)}
         self.write(json.dumps(told, default=str, ensure_ascii=True))
 
 
@@ -97,13 +97,13 @@ class HumanLog(_Lines):
         super().__init__(stream, level)
         self._colour = stream.isatty() if colour is None else colour
 
-    def __call__(self, notice: LogEvent) -> None:
-        told = as_fields(notice)
+    def __call__(self, event: LogEvent) -> None:
+        told = as_fields(event)
         name, message = told.pop("event"), told.pop("message", None)
         told.pop("worker", None)
         rest = " ".join(f"{key}={_short(value)}" for key, value in told.items())
         line = f"{_now()[11:23]} {name:<12} {rest}" + (f"  {one_line(str(message))}" if message else "")
-        colour = _COLOURS.get(notice.level) if self._colour else None
+        colour = _COLOURS.get(event.level) if self._colour else None
         self.write(f"{colour}{line.rstrip()}{_PLAIN}" if colour else line.rstrip())
 
 
@@ -117,10 +117,10 @@ class StandardLog:
     def level(self) -> int:
         return self._logger.getEffectiveLevel()
 
-    def __call__(self, notice: LogEvent) -> None:
-        told = as_fields(notice)
+    def __call__(self, event: LogEvent) -> None:
+        told = as_fields(event)
         text = one_line(" ".join(f"{key}={value}" for key, value in told.items()))
-        self._logger.log(notice.level, "%s", text, extra={"tenure": told})
+        self._logger.log(event.level, "%s", text, extra={"tenure": told})
 
 
 def _short(value: Any) -> str:

@@ -68,10 +68,10 @@ def powers(parent: Path | None = None) -> frozenset[str]:
     return group.powers
 
 
-def why_not(offered: frozenset[str]) -> str:
+def why_not(controllers: frozenset[str]) -> str:
     """Why no group here bounds memory and process counts, and what bounds them instead; for people."""
-    lacking = [name for name in (MEMORY, PIDS) if name not in offered]
-    if not offered:
+    lacking = [name for name in (MEMORY, PIDS) if name not in controllers]
+    if not controllers:
         why = "no version 2 group may be made here"
     elif (taken := _taken_by_version_1(lacking)) != []:
         why = f"version 1 has taken the controllers {' and '.join(taken)}, and only version 2 is used"

@@ -91,7 +91,7 @@ def _serve(control: socket.socket, orders: dict[str, Any]) -> None:
             Path(orders["cgroup"], "cgroup.procs").write_text("0")
     if "namespaces" not in orders["layers"]:
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-        Keeper(control, worker, orders, Descendants()).keep()
+        ProcessTree(control, worker, orders, Descendants()).run()
         return
     with layer("namespaces"):
         namespaces.enter(network=orders["network"])
@@ -117,7 +117,7 @@ def _be_first(control: socket.socket, worker: int, orders: dict[str, Any], paren
                 orders["readable"], orders["writable"], orders["links"], scratch_bytes=scratch
             )
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
-        Keeper(control, worker, orders, Namespace()).keep()
+        ProcessTree(control, worker, orders, Namespace()).run()
     except Refused as exc:
         _tell(control, {"refused": exc.layer, "why": exc.why})
     except Exception as exc:  # noqa: BLE001 - as in main
@@ -133,7 +133,7 @@ def _wait_for(init: int, worker: int) -> None:
     os.waitpid(init, 0)  # returns when all of its namespace is gone
 
 
-class Keeper:
+class ProcessTree:
     """Starts the program, watches worker, clock, memory and control socket, and ends the tree."""
 
     def __init__(
@@ -149,8 +149,8 @@ class Keeper:
         self.usage: resource.struct_rusage | None = None
         self.peak_bytes = 0
 
-    def keep(self) -> None:
-        """Run the program to its end, and everything it left behind. Whatever goes wrong here, nobody outlives it."""
+    def run(self) -> None:
+        """Run the program to its end, and everything it left behind. Nothing outlives it, whatever goes wrong here."""
         try:
             self._watch()
             self._report()

@@ -190,7 +190,7 @@ def _offers(cgroup_parent: Path | None) -> SandboxOffer:
         missing["landlock"] = "the kernel has no Landlock, or it is switched off"
     elif abi < landlock.ABI_SCOPES and "namespaces" in missing:
         missing["landlock"] = f"without namespaces ABI {landlock.ABI_SCOPES} is needed, this kernel has {abi}"
-    if not seccomp.is_offered():
+    if not seccomp.is_available():
         missing["seccomp"] = "the kernel takes no filters, or the machine is neither x86_64 nor aarch64"
     powers = cgroups.powers(cgroup_parent)
     if not {cgroups.MEMORY, cgroups.PIDS} <= powers:

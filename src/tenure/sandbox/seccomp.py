@@ -90,7 +90,7 @@ _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _SET_MODE_FILTER, _GET_ACTION_AVAIL = 1, 2
 
 
-def is_offered() -> bool:
+def is_available() -> bool:
     """Whether this kernel takes filters and we know this machine's numbers."""
     try:
         linux.syscall("seccomp", _GET_ACTION_AVAIL, 0, struct.pack("I", _KILL_PROCESS))

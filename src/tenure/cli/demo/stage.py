@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tenure.cli.demo.tasks import FOLDER_VARIABLE, QUEUE_VARIABLE
+from tenure.cli.demo.tasks import FOLDER_VARIABLE, QUEUE_VARIABLE, WORKER_VARIABLE
 from tenure.errors import TenureError
 
 STYLES = {"Ann": "magenta", "Bea": "green", "Cid": "cyan"}
@@ -33,7 +33,9 @@ class Actor:
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
         self.name = name
-        self.notices: list[dict[str, Any]] = []
+        self.mark = environment[WORKER_VARIABLE]
+        """What its handlers write to say who they work for; stays when names are swapped."""
+        self.log_events: list[dict[str, Any]] = []
         self.end: int | None = None
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -43,9 +45,9 @@ class Actor:
         self._reader.start()
 
     def said(self, event: str, job_id: str | None = None) -> dict[str, Any] | None:
-        """The first notice of this name, about this job if one is given."""
+        """The first log event of this name, about this job if one is given."""
         return next(
-            (one for one in self.notices if one.get("event") == event and job_id in {None, one.get("job")}), None
+            (one for one in self.log_events if one.get("event") == event and job_id in {None, one.get("job")}), None
         )
 
     @property
@@ -83,9 +85,9 @@ class Actor:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             try:
-                self.notices.append(json.loads(line))
+                self.log_events.append(json.loads(line))
             except ValueError:
-                self.notices.append({"event": "said", "message": line.decode(errors="replace").rstrip()})
+                self.log_events.append({"event": "said", "message": line.decode(errors="replace").rstrip()})
 
 
 class Stage:
@@ -109,7 +111,7 @@ class Stage:
         command = [sys.executable, "-m", "tenure.cli.main", "worker", "tenure.cli.demo.tasks:app"]
         command += ["--queue", self.queue, "--concurrency", str(concurrency), "--prefetch", "0"]
         command += ["--poll", "0.2", "--grace", "3", "--log", "json", "--log-level", "debug"]
-        actor = self.actors[name] = Actor(name, command, self._environment)
+        actor = self.actors[name] = Actor(name, command, self._environment | {WORKER_VARIABLE: str(len(self.actors))})
         return actor
 
     def swap(self, one: str, other: str) -> None:
@@ -128,7 +130,7 @@ class Stage:
         """What actors said last that have ended, or complained; for when the story goes wrong."""
         told = []
         for actor in self.actors.values():
-            said = [one for one in actor.notices if one.get("level") in {"warning", "error"} or one["event"] == "said"]
+            said = [one for one in actor.log_events if one.get("level") in {"warning", "error"} or one["event"] == "said"]
             word = f": {said[-1].get('message') or said[-1]['event']}" if said else ""
             if said or actor.has_ended:
                 told.append(f"{actor.name}{' has ended' if actor.has_ended else ''}{word}")

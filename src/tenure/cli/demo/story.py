@@ -196,7 +196,7 @@ class Story:
             until("Bea takes both jobs over", look, self._deadline)
         for name in REPORTS:
             job = self._wait_for_end(name)
-            writer = self._by_pid(job.result["pid"])
+            writer = self._writer(job.result)
             self._tell.say(f"«{name}» succeeded at attempt {job.attempt}, written by {writer}", "green")
 
     def _refuse_the_late(self) -> None:
@@ -204,7 +204,7 @@ class Story:
         self._tell.act("The late are refused")
         killed, frozen = self._victims["north"], self._victims["south"]
         try:
-            self._app.complete((self._ids["north"], 1), {"pages": PAGES, "pid": killed.pid, "token": 1})
+            self._app.complete((self._ids["north"], 1), {"pages": PAGES, "token": 1})
             refused = False
         except LeaseLost as exc:
             refused = True
@@ -272,7 +272,8 @@ class Story:
         ok = (
             job.state is State.SUCCEEDED
             and (job.attempt, job.token) == (2, 2)
-            and job.result == {"pages": PAGES, "pid": self._stage.actors["Bea"].pid, "token": 2}
+            and (job.result["pages"], job.result["token"]) == (PAGES, 2)
+            and self._writer(job.result) == "Bea"
             and len(attempts) == 1
             and lost is not None
             and lost.outcome == "expired"
@@ -331,10 +332,10 @@ class Story:
         return not any(one.jobs for one in self._app.counts(queue=self._queue, state=list(ACTIVE)))
 
     def _say_held(self, name: str, job: Job) -> None:
-        holder = self._stage.named(job.lease_owner) if job.lease_owner else self._by_pid((job.result or {}).get("pid"))
+        holder = self._stage.named(job.lease_owner) if job.lease_owner else self._writer(job.result or {})
         self._tell.say(
             f"«{name}» is held by {holder}: attempt {job.attempt}, token {job.token}, lease {LEASE_SECONDS:g} s"
         )
 
-    def _by_pid(self, pid: Any) -> str:
-        return next((actor.name for actor in self._stage.actors.values() if actor.pid == pid), f"process {pid}")
+    def _writer(self, result: dict[str, Any]) -> str:
+        return next((one.name for one in self._stage.actors.values() if one.mark == result.get("worker")), "nobody")

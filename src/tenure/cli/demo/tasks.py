@@ -12,6 +12,8 @@ import tenure
 
 FOLDER_VARIABLE = "TENURE_DEMO_FOLDER"
 QUEUE_VARIABLE = "TENURE_DEMO_QUEUE"
+WORKER_VARIABLE = "TENURE_DEMO_WORKER"
+"""Names the worker, also in the processes of their own that it gives to jobs."""
 
 PAGE_SECONDS = 0.35
 QUEUE = os.environ.get(QUEUE_VARIABLE, "demo")
@@ -48,7 +50,7 @@ def report(payload: Report, ctx: tenure.Context) -> dict[str, object]:
         time.sleep(PAGE_SECONDS)
         ctx.progress({"page": page, "of": payload["pages"]})
         append(f"pages-{payload['name']}", f"{page} {os.getpid()} {ctx.token}")
-    return {"pages": payload["pages"], "pid": os.getpid(), "token": ctx.token}
+    return {"pages": payload["pages"], "worker": os.environ[WORKER_VARIABLE], "token": ctx.token}
 
 
 @app.job(queue=QUEUE)
