@@ -229,14 +229,6 @@ class ScriptWriter:
         if self._random.random() < 0.4:
             missing = self.missing()
             chances = [(job, move) for state, move in missing for job in world.jobs if job.state is state]
-            if missing == [(State.LEASED, Move.EXHAUST)]:  # rare: it takes a job on its last attempt, not yet started
-                chances = [
-                    (job, move) for job, move in chances if job.attempt >= job.max_attempts and world.is_held(job)
-                ]
-                if not chances and not world.closed_gates and not world.paused:
-                    job = NewJob(self._new_id(), KINDS[0], "null", "told", max_attempts=1, priority=2**31 - 1)
-                    self._next.append(Claim(WORKERS[0], ["told"], limit=200))
-                    return Enqueue([job])
             if chances:
                 step = self._towards(world, *self._random.choice(chances))
                 if step is not None:
