@@ -86,8 +86,8 @@ class Engines:
     def write(self, writer: ScriptWriter, moves: int) -> tuple[list[Step], list[str]]:
         """Write a script while it is carried out, up to the first difference."""
         script: list[Step] = []
-        for number in range(1, 2 * moves + 1):
-            if number > moves and not writer.missing():  # a few more steps, where a pair of the table is still missing
+        for number in range(1, 4 * moves + 1):
+            if number > moves and not writer.missing():  # more steps, where a pair of the table is missing
                 break
             script.append(writer.write(self._world()))
             found = self.take(script[-1], compare=number % COMPARE_EVERY == 0 or number >= moves)
