@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import product
 
 import psycopg
@@ -17,11 +18,11 @@ from tenure.errors import (
     TenureError,
     UnknownQueue,
 )
-from tenure.model.ids import JobId
+from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import NewJob
 from tenure.model.policy import QueuePolicy
 from tenure.store.admin import SetGate, SetQueues
-from tenure.store.contract import Enqueue
+from tenure.store.contract import Claim, Enqueue
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
 
@@ -228,3 +229,23 @@ def test_a_state_goes_with_one_set_of_moments_and_no_other(
             assert rule == "job_leased_iff_held"
         else:
             assert rule is None
+
+
+def test_a_job_granted_again_after_a_lost_reply_carries_all_that_the_first_grant_did(store: PostgresStore) -> None:
+    """Follow-ups and reports take tenant, workflow and run from the grant (B2)."""
+    job = new_job(
+        payload={"unit": 7},
+        key="k",
+        tenant="t",
+        workflow_id="0192f0c1-2b3c-7def-8123-456789abcdec",
+        run_id="0192f0c1-2b3c-7def-8123-456789abcded",
+        trace="00-trace-01",
+    )
+    store.do(Enqueue([job]))
+    [first] = store.do(Claim(WorkerId("w"), ["default"]))
+
+    [again] = store.do(Claim(WorkerId("w"), ["default"], held=[]))
+
+    assert asdict(again) | {"lease_until": None} == asdict(first) | {"lease_until": None}
+    assert (again.extra("tenant"), again.extra("workflow_id")) == ("t", job.workflow_id)
+    assert again.lease_until >= first.lease_until
