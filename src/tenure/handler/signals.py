@@ -61,8 +61,6 @@ class Interrupt(StrEnum):
     """The store says that the lease has passed on."""
     FENCED = "fenced"
     """The worker could not extend the lease in time and stops before somebody else may begin."""
-    CRASH = "crash"
-    """The process of an isolated handler ended without a word."""
 
 
 class Interrupted(BaseException):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from tenure.handler.context import Context
@@ -37,6 +38,7 @@ class Execution:
         "started",
         "stays_here",
         "taken_at",
+        "timer",
     )
 
     def __init__(self, grant: Grant, handler: Handler | None, taken_at: float, fence_at: float) -> None:
@@ -54,6 +56,8 @@ class Execution:
         self.interrupt: Interrupt | None = None
         self.context: Context | None = None
         self.body: Body | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        """Ends the handler's time limit."""
         self.duration = 0.0
 
     def stop(self, why: Interrupt) -> bool:

@@ -35,7 +35,6 @@ from tenure.model.log_event import ERROR, WARNING
 from tenure.model.outcome import Completed, Outcome
 from tenure.model.policy import UnknownKindRule
 from tenure.model.state import ISOLATE_FROM
-from tenure.worker.deadlines import Deadlines
 from tenure.worker.execution import Body, Execution
 from tenure.worker.log import WorkerLog
 from tenure.worker.outcomes import BadPayload, NoHandler, completed, interrupted_or, only_waited, outcome_of
@@ -84,7 +83,6 @@ class Executor:
         self._run_alone = run_alone
         self._cannot_run = cannot_run
         self._loop = asyncio.get_running_loop()
-        self._deadlines = Deadlines(self._loop, self.interrupt)
         self._threads = Threads(count, self._run_in_thread)
         self._ready: deque[Execution] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -139,7 +137,6 @@ class Executor:
     async def close(self) -> bool:
         """End the runners. False if a handler ignores its cancellation; its task is left behind."""
         self._is_closed = True
-        self._deadlines.close()
         self._threads.close()
         for waiter in self._idle:
             waiter.cancel()
@@ -199,6 +196,8 @@ class Executor:
                 if self._must_end(exc):
                     raise
                 outcome = outcome_of(execution.grant, exc, None, execution.handler)
+            if execution.timer is not None:
+                execution.timer.cancel()
             self._ended(execution, outcome)
             if execution.is_left_behind:
                 return  # another runner has taken the slot
@@ -235,7 +234,7 @@ class Executor:
         outcome: Outcome | None
         execution.body = task
         try:
-            value = await self._call(execution, handler, self._deadlines.add)
+            value = await self._call(execution, handler, self._watch)
             outcome = completed(execution.grant, value, execution.context, self._services.limits)
         except BaseException as exc:
             if execution.interrupt is None and self._must_end(exc):
@@ -266,6 +265,10 @@ class Executor:
         if handler.wants_context:
             arguments.append(execution.context)
         return handler.function(*arguments)
+
+    def _watch(self, execution: Execution, seconds: float) -> None:
+        """Stop the handler when its time is over."""
+        execution.timer = self._loop.call_later(seconds, self.interrupt, execution, Interrupt.TIMEOUT)
 
     def _leave_behind(self, execution: Execution, body: Body) -> None:
         """The handler did not stop: settle its job without it and give its slot to a new runner or thread.
@@ -310,7 +313,7 @@ class Executor:
         return completed(execution.grant, value, execution.context, self._services.limits)
 
     def _watch_from_thread(self, execution: Execution, seconds: float) -> None:
-        self._loop.call_soon_threadsafe(self._deadlines.add, execution, seconds)
+        self._loop.call_soon_threadsafe(self._watch, execution, seconds)
 
     async def _run_in_process(self, execution: Execution, handler: Handler) -> Outcome | None:
         """One attempt in a process of its own. Raises HandlerNotFound for a suspect that no process can import."""
@@ -320,7 +323,7 @@ class Executor:
         execution.started = True
         self._log.started(execution)
         if handler.timeout_seconds is not None:
-            self._deadlines.add(execution, handler.timeout_seconds)
+            self._watch(execution, handler.timeout_seconds)
         try:
             return await self._processes.run(execution)
         except OSError as exc:

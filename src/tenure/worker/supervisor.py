@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -160,8 +159,3 @@ class Supervisor:
 def needs_init() -> bool:
     """Whether this process is process 1 and should therefore leave the work to a child."""
     return os.getpid() == 1
-
-
-def same_command() -> list[str]:
-    """How this very program was started, for children that are to do the same."""
-    return [sys.executable, *sys.orig_argv[1:]]

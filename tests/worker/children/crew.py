@@ -129,7 +129,7 @@ def fall(payload: dict[str, Any]) -> None:
     raise ValueError(f"fell over {payload['say']}")
 
 
-@job("process", timeout_seconds=1.5)
+@job("process", timeout_seconds=4.0)
 def breed(payload: dict[str, Any]) -> None:
     """Start a daemon that leaves session and parent behind, and hang."""
     _daemonise(payload)
