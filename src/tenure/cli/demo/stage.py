@@ -130,7 +130,8 @@ class Stage:
         """What actors said last that have ended, or complained; for when the story goes wrong."""
         told = []
         for actor in self.actors.values():
-            said = [one for one in actor.log_events if one.get("level") in {"warning", "error"} or one["event"] == "said"]
+            events = actor.log_events
+            said = [one for one in events if one.get("level") in {"warning", "error"} or one["event"] == "said"]
             word = f": {said[-1].get('message') or said[-1]['event']}" if said else ""
             if said or actor.has_ended:
                 told.append(f"{actor.name}{' has ended' if actor.has_ended else ''}{word}")
