@@ -16,14 +16,21 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tenure.sandbox import landlock, linux, seccomp
-from tenure.sandbox.policy import SandboxOffer, SandboxPolicy, SandboxUnavailable, hand_over, offers, plan
+from tenure.sandbox.policy import (
+    SandboxOffer,
+    SandboxPolicy,
+    SandboxUnavailable,
+    hand_over,
+    offers,
+    plan,
+)
 from tenure.sandbox.safe_path import PathEscape
 from tests.effects.conftest import CHILDREN, processes_with, python_for_everybody
 from tests.waiting import wait_until
@@ -233,10 +240,61 @@ def test_without_walls_the_same_program_gets_out(
 def test_the_network_is_open_only_when_the_policy_says_so(
     world: World, reports: dict[str, dict[str, Any]], outside: tuple[Path, int, str]
 ) -> None:
-    report = report_of(world, reports, outside, network="host")
+    report = report_of(world, reports, outside, network="host", all_ports=True)
 
     assert report["connect_tcp"]["done"], report["connect_tcp"]
     assert not any(report[name]["done"] for name in ("connect_unix_socket", "connect_abstract_socket", "read_database"))
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "https only"])
+def test_v20_an_agent_on_the_workers_network_reaches_its_ports_only(
+    world: World, workspace: Path, outside: tuple[Path, int, str], is_listed: bool
+) -> None:
+    """V20: with network="host" every service on the machine was reached: databases, and the metadata address."""
+    port = outside[1]
+    order = {"connect_ports": [port]} if is_listed else {}
+    connect = f"import socket; print(socket.create_connection(('127.0.0.1', {port}), 5).recv(5))"
+    listen = "import socket; socket.create_server(('127.0.0.1', 0))"
+
+    reached = world.run(workspace, ["-c", connect], network="host", **order)
+    listened = world.run(workspace, ["-c", listen], network="host", **order)
+
+    assert (reached["exit_code"] == 0) == is_listed, reached
+    assert ("PermissionError" in reached["stderr"]) != is_listed, reached
+    assert "PermissionError" in listened["stderr"]
+
+
+BYPASSES = {  # each reached the port on a kernel that bounds `connect`
+    "mptcp": "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262); s.connect(to)",
+    "fast open by sendto": "s = socket.socket(); s.sendto(b'x', 0x20000000, to)",
+    "fast open by sendmsg": "s = socket.socket(); s.sendmsg([b'x'], [], 0x20000000, to)",
+}
+
+
+@pytest.mark.parametrize("way", BYPASSES)
+def test_v20_no_other_way_to_connect_passes_the_list_of_ports(
+    workspace: Path, outside: tuple[Path, int, str], way: str
+) -> None:
+    """V20: Landlock looks at `connect` on TCP sockets only, so MPTCP and a send that connects are refused."""
+    program = f"import socket; to = ('127.0.0.1', {outside[1]}); {BYPASSES[way]}; print(s.recv(5))"
+
+    answer = AS_WE_ARE.run(workspace, ["-c", program], network="host", allow_degraded=True)
+
+    assert answer["exit_code"] == 1, answer
+    assert "not supported" in answer["stderr"], answer
+
+
+def test_v20_without_a_kernel_that_bounds_ports_nothing_is_run(workspace: Path) -> None:
+    """V20: a list of ports that can't hold fails closed, unless the operator accepts less in so many words."""
+    old = replace(offers(), layers=frozenset({"landlock", "seccomp"}), landlock_abi=3)
+    policy = SandboxPolicy(workspace, network="host", require=frozenset())
+
+    with pytest.raises(SandboxUnavailable, match="ports"):
+        plan(policy, old)
+    with pytest.raises(SandboxUnavailable, match="ports"):
+        plan(policy, replace(old, layers=frozenset({"landlock"}), landlock_abi=7))
+    assert plan(replace(policy, allow_degraded=True), old).spec["connect_ports"] is None
+    assert plan(replace(policy, connect_ports=None), old).spec["connect_ports"] is None
 
 
 def test_sockets_of_files_reach_only_the_childs_own(
@@ -465,6 +523,7 @@ def _unpack(step: bytes) -> tuple[int, int, int, int]:
 
 
 ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050000 | 38
+EPROTONOSUPPORT, EOPNOTSUPP = 0x00050000 | 93, 0x00050000 | 95
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -485,6 +544,15 @@ def test_the_filter_refuses_what_it_should_and_nothing_else(machine: str) -> Non
         ALLOW,
         EPERM,
     ]
+    assert [verdict(host, arch, looked_at["socket"], 2, 1, kind) for kind in (6, 17, 132, 262)] == [
+        ALLOW,
+        ALLOW,
+        EPROTONOSUPPORT,
+        EPROTONOSUPPORT,
+    ]
+    for name, flags in (("sendto", (0, 0, 0)), ("sendmsg", (0, 0)), ("sendmmsg", (0, 0, 0))):
+        assert verdict(host, arch, looked_at[name], *flags, 0x4000) == ALLOW
+        assert verdict(host, arch, looked_at[name], *flags, 0x20004000) == EOPNOTSUPP
     assert [verdict(host, arch, looked_at["socketpair"], family) for family in (1, 2)] == [ALLOW, EPERM]
     assert verdict(host, arch, looked_at["clone"], 0x10000011) == EPERM
     assert verdict(host, arch, looked_at["clone"], 0x003D0F00) == ALLOW  # what a thread is made with
