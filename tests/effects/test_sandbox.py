@@ -28,9 +28,11 @@ from tenure.sandbox.policy import (
     SandboxPolicy,
     SandboxUnavailable,
     hand_over,
+    not_bounded,
     offers,
     plan,
 )
+from tenure.sandbox.process_tree import disk_of
 from tenure.sandbox.safe_path import PathEscape
 from tests.effects.conftest import CHILDREN, processes_with, python_for_everybody
 from tests.waiting import wait_until
@@ -295,6 +297,80 @@ def test_v20_without_a_kernel_that_bounds_ports_nothing_is_run(workspace: Path) 
         plan(policy, replace(old, layers=frozenset({"landlock"}), landlock_abi=7))
     assert plan(replace(policy, allow_degraded=True), old).spec["connect_ports"] is None
     assert plan(replace(policy, connect_ports=None), old).spec["connect_ports"] is None
+    assert any("network" in line for line in not_bounded(old))
+
+
+MEMORY_WITHOUT_A_PROCESS = {
+    "memfd_create": "import os; os.memfd_create('x')",
+    "memfd_secret": "check(447, 0)",
+    "shmget": "check({'x86_64': 29}.get(machine, 194), 0, 4096, 0o1600)",
+    "mq_open": "check({'x86_64': 240}.get(machine, 180), b'/x', 0o100, 0o600, None)",
+}
+CHECK = """
+import ctypes, os, platform
+machine = platform.machine()
+libc = ctypes.CDLL(None, use_errno=True)
+def check(*args):
+    if libc.syscall(*args) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+"""
+
+
+@pytest.mark.skipif("memory" in offers().cgroup_powers, reason="a memory cgroup bounds them here")
+@pytest.mark.parametrize("call", MEMORY_WITHOUT_A_PROCESS)
+def test_v6_memory_that_no_limit_counts_is_refused_without_a_cgroup(world: World, workspace: Path, call: str) -> None:
+    """V6: 300 MiB in memfds passed a limit of 100 MiB."""
+    answer = world.run(workspace, ["-c", CHECK + MEMORY_WITHOUT_A_PROCESS[call]])
+
+    assert answer["stderr"].strip().splitlines()[-1].startswith("PermissionError: [Errno 1]"), answer
+
+
+SMALL_FILES = """
+import os, time
+for n in range(100_000):
+    with open(f'{n}', 'wb') as file:
+        file.write(bytes(65536))
+"""
+DELETED_FILES = """
+import os
+kept = []
+for n in range(300):
+    file = open('x', 'wb'); os.unlink('x'); file.write(bytes(1 << 20)); file.flush(); kept.append(file)
+while True:
+    pass
+"""
+
+
+BURST = "open('x', 'wb').write(bytes(40 << 20))"
+
+
+@pytest.mark.parametrize("program", [SMALL_FILES, DELETED_FILES, BURST], ids=["small files", "deleted files", "burst"])
+def test_v6_the_disk_that_a_program_takes_is_bounded(world: World, workspace: Path, program: str) -> None:
+    """V6: 300 MiB of small files passed, because only the size of each one was bounded."""
+    answer = world.run(workspace, ["-c", program], timeout=60, limits={"disk_bytes": 30 << 20})
+
+    assert answer["reason"] == "disk_limit", answer
+
+
+def test_v6_a_folder_that_cannot_be_counted_is_too_much(tmp_path: Path) -> None:
+    """V6: files in a folder without rights would not be counted. What can't be read is taken as over the limit."""
+    (tmp_path / "file").write_bytes(bytes(10_000))
+    (tmp_path / "link").hardlink_to(tmp_path / "file")
+    (tmp_path / "out").symlink_to("/usr")
+
+    assert 10_000 < disk_of([str(tmp_path)], [], 1 << 30) < 16_384
+    assert disk_of([str(tmp_path)], [], 5_000) > 5_000
+    deep = "/".join([str(tmp_path), *["d" * 200] * 25])  # a path too long to open; also for root
+    assert disk_of([deep], [], 1 << 30) > 1 << 30
+
+
+def test_v6_what_is_not_bounded_is_said() -> None:
+    """V6: doctor said nothing of memory and disk that no limit holds."""
+    told = " ".join(not_bounded(replace(offers(), cgroup_powers=frozenset())))
+
+    assert "Memory" in told
+    assert "Disk space" in told
+    assert "Memory" not in " ".join(not_bounded(replace(offers(), cgroup_powers=frozenset({"memory", "pids"}))))
 
 
 def test_sockets_of_files_reach_only_the_childs_own(
@@ -531,12 +607,15 @@ def test_the_filter_refuses_what_it_should_and_nothing_else(machine: str) -> Non
     column, arch = seccomp._ARCH[machine]
     looked_at = {name: numbers[column] for name, numbers in seccomp._LOOKED_AT.items()}
     denied = {numbers[column] for numbers in seccomp._DENIED.values()} - {None}
+    uncounted = {numbers[column] for numbers in seccomp._UNCOUNTED_MEMORY.values()}
     shut, host = seccomp.program(machine, ()), seccomp.program(machine, (2, 10))
+    counted_only = seccomp.program(machine, (), uncounted_memory=False)
 
     for number in range(470):
         expected = EPERM if number in denied else ENOSYS if number == looked_at["clone3"] else ALLOW
         if number not in set(looked_at.values()) - {looked_at["clone3"]}:
             assert verdict(shut, arch, number, 1) == expected, number
+            assert verdict(counted_only, arch, number, 1) == (EPERM if number in uncounted else expected), number
     assert [verdict(shut, arch, looked_at["socket"], family) for family in (1, 2, 10, 16)] == [EPERM] * 4
     assert [verdict(host, arch, looked_at["socket"], family) for family in (1, 2, 10, 16)] == [
         EPERM,
@@ -568,7 +647,7 @@ def test_the_numbers_are_those_of_the_kernels_headers() -> None:
         pytest.skip("the kernel's headers are not installed here")
     for column, path in enumerate(headers):
         defined = dict(re.findall(r"#define\s+__NR(?:3264)?_(\w+)\s+(\d+)", path.read_text()))
-        for name, numbers in {**seccomp._DENIED, **seccomp._LOOKED_AT}.items():
+        for name, numbers in {**seccomp._DENIED, **seccomp._UNCOUNTED_MEMORY, **seccomp._LOOKED_AT}.items():
             number = numbers[column]
             if number is not None and name in defined:
                 assert defined[name] == str(number), name

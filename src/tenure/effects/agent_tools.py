@@ -245,6 +245,7 @@ def _with_error(answer: Answer, ended: Ended) -> Answer:
         "timeout": f"it was still at work after {ended.wall.total_seconds():.0f} s and was killed",
         "output_limit": "it printed more than it may and was killed",
         "memory_limit": "it took more memory than it may and was killed",
+        "disk_limit": "it took more disk space than it may",
         "lost": "the process that watched it was lost",
         "cancelled": "it was stopped",
     }.get(ended.reason)

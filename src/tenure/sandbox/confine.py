@@ -79,7 +79,7 @@ def _be_program(orders: dict[str, Any], tell: int) -> NoReturn:
             landlock.enforce(rules)
         at = "seccomp"
         if at in layers:
-            seccomp.install(orders["families"])
+            seccomp.install(orders["families"], uncounted_memory=not orders["watch_memory"])
         at = "program"
         os.execve(orders["argv"][0], orders["argv"], orders["env"])  # noqa: S606 - no shell is the point
     except BaseException as exc:  # noqa: BLE001 - this process is a copy: nothing above may catch it and go on

@@ -174,6 +174,31 @@ def plan(policy: SandboxPolicy, offer: SandboxOffer) -> Plan:
     return Plan(offer.layers, lacking, spec)
 
 
+def not_bounded(offer: SandboxOffer) -> list[str]:
+    """What a sandbox on this machine does not bound, a sentence each; for `tenure doctor`."""
+    told = []
+    if "memory" not in offer.cgroup_powers:
+        told.append(
+            "Memory of a sandboxed program's processes is watched five times a second, not bounded by the kernel: a "
+            "program that takes it faster can pass the limit for a moment, and pipes, sockets and the page cache are "
+            "not counted. Memory that belongs to no process (memfd, System V, message queues) is refused instead."
+        )
+    if "pids" not in offer.cgroup_powers and "namespaces" not in offer.layers:
+        told.append("Processes are counted per user, together with those that run outside of the sandbox.")
+    told.append(
+        "Disk space is counted twice a second, less often with many files, and a program over its limit is killed: it "
+        "can pass the limit for a moment. Deleted files that are mapped but not open are not counted."
+    )
+    if not _bounds_ports(offer):
+        told.append(
+            'A program with network="host" can\'t be kept to a list of ports, so it is not run unless its policy '
+            "accepts that."
+        )
+    else:
+        told.append('UDP of a program with network="host" is not bounded; TCP is, by a list of ports.')
+    return told
+
+
 def _bounds_ports(offer: SandboxOffer) -> bool:
     return {"landlock", "seccomp"} <= offer.layers and offer.landlock_abi >= landlock.ABI_NETWORK
 

@@ -77,6 +77,13 @@ _DENIED = {  # name: (x86_64, aarch64); None where the machine never had it
     "userfaultfd": (323, 282),
     "vhangup": (153, 58),
 }
+# Memory that belongs to no process: neither RLIMIT_DATA nor a sum over the processes sees it.
+_UNCOUNTED_MEMORY = {
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "mq_open": (240, 180),
+    "shmget": (29, 194),
+}
 _LOOKED_AT = {
     "clone": (56, 220),
     "clone3": (435, 435),
@@ -111,20 +118,21 @@ def is_offered() -> bool:
     return True
 
 
-def install(families: Iterable[int]) -> None:
+def install(families: Iterable[int], *, uncounted_memory: bool = True) -> None:
     """Filter this process and its descendants, for good. Needs no_new_privs.
 
     Args:
         families: Address families that `socket` may open; none means no network and no sockets of files.
             Pairs of connected AF_UNIX sockets are always allowed: they reach no other process.
+        uncounted_memory: Whether memory that belongs to no process may be had; only a memory cgroup bounds it.
     """
-    words = program(linux.machine(), tuple(families))
+    words = program(linux.machine(), tuple(families), uncounted_memory=uncounted_memory)
     code = ctypes.create_string_buffer(words, len(words))
     header = struct.pack("HP", len(words) // 8, ctypes.addressof(code))
     linux.syscall("seccomp", _SET_MODE_FILTER, 0, header)
 
 
-def program(machine: str, families: tuple[int, ...]) -> bytes:
+def program(machine: str, families: tuple[int, ...], *, uncounted_memory: bool = True) -> bytes:
     """The filter as the kernel reads it: eight bytes a step."""
     column, arch = _ARCH[machine]
     looked_at = {name: numbers[column] for name, numbers in _LOOKED_AT.items()}
@@ -136,7 +144,8 @@ def program(machine: str, families: tuple[int, ...]) -> bytes:
         _step(_JUMP_AT_LEAST, _X32, 0, 1),
         _step(_RETURN, _KILL_PROCESS),
     ]
-    for numbers in _DENIED.values():
+    denied = _DENIED if uncounted_memory else {**_DENIED, **_UNCOUNTED_MEMORY}
+    for numbers in denied.values():
         if (number := numbers[column]) is not None:
             steps += _refuse(number, errno.EPERM)
     steps += _refuse(looked_at["clone3"], errno.ENOSYS)
