@@ -27,11 +27,13 @@ from tenure.sandbox.policy import (
     SandboxOffer,
     SandboxPolicy,
     SandboxUnavailable,
+    _offers,
     hand_over,
     not_bounded,
     offers,
     plan,
 )
+from tenure.sandbox.process import Command, run
 from tenure.sandbox.process_tree import disk_of
 from tenure.sandbox.safe_path import PathEscape
 from tests.effects.conftest import CHILDREN, processes_with, python_for_everybody
@@ -371,6 +373,25 @@ def test_v6_what_is_not_bounded_is_said() -> None:
     assert "Memory" in told
     assert "Disk space" in told
     assert "Memory" not in " ".join(not_bounded(replace(offers(), cgroup_powers=frozenset({"memory", "pids"}))))
+
+
+def test_v2_the_sandboxs_own_processes_import_nothing_from_the_current_folder(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V2: a `json.py` in the current folder was executed by children."""
+    for name in ("json", "sqlite3", "socket", "resource", "types", "sitecustomize", "usercustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w').close()\n")
+        (workspace / f"{name}.py").write_text(f"open({str(workspace / 'canary')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    _offers.cache_clear()
+
+    degraded = "namespaces" in offers().missing
+    ended = run(Command(("/bin/true",), workspace, {}, sandbox=SandboxPolicy(workspace, allow_degraded=degraded)))
+
+    assert ended.is_success
+    assert not (tmp_path / "canary").exists()
+    assert not (workspace / "canary").exists()
 
 
 def test_sockets_of_files_reach_only_the_childs_own(
