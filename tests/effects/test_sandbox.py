@@ -372,6 +372,7 @@ def test_v6_what_is_not_bounded_is_said() -> None:
 
     assert "Memory" in told
     assert "Disk space" in told
+    assert "memfd" in " ".join(not_bounded(replace(offers(), layers=frozenset(), cgroup_powers=frozenset())))
     assert "Memory" not in " ".join(not_bounded(replace(offers(), cgroup_powers=frozenset({"memory", "pids"}))))
 
 

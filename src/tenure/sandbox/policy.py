@@ -181,8 +181,10 @@ def not_bounded(offer: SandboxOffer) -> list[str]:
         told.append(
             "Memory of a sandboxed program's processes is watched five times a second, not bounded by the kernel: a "
             "program that takes it faster can pass the limit for a moment, and pipes, sockets and the page cache are "
-            "not counted. Memory that belongs to no process (memfd, System V, message queues) is refused instead."
+            "not counted."
         )
+        if "seccomp" not in offer.layers:
+            told.append("Memory that belongs to no process (memfd, System V, message queues) is not bounded.")
     if "pids" not in offer.cgroup_powers and "namespaces" not in offer.layers:
         told.append("Processes are counted per user, together with those that run outside of the sandbox.")
     told.append(
