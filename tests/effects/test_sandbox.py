@@ -16,14 +16,25 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tenure.sandbox import landlock, linux, seccomp
-from tenure.sandbox.policy import SandboxOffer, SandboxPolicy, SandboxUnavailable, hand_over, offers, plan
+from tenure.sandbox.policy import (
+    SandboxOffer,
+    SandboxPolicy,
+    SandboxUnavailable,
+    _offers,
+    hand_over,
+    not_bounded,
+    offers,
+    plan,
+)
+from tenure.sandbox.process import Command, run
+from tenure.sandbox.process_tree import disk_of
 from tenure.sandbox.safe_path import PathEscape
 from tests.effects.conftest import CHILDREN, processes_with, python_for_everybody
 from tests.waiting import wait_until
@@ -233,10 +244,155 @@ def test_without_walls_the_same_program_gets_out(
 def test_the_network_is_open_only_when_the_policy_says_so(
     world: World, reports: dict[str, dict[str, Any]], outside: tuple[Path, int, str]
 ) -> None:
-    report = report_of(world, reports, outside, network="host")
+    report = report_of(world, reports, outside, network="host", all_ports=True)
 
     assert report["connect_tcp"]["done"], report["connect_tcp"]
     assert not any(report[name]["done"] for name in ("connect_unix_socket", "connect_abstract_socket", "read_database"))
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "https only"])
+def test_v20_an_agent_on_the_workers_network_reaches_its_ports_only(
+    world: World, workspace: Path, outside: tuple[Path, int, str], is_listed: bool
+) -> None:
+    """V20: with network="host" every service on the machine was reached: databases, and the metadata address."""
+    port = outside[1]
+    order = {"connect_ports": [port]} if is_listed else {}
+    connect = f"import socket; print(socket.create_connection(('127.0.0.1', {port}), 5).recv(5))"
+    listen = "import socket; socket.create_server(('127.0.0.1', 0))"
+
+    reached = world.run(workspace, ["-c", connect], network="host", **order)
+    listened = world.run(workspace, ["-c", listen], network="host", **order)
+
+    assert (reached["exit_code"] == 0) == is_listed, reached
+    assert ("PermissionError" in reached["stderr"]) != is_listed, reached
+    assert "PermissionError" in listened["stderr"]
+
+
+BYPASSES = {  # each reached the port on a kernel that bounds `connect`
+    "mptcp": "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262); s.connect(to)",
+    "fast open by sendto": "s = socket.socket(); s.sendto(b'x', 0x20000000, to)",
+    "fast open by sendmsg": "s = socket.socket(); s.sendmsg([b'x'], [], 0x20000000, to)",
+}
+
+
+@pytest.mark.parametrize("way", BYPASSES)
+def test_v20_no_other_way_to_connect_passes_the_list_of_ports(
+    workspace: Path, outside: tuple[Path, int, str], way: str
+) -> None:
+    """V20: Landlock looks at `connect` on TCP sockets only, so MPTCP and a send that connects are refused."""
+    program = f"import socket; to = ('127.0.0.1', {outside[1]}); {BYPASSES[way]}; print(s.recv(5))"
+
+    answer = AS_WE_ARE.run(workspace, ["-c", program], network="host", allow_degraded=True)
+
+    assert answer["exit_code"] == 1, answer
+    assert "not supported" in answer["stderr"], answer
+
+
+def test_v20_without_a_kernel_that_bounds_ports_nothing_is_run(workspace: Path) -> None:
+    """V20: a list of ports that can't hold fails closed, unless the operator accepts less in so many words."""
+    old = replace(offers(), layers=frozenset({"landlock", "seccomp"}), landlock_abi=3)
+    policy = SandboxPolicy(workspace, network="host", require=frozenset())
+
+    with pytest.raises(SandboxUnavailable, match="ports"):
+        plan(policy, old)
+    with pytest.raises(SandboxUnavailable, match="ports"):
+        plan(policy, replace(old, layers=frozenset({"landlock"}), landlock_abi=7))
+    assert plan(replace(policy, allow_degraded=True), old).spec["connect_ports"] is None
+    assert plan(replace(policy, connect_ports=None), old).spec["connect_ports"] is None
+    assert any("network" in line for line in not_bounded(old))
+
+
+MEMORY_WITHOUT_A_PROCESS = {
+    "memfd_create": "import os; os.memfd_create('x')",
+    "memfd_secret": "check(447, 0)",
+    "shmget": "check({'x86_64': 29}.get(machine, 194), 0, 4096, 0o1600)",
+    "mq_open": "check({'x86_64': 240}.get(machine, 180), b'/x', 0o100, 0o600, None)",
+}
+CHECK = """
+import ctypes, os, platform
+machine = platform.machine()
+libc = ctypes.CDLL(None, use_errno=True)
+def check(*args):
+    if libc.syscall(*args) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+"""
+
+
+@pytest.mark.skipif("memory" in offers().cgroup_powers, reason="a memory cgroup bounds them here")
+@pytest.mark.parametrize("call", MEMORY_WITHOUT_A_PROCESS)
+def test_v6_memory_that_no_limit_counts_is_refused_without_a_cgroup(world: World, workspace: Path, call: str) -> None:
+    """V6: 300 MiB in memfds passed a limit of 100 MiB."""
+    answer = world.run(workspace, ["-c", CHECK + MEMORY_WITHOUT_A_PROCESS[call]])
+
+    assert answer["stderr"].strip().splitlines()[-1].startswith("PermissionError: [Errno 1]"), answer
+
+
+SMALL_FILES = """
+import os, time
+for n in range(100_000):
+    with open(f'{n}', 'wb') as file:
+        file.write(bytes(65536))
+"""
+DELETED_FILES = """
+import os
+kept = []
+for n in range(300):
+    file = open('x', 'wb'); os.unlink('x'); file.write(bytes(1 << 20)); file.flush(); kept.append(file)
+while True:
+    pass
+"""
+
+
+BURST = "open('x', 'wb').write(bytes(40 << 20))"
+
+
+@pytest.mark.parametrize("program", [SMALL_FILES, DELETED_FILES, BURST], ids=["small files", "deleted files", "burst"])
+def test_v6_the_disk_that_a_program_takes_is_bounded(world: World, workspace: Path, program: str) -> None:
+    """V6: 300 MiB of small files passed, because only the size of each one was bounded."""
+    answer = world.run(workspace, ["-c", program], timeout=60, limits={"disk_bytes": 30 << 20})
+
+    assert answer["reason"] == "disk_limit", answer
+
+
+def test_v6_a_folder_that_cannot_be_counted_is_too_much(tmp_path: Path) -> None:
+    """V6: files in a folder without rights would not be counted. What can't be read is taken as over the limit."""
+    (tmp_path / "file").write_bytes(bytes(10_000))
+    (tmp_path / "link").hardlink_to(tmp_path / "file")
+    (tmp_path / "out").symlink_to("/usr")
+
+    assert 10_000 < disk_of([str(tmp_path)], [], 1 << 30) < 16_384
+    assert disk_of([str(tmp_path)], [], 5_000) > 5_000
+    deep = "/".join([str(tmp_path), *["d" * 200] * 25])  # a path too long to open; also for root
+    assert disk_of([deep], [], 1 << 30) > 1 << 30
+
+
+def test_v6_what_is_not_bounded_is_said() -> None:
+    """V6: doctor said nothing of memory and disk that no limit holds."""
+    told = " ".join(not_bounded(replace(offers(), cgroup_powers=frozenset())))
+
+    assert "Memory" in told
+    assert "Disk space" in told
+    assert "memfd" in " ".join(not_bounded(replace(offers(), layers=frozenset(), cgroup_powers=frozenset())))
+    assert "Memory" not in " ".join(not_bounded(replace(offers(), cgroup_powers=frozenset({"memory", "pids"}))))
+
+
+def test_v2_the_sandboxs_own_processes_import_nothing_from_the_current_folder(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V2: a `json.py` in the current folder was executed by children."""
+    for name in ("json", "sqlite3", "socket", "resource", "types", "sitecustomize", "usercustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w').close()\n")
+        (workspace / f"{name}.py").write_text(f"open({str(workspace / 'canary')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    _offers.cache_clear()
+
+    degraded = "namespaces" in offers().missing
+    ended = run(Command(("/bin/true",), workspace, {}, sandbox=SandboxPolicy(workspace, allow_degraded=degraded)))
+
+    assert ended.is_success
+    assert not (tmp_path / "canary").exists()
+    assert not (workspace / "canary").exists()
 
 
 def test_sockets_of_files_reach_only_the_childs_own(
@@ -465,6 +621,7 @@ def _unpack(step: bytes) -> tuple[int, int, int, int]:
 
 
 ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050000 | 38
+EPROTONOSUPPORT, EOPNOTSUPP = 0x00050000 | 93, 0x00050000 | 95
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -472,12 +629,15 @@ def test_the_filter_refuses_what_it_should_and_nothing_else(machine: str) -> Non
     column, arch = seccomp._ARCH[machine]
     looked_at = {name: numbers[column] for name, numbers in seccomp._LOOKED_AT.items()}
     denied = {numbers[column] for numbers in seccomp._DENIED.values()} - {None}
+    uncounted = {numbers[column] for numbers in seccomp._UNCOUNTED_MEMORY.values()}
     shut, host = seccomp.program(machine, ()), seccomp.program(machine, (2, 10))
+    counted_only = seccomp.program(machine, (), uncounted_memory=False)
 
     for number in range(470):
         expected = EPERM if number in denied else ENOSYS if number == looked_at["clone3"] else ALLOW
         if number not in set(looked_at.values()) - {looked_at["clone3"]}:
             assert verdict(shut, arch, number, 1) == expected, number
+            assert verdict(counted_only, arch, number, 1) == (EPERM if number in uncounted else expected), number
     assert [verdict(shut, arch, looked_at["socket"], family) for family in (1, 2, 10, 16)] == [EPERM] * 4
     assert [verdict(host, arch, looked_at["socket"], family) for family in (1, 2, 10, 16)] == [
         EPERM,
@@ -485,6 +645,15 @@ def test_the_filter_refuses_what_it_should_and_nothing_else(machine: str) -> Non
         ALLOW,
         EPERM,
     ]
+    assert [verdict(host, arch, looked_at["socket"], 2, 1, kind) for kind in (6, 17, 132, 262)] == [
+        ALLOW,
+        ALLOW,
+        EPROTONOSUPPORT,
+        EPROTONOSUPPORT,
+    ]
+    for name, flags in (("sendto", (0, 0, 0)), ("sendmsg", (0, 0)), ("sendmmsg", (0, 0, 0))):
+        assert verdict(host, arch, looked_at[name], *flags, 0x4000) == ALLOW
+        assert verdict(host, arch, looked_at[name], *flags, 0x20004000) == EOPNOTSUPP
     assert [verdict(host, arch, looked_at["socketpair"], family) for family in (1, 2)] == [ALLOW, EPERM]
     assert verdict(host, arch, looked_at["clone"], 0x10000011) == EPERM
     assert verdict(host, arch, looked_at["clone"], 0x003D0F00) == ALLOW  # what a thread is made with
@@ -500,7 +669,7 @@ def test_the_numbers_are_those_of_the_kernels_headers() -> None:
         pytest.skip("the kernel's headers are not installed here")
     for column, path in enumerate(headers):
         defined = dict(re.findall(r"#define\s+__NR(?:3264)?_(\w+)\s+(\d+)", path.read_text()))
-        for name, numbers in {**seccomp._DENIED, **seccomp._LOOKED_AT}.items():
+        for name, numbers in {**seccomp._DENIED, **seccomp._UNCOUNTED_MEMORY, **seccomp._LOOKED_AT}.items():
             number = numbers[column]
             if number is not None and name in defined:
                 assert defined[name] == str(number), name

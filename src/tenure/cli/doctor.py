@@ -52,10 +52,12 @@ def doctor(
 
 
 def _sandbox() -> Iterator[Check]:
-    from tenure.sandbox.policy import offers
+    from tenure.sandbox.policy import not_bounded, offers
 
     offer = offers()
     if offer.layers:
         yield Check("sandbox", "ok", f"offers {', '.join(sorted(offer.layers))}")
     for layer, why in sorted(offer.missing.items()):
         yield Check("sandbox", "warn", f"no {layer}: {why}")
+    for limit in not_bounded(offer):
+        yield Check("sandbox", "ok", limit)

@@ -323,6 +323,7 @@ class _Work:
             files,
             readable=(Path(tool.command[0]), *tool.readable),
             network=tool.network,
+            connect_ports=tool.connect_ports,
             require=tool.require,
             allow_degraded=tool.allow_degraded,
         )

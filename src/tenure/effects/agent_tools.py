@@ -17,7 +17,7 @@ from typing import Any, Literal
 from tenure.errors import ConfigError, InvalidPayload
 from tenure.handler.payload import encode
 from tenure.model.frozen import frozen
-from tenure.sandbox.policy import Layer, Network
+from tenure.sandbox.policy import HTTPS_ONLY, Layer, Network
 from tenure.sandbox.process import Ended
 from tenure.sandbox.rlimits import MIB, Limits
 
@@ -52,6 +52,8 @@ class AgentTool:
         env: What it gets beside a plain PATH, a HOME of its own and the locale. Values that look secret are redacted.
         readable: Folders it needs besides the system's programs, such as its own installation.
         network: `host` for tools that talk to a service; `none` otherwise.
+        connect_ports: With `host`, the TCP ports it may connect to: https alone if left out. None opens all, and with
+            them databases on this machine and the cloud's metadata service.
         stream: Let Claude Code print its events as they happen (`stream-json`) instead of one object at the end.
         max_cost_usd: Once a job's runs have cost this much, no further one is started.
         skills: Names that `codex_skill` may use.
@@ -67,6 +69,7 @@ class AgentTool:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     readable: tuple[Path, ...] = ()
     network: Network = "none"
+    connect_ports: frozenset[int] | None = HTTPS_ONLY
     timeout: timedelta = timedelta(minutes=10)
     grace: timedelta = timedelta(seconds=5)
     output_bytes: int = 8 * MIB
@@ -242,6 +245,7 @@ def _with_error(answer: Answer, ended: Ended) -> Answer:
         "timeout": f"it was still at work after {ended.wall.total_seconds():.0f} s and was killed",
         "output_limit": "it printed more than it may and was killed",
         "memory_limit": "it took more memory than it may and was killed",
+        "disk_limit": "it took more disk space than it may",
         "lost": "the process that watched it was lost",
         "cancelled": "it was stopped",
     }.get(ended.reason)

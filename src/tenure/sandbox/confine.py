@@ -63,7 +63,7 @@ def _be_program(orders: dict[str, Any], tell: int) -> NoReturn:
         os.chdir(orders["cwd"])
         _volunteer_for_oom()
         at = "landlock"
-        rules = landlock.prepare(_grants(orders), network=orders["network"]) if at in layers else None
+        rules = _landlock_rules(orders) if at in layers else None
         at = "identity"
         if orders["run_as"] is not None:
             namespaces.become(orders["run_as"], own_namespace="namespaces" in layers)
@@ -79,12 +79,16 @@ def _be_program(orders: dict[str, Any], tell: int) -> NoReturn:
             landlock.enforce(rules)
         at = "seccomp"
         if at in layers:
-            seccomp.install(orders["families"])
+            seccomp.install(orders["families"], uncounted_memory=not orders["watch_memory"])
         at = "program"
         os.execve(orders["argv"][0], orders["argv"], orders["env"])  # noqa: S606 - no shell is the point
     except BaseException as exc:  # noqa: BLE001 - this process is a copy: nothing above may catch it and go on
         os.write(tell, f"{at}\0{type(exc).__name__}: {exc}".encode(errors="replace")[:4000])
     os._exit(127)
+
+
+def _landlock_rules(orders: dict[str, Any]) -> int:
+    return landlock.prepare(_grants(orders), network=orders["network"], ports=orders.get("connect_ports"))
 
 
 def _volunteer_for_oom() -> None:

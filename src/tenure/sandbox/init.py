@@ -32,9 +32,11 @@ from typing import Any, NoReturn
 
 from tenure.sandbox import linux, namespaces
 from tenure.sandbox.confine import Refused, layer, start_program
-from tenure.sandbox.process_tree import Descendants, Namespace, memory_of
+from tenure.sandbox.process_tree import Descendants, Namespace, disk_of, memory_of
 
 _TICK_SECONDS = 0.2
+_DISK_SECONDS = 0.5
+_DISK_SHARE = 5  # counting files takes at most a fifth of a processor
 
 
 def main(control: socket.socket, orders_fd: int) -> None:
@@ -148,11 +150,14 @@ class ProcessTree:
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
         self.peak_bytes = 0
+        self.count_disk_at = 0.0
 
     def run(self) -> None:
         """Run the program to its end, and everything it left behind. Nothing outlives it, whatever goes wrong here."""
         try:
             self._watch()
+            if self.status is not None and self.reason == "exited" and self._is_over_disk():
+                self.reason = "disk_limit"
             self._report()
         finally:
             self.tree.end()
@@ -175,6 +180,7 @@ class ProcessTree:
                 break
             self._look_at_the_clock()
             self._look_at_memory()
+            self._look_at_disk()
             self._reap()
 
     def _wake_on_child(self) -> int:
@@ -187,7 +193,9 @@ class ProcessTree:
     def _patience(self) -> float:
         until = self.stop_at if self.kill_at is None else self.kill_at
         left = max(0.0, until - time.monotonic())
-        return min(left, _TICK_SECONDS) if self.orders["watch_memory"] else left
+        if self.orders["watch_memory"]:
+            return min(left, _TICK_SECONDS)
+        return left if self.orders["disk_bytes"] is None else min(left, _DISK_SECONDS)
 
     def _hear(self) -> bytes:
         """What the worker says; nothing when it is gone. One that is killed leaves its socket before it is seen to be
@@ -222,6 +230,19 @@ class ProcessTree:
             self.peak_bytes = max(self.peak_bytes, used)
             if used > self.orders["memory_bytes"]:
                 self._kill("memory_limit")
+
+    def _look_at_disk(self) -> None:
+        began = time.monotonic()
+        if self.kill_at is not None or began < self.count_disk_at:
+            return
+        if self._is_over_disk():
+            self._kill("disk_limit")
+        now = time.monotonic()
+        self.count_disk_at = now + max(_DISK_SECONDS, _DISK_SHARE * (now - began))
+
+    def _is_over_disk(self) -> bool:
+        most = self.orders["disk_bytes"]
+        return most is not None and disk_of(self.orders["writable"], self.tree.pids(), most) > most
 
     def _stop(self, reason: str) -> None:
         if self.kill_at is None:

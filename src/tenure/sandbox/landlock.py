@@ -30,11 +30,11 @@ _WRITE = (
 ) | (_REFER | _TRUNCATE)
 _GRANTS = {"list": _READ_DIR, "read": _READ, "write": _WRITE, "device": _READ_FILE | _WRITE_FILE}
 
-_BIND_AND_CONNECT_TCP = 0x3
+_BIND_AND_CONNECT_TCP, _CONNECT_TCP = 0x3, 0x2
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0x3
 
 _CREATE_RULESET_VERSION = 1
-_RULE_PATH_BENEATH = 1
+_RULE_PATH_BENEATH, _RULE_NET_PORT = 1, 2
 
 
 def abi() -> int:
@@ -45,14 +45,23 @@ def abi() -> int:
         return 0
 
 
-def prepare(grants: Iterable[tuple[str, Right]], *, network: bool) -> int:
+def prepare(grants: Iterable[tuple[str, Right]], *, network: bool, ports: Iterable[int] | None = None) -> int:
     """A set of rules, as a file descriptor. Made while the caller may still open what it grants.
 
     Signals and abstract sockets will reach only processes inside the same bounds, where the kernel knows how.
+
+    Args:
+        network: Whether TCP may be used at all.
+        ports: The only TCP ports that may be connected to, and none may be listened at; None leaves both free.
     """
     version = abi()
     handled = _handled(version)
-    ruleset = _create(version, handled, network=network)
+    allowed = list(ports) if network and ports is not None else None
+    if allowed is not None and version < ABI_NETWORK:
+        raise OSError(f"ports are bounded by Landlock ABI {ABI_NETWORK}, this kernel has {version}")
+    ruleset = _create(version, handled, network=network and allowed is None)
+    for port in allowed or ():
+        linux.syscall("landlock_add_rule", ruleset, _RULE_NET_PORT, struct.pack("=QQ", _CONNECT_TCP, port), 0)
     for path, right in grants:
         _grant(ruleset, path, _GRANTS[right] & handled)
     return ruleset

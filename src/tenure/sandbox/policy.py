@@ -34,6 +34,7 @@ Layer = Literal["namespaces", "landlock", "seccomp", "cgroup"]
 Network = Literal["none", "host"]
 
 NOBODY = 65534
+HTTPS_ONLY = frozenset({443})
 CHILD = Path(__file__).with_name("child.py")
 
 # Programs, their libraries, certificates and the few tables that libc reads; missing ones are left out. Not /opt: what
@@ -101,7 +102,10 @@ class SandboxPolicy:
         workspace: The only place to write, with `artifacts`. Both must exist; when the worker is root they are
             handed to the user the child runs as.
         readable: Further files and folders that may be read and executed, besides the system's programs.
-        network: "none", or "host" for what the worker itself may reach.
+        network: "none", or "host" for the worker's own network.
+        connect_ports: With "host", the TCP ports that may be connected to, by Landlock; none can be listened at. So
+            databases on this machine and the cloud's metadata service (port 80) stay out of reach. None opens all
+            ports and has to be written out. UDP is not bounded.
         unix_sockets: Whether sockets in the file system may be used, among the child's own processes. Those outside
             stay out of sight; without namespaces they could not, so then there are none.
         require: Layers that must hold.
@@ -114,6 +118,7 @@ class SandboxPolicy:
     artifacts: Path | None = None
     readable: tuple[Path, ...] = ()
     network: Network = "none"
+    connect_ports: frozenset[int] | None = HTTPS_ONLY
     unix_sockets: bool = False
     require: frozenset[Layer] = frozenset({"namespaces", "landlock", "seccomp"})
     allow_degraded: bool = False
@@ -148,6 +153,13 @@ def plan(policy: SandboxPolicy, offer: SandboxOffer) -> Plan:
     lacking = {layer: offer.missing[layer] for layer in sorted(policy.require) if layer in offer.missing}
     if lacking and not policy.allow_degraded:
         raise SandboxUnavailable(*next(iter(lacking.items())))
+    ports = None if policy.connect_ports is None else sorted(policy.connect_ports)
+    if policy.network == "host" and ports is not None and not _bounds_ports(offer):
+        if not policy.allow_degraded:
+            raise SandboxUnavailable(
+                "landlock", f"a list of ports takes seccomp and Landlock ABI {landlock.ABI_NETWORK}"
+            )
+        ports = None
     readable, links = _resolved(policy.readable)
     spec = {
         "layers": sorted(offer.layers),
@@ -155,10 +167,42 @@ def plan(policy: SandboxPolicy, offer: SandboxOffer) -> Plan:
         "writable": [str(_folder(path)) for path in policy.writable],
         "links": links,
         "network": policy.network == "host",
+        "connect_ports": ports,
         "families": _families(policy, offer),
         "run_as": policy.run_as,
     }
     return Plan(offer.layers, lacking, spec)
+
+
+def not_bounded(offer: SandboxOffer) -> list[str]:
+    """What a sandbox on this machine does not bound, a sentence each; for `tenure doctor`."""
+    told = []
+    if "memory" not in offer.cgroup_powers:
+        told.append(
+            "Memory of a sandboxed program's processes is watched five times a second, not bounded by the kernel: a "
+            "program that takes it faster can pass the limit for a moment, and pipes, sockets and the page cache are "
+            "not counted."
+        )
+        if "seccomp" not in offer.layers:
+            told.append("Memory that belongs to no process (memfd, System V, message queues) is not bounded.")
+    if "pids" not in offer.cgroup_powers and "namespaces" not in offer.layers:
+        told.append("Processes are counted per user, together with those that run outside of the sandbox.")
+    told.append(
+        "Disk space is counted twice a second, less often with many files, and a program over its limit is killed: it "
+        "can pass the limit for a moment. Deleted files that are mapped but not open are not counted."
+    )
+    if not _bounds_ports(offer):
+        told.append(
+            'A program with network="host" can\'t be kept to a list of ports, so it is not run unless its policy '
+            "accepts that."
+        )
+    else:
+        told.append('UDP of a program with network="host" is not bounded; TCP is, by a list of ports.')
+    return told
+
+
+def _bounds_ports(offer: SandboxOffer) -> bool:
+    return {"landlock", "seccomp"} <= offer.layers and offer.landlock_abi >= landlock.ABI_NETWORK
 
 
 def hand_over(policy: SandboxPolicy) -> None:

@@ -44,7 +44,7 @@ from tenure.sandbox.policy import (
 from tenure.sandbox.rlimits import MIB, Limits
 
 Stream = Literal["stdout", "stderr"]
-Reason = Literal["exited", "timeout", "cancelled", "output_limit", "memory_limit", "lost"]
+Reason = Literal["exited", "timeout", "cancelled", "output_limit", "memory_limit", "disk_limit", "lost"]
 OnOutput = Callable[[Stream, bytes], None]
 
 _KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
@@ -229,6 +229,7 @@ class Running:
             "rlimits": limits.rlimits(0 if alone else _tasks_of(cast(int | None, self._walls.spec["run_as"]))),
             "scratch_bytes": limits.scratch_bytes,
             "memory_bytes": limits.memory_bytes,
+            "disk_bytes": limits.disk_bytes if command.sandbox else None,
             "watch_memory": not (group and cgroups.MEMORY in group.powers),
             "cgroup": str(group.path) if group else None,
         }

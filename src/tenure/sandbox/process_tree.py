@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_INODE_BYTES = 1024  # an empty file takes room too, and time to count
 
 
 class Namespace:
@@ -73,6 +75,44 @@ def memory_of(pids: list[int], limit: int) -> int:
     """What the tree uses. Counted cheaply, pages shared after a fork several times; fairly only if that is too much."""
     roughly = sum(_resident(pid) for pid in pids)
     return roughly if roughly <= limit else sum(_proportional(pid) for pid in pids)
+
+
+def disk_of(folders: list[str], pids: list[int], limit: int) -> int:
+    """Bytes on disk beneath the folders, and of deleted files that the processes hold open. Stops above `limit`.
+
+    A folder that cannot be read counts as too much: it could hold anything.
+    """
+    used, seen, waiting = _deleted_but_open(pids), set[tuple[int, int]](), list(folders)
+    while waiting and used <= limit:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        found = entry.stat(follow_symlinks=False)
+                        if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+                            if (found.st_dev, found.st_ino) in seen:
+                                continue
+                            seen.add((found.st_dev, found.st_ino))
+                        used += found.st_blocks * 512 + _INODE_BYTES
+                        if stat.S_ISDIR(found.st_mode):
+                            waiting.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return limit + 1
+    return used
+
+
+def _deleted_but_open(pids: list[int]) -> int:
+    files: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - names, not paths
+                with suppress(OSError):
+                    found = os.stat(f"/proc/{pid}/fd/{name}")  # noqa: PTH116 - a number, not a path
+                    if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+                        files[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return sum(files.values())
 
 
 def _resident(pid: int) -> int:

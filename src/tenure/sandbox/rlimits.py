@@ -20,6 +20,8 @@ class Limits:
         address_space_bytes: RLIMIT_AS. Off by default, because runtimes such as Node reserve far more than they use.
         processes: Processes and threads at a time.
         file_bytes: Size of one file.
+        disk_bytes: All files of the workspace and the artifacts together, and deleted ones that are still open.
+            Counted twice a second, less often with many files; a program over it is killed.
         scratch_bytes: Size of the private /tmp, which lives in memory.
     """
 
@@ -29,6 +31,7 @@ class Limits:
     processes: int = 256
     open_files: int = 1024
     file_bytes: int = GIB
+    disk_bytes: int = 2 * GIB
     scratch_bytes: int = 256 * MIB
 
     def rlimits(self, processes_already: int = 0) -> dict[int, tuple[int, int]]:

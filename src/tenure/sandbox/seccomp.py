@@ -77,12 +77,31 @@ _DENIED = {  # name: (x86_64, aarch64); None where the machine never had it
     "userfaultfd": (323, 282),
     "vhangup": (153, 58),
 }
-_LOOKED_AT = {"clone": (56, 220), "clone3": (435, 435), "ioctl": (16, 29), "socket": (41, 198), "socketpair": (53, 199)}
+# Memory that belongs to no process: neither RLIMIT_DATA nor a sum over the processes sees it.
+_UNCOUNTED_MEMORY = {
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "mq_open": (240, 180),
+    "shmget": (29, 194),
+}
+_LOOKED_AT = {
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "ioctl": (16, 29),
+    "sendmmsg": (307, 269),
+    "sendmsg": (46, 211),
+    "sendto": (44, 206),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+}
 _ARCH = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 _NEW_NAMESPACES = 0x7E020000  # all CLONE_NEW* that clone takes
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # put words into a terminal's mouth
 _X32 = 0x40000000
+# Landlock's ports hold for `connect` on a TCP socket: neither for MPTCP (262), nor for a `send` that connects.
+_PROTOCOLS = (0, 6, 17)  # the family's own, TCP, UDP
+_MSG_FASTOPEN = 0x20000000
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _AT_NUMBER, _AT_ARCH, _AT_ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
@@ -99,20 +118,21 @@ def is_available() -> bool:
     return True
 
 
-def install(families: Iterable[int]) -> None:
+def install(families: Iterable[int], *, uncounted_memory: bool = True) -> None:
     """Filter this process and its descendants, for good. Needs no_new_privs.
 
     Args:
         families: Address families that `socket` may open; none means no network and no sockets of files.
-            Pairs of connected AF_UNIX sockets are always allowed: they reach nobody else.
+            Pairs of connected AF_UNIX sockets are always allowed: they reach no other process.
+        uncounted_memory: Whether memory that belongs to no process may be had; only a memory cgroup bounds it.
     """
-    words = program(linux.machine(), tuple(families))
+    words = program(linux.machine(), tuple(families), uncounted_memory=uncounted_memory)
     code = ctypes.create_string_buffer(words, len(words))
     header = struct.pack("HP", len(words) // 8, ctypes.addressof(code))
     linux.syscall("seccomp", _SET_MODE_FILTER, 0, header)
 
 
-def program(machine: str, families: tuple[int, ...]) -> bytes:
+def program(machine: str, families: tuple[int, ...], *, uncounted_memory: bool = True) -> bytes:
     """The filter as the kernel reads it: eight bytes a step."""
     column, arch = _ARCH[machine]
     looked_at = {name: numbers[column] for name, numbers in _LOOKED_AT.items()}
@@ -124,7 +144,8 @@ def program(machine: str, families: tuple[int, ...]) -> bytes:
         _step(_JUMP_AT_LEAST, _X32, 0, 1),
         _step(_RETURN, _KILL_PROCESS),
     ]
-    for numbers in _DENIED.values():
+    denied = _DENIED if uncounted_memory else {**_DENIED, **_UNCOUNTED_MEMORY}
+    for numbers in denied.values():
         if (number := numbers[column]) is not None:
             steps += _refuse(number, errno.EPERM)
     steps += _refuse(looked_at["clone3"], errno.ENOSYS)
@@ -132,6 +153,10 @@ def program(machine: str, families: tuple[int, ...]) -> bytes:
     for request in (_TIOCSTI, _TIOCLINUX):
         steps += _refuse_if(looked_at["ioctl"], 1, [_step(_JUMP_EQUAL, request, 0, 1), _refusal()])
     steps += _refuse_if(looked_at["socket"], 0, _unless_one_of(families))
+    steps += _refuse_if(looked_at["socket"], 2, _unless_one_of(_PROTOCOLS, errno.EPROTONOSUPPORT))
+    for name, flags in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
+        connects = [_step(_JUMP_ANY_BIT, _MSG_FASTOPEN, 0, 1), _refusal(errno.EOPNOTSUPP)]
+        steps += _refuse_if(looked_at[name], flags, connects)
     steps += _refuse_if(looked_at["socketpair"], 0, _unless_one_of((AF_UNIX,)))
     return b"".join([*steps, _step(_RETURN, _ALLOW)])
 
@@ -154,6 +179,6 @@ def _refuse_if(number: int, argument: int, test: list[bytes]) -> list[bytes]:
     return [_step(_JUMP_EQUAL, number, 0, len(inner)), *inner]
 
 
-def _unless_one_of(values: tuple[int, ...]) -> list[bytes]:
+def _unless_one_of(values: tuple[int, ...], error: int = errno.EPERM) -> list[bytes]:
     checks = [_step(_JUMP_EQUAL, value, len(values) - index, 0) for index, value in enumerate(values)]
-    return [*checks, _refusal()]
+    return [*checks, _refusal(error)]

@@ -17,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3] / "src"))
 
 from tenure.sandbox import linux, seccomp
-from tenure.sandbox.policy import SandboxPolicy, SandboxUnavailable, offers
+from tenure.sandbox.policy import HTTPS_ONLY, SandboxPolicy, SandboxUnavailable, offers
 from tenure.sandbox.process import Command, start
 from tenure.sandbox.rlimits import Limits
 
@@ -45,6 +45,7 @@ def main(order: dict[str, Any]) -> None:
         readable=tuple(Path(path) for path in order["readable"]),
         allow_degraded=order.get("allow_degraded", False),
         network=order.get("network", "none"),
+        connect_ports=None if order.get("all_ports") else frozenset(order.get("connect_ports", HTTPS_ONLY)),
         unix_sockets=order.get("unix_sockets", False),
     )
     command = Command(
