@@ -49,7 +49,7 @@ def test_an_enqueue_leaves_the_rows_that_policy_and_job_ask_for(
     store: PostgresStore, admin: psycopg.Connection, count: int, order: str
 ) -> None:
     store.do(SetQueues({"default": QueuePolicy(priority_order=order, priority_default=4)}, actor="t"))  # type: ignore[arg-type]
-    texts = ('{"b": 1, "a": "ü"}', " [1,  2 ]", "null")
+    texts = ('{"b": 1, "a": "ü"}', "[1,  2 ]", "null")
     jobs = [new_job(payload=text, priority=None if i else 9, max_attempts=8) for i, text in enumerate(texts[:count])]
 
     store.do(Enqueue(jobs))
