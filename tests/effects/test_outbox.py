@@ -165,7 +165,7 @@ def test_an_older_write_that_fails_first_does_not_land_on_a_newer(
 
 def test_what_was_left_to_a_change_that_is_given_up_is_still_read(bed: Bed) -> None:
     first, second = bed.add(by=1), bed.add(by=10)
-    bed.app.run_worker(["outbox"], once=True, handle_signals=False)
+    bed.app.run_worker(["outbox_files"], once=True, handle_signals=False)
     bed.app.cancel(second.id)
 
     assert bed.app.get(first.id).result["superseded"]
@@ -221,7 +221,7 @@ def test_numbers_go_on_although_another_clock_is_ahead(bed: Bed, monkeypatch: py
 
 
 def test_a_queue_that_forgets_keys_is_refused(bed: Bed) -> None:
-    bed.app.set_queue("outbox", key_scope="active")
+    bed.app.set_queue("outbox_files", key_scope="active")
 
     with pytest.raises(tenure.ConfigError, match="forever"):
         bed.add()

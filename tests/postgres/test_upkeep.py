@@ -8,7 +8,6 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tenure.handler.registry import Registry
 from tenure.observe.doctor import Check, examine
 from tenure.store.postgres.store import PostgresStore
 from tenure.store.queries import ListWorkers
@@ -16,7 +15,7 @@ from tenure.worker import leader
 from tenure.worker.config import WorkerConfig
 from tenure.worker.worker import Worker
 from tests.waiting import until
-from tests.worker.bed import Ear
+from tests.worker.bed import Bed, Ear
 
 pytestmark = pytest.mark.postgres
 
@@ -30,7 +29,9 @@ async def test_a_leader_that_may_not_prune_says_so_once_and_counts_all_the_same(
     ear = Ear()
     store, owner = PostgresStore(login("worker")), PostgresStore(url)
     config = WorkerConfig(heartbeat_seconds=0.1, handle_signals=False, grace_seconds=5.0)
-    worker = Worker(store, Registry(), config, emit=ear)
+    bed = Bed(store)
+    bed.handle(_nothing)
+    worker = Worker(store, bed.registry, config, emit=ear)
     running = asyncio.ensure_future(worker.run())
     try:
         await until(lambda: "upkeep_denied" in ear.names())
@@ -54,6 +55,9 @@ async def test_a_leader_that_may_not_prune_says_so_once_and_counts_all_the_same(
     assert "may not prune" in check.says
     assert check.fix is not None
     assert "tenure_operator" in check.fix
+
+
+async def _nothing() -> None: ...
 
 
 def _status(store: PostgresStore) -> str | None:

@@ -8,8 +8,9 @@ one is at work and we go on.
 A checkpoint is due when the pages written since the last one, as estimated, or the growth of the WAL file come to
 PAGES. The estimate counts commits and rows, and each checkpoint corrects it by the true number. If the WAL is still
 large after a checkpoint (readers, or other processes that wrote meanwhile, kept it from being used again from its
-start), the next one waits a moment for them and truncates the file. That bounds the WAL at MAX_BYTES unless a reader
-stays; then a warning names it.
+start), the next one waits a moment for them and truncates the file. A WAL of half of MAX_BYTES is urgent: the writer
+waits for the checkpoint lock and for readers to leave before it writes on. That bounds the WAL at MAX_BYTES unless a
+read transaction stays open for longer; then a warning names it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ TRUNCATE_PAGES: Final = 4 * PAGES
 """A WAL that holds more than this after a checkpoint is truncated, if its readers leave in time."""
 TRUNCATE_PAUSE_SECONDS: Final = 1.0
 """After a truncation that failed because of readers: the pause until the next one."""
+URGENT_BYTES: Final = MAX_BYTES // 2
+"""From this size on the writer waits for a truncation instead of making the WAL larger."""
+URGENT_PAUSE_SECONDS: Final = 30.0
+"""After an urgent truncation that failed: a read transaction stays open, and writers must not wait for it each time."""
+LOCK_SECONDS: Final = 2.0
+"""How long an urgent checkpoint waits for one of another process."""
 WARN_SECONDS: Final = 60.0
 _PAGES_PER_COMMIT: Final = 3.5
 _PAGES_PER_ROW: Final = 0.13
@@ -60,6 +67,7 @@ class Checkpointer:
         self._size = 0
         """Of the WAL file after the last checkpoint."""
         self._truncate_at = 0.0
+        self._urgent_at = 0.0
         self._warn_at = 0.0
         self._lock: int | None = None
 
@@ -77,13 +85,14 @@ class Checkpointer:
     def run(self, connection: sqlite3.Connection) -> bool:
         """Move what can be moved without waiting. False if another process is at it."""
         self._estimate = PAGES * 0.75  # if it cannot be done now, try again soon, not at every commit
-        if not self._take_lock():
+        is_urgent = self._wal_size() >= URGENT_BYTES
+        if not self._take_lock(LOCK_SECONDS if is_urgent else 0.0):
             self._size = self._wal_size()
             return False
         try:
             _, pages, moved = connection.execute(_SQL["checkpoint"]).fetchone()
             if pages > TRUNCATE_PAGES or self._wal_size() > TRUNCATE_PAGES * PAGE_BYTES:
-                self._truncate(connection, is_held=moved < pages)
+                self._truncate(connection, is_held=moved < pages, is_urgent=is_urgent)
         except sqlite3.Error as exc:  # nothing is lost: the WAL keeps it
             _log.warning("The checkpoint of %s failed and will be repeated: %s", self._path, exc)
             return False
@@ -111,13 +120,13 @@ class Checkpointer:
         if lock is not None:
             os.close(lock)
 
-    def _truncate(self, connection: sqlite3.Connection, *, is_held: bool) -> None:
+    def _truncate(self, connection: sqlite3.Connection, *, is_held: bool, is_urgent: bool) -> None:
         """Wait a moment for readers and other writers, then cut the WAL to nothing. `is_held`: a checkpoint could not
         move all pages, which only a read transaction on an older state can cause."""
         now = time.monotonic()
-        if now < self._truncate_at:
+        if now < (self._urgent_at if is_urgent else self._truncate_at):
             return
-        connection.execute(_SQL["wait_for_readers"])
+        connection.execute(_SQL["wait_long_for_readers" if is_urgent else "wait_for_readers"])
         try:
             is_busy, _, _ = connection.execute(_SQL["checkpoint_truncate"]).fetchone()
         finally:
@@ -125,6 +134,8 @@ class Checkpointer:
         if not is_busy:
             return
         self._truncate_at = now + TRUNCATE_PAUSE_SECONDS
+        if is_urgent:
+            self._urgent_at = now + URGENT_PAUSE_SECONDS
         size = self._wal_size()
         if size > MAX_BYTES and now >= self._warn_at:
             self._warn_at = now + WARN_SECONDS
@@ -143,7 +154,16 @@ class Checkpointer:
         except OSError:
             return 0
 
-    def _take_lock(self) -> bool:
+    def _take_lock(self, patience: float) -> bool:
+        """Whether the lock is ours now; waits up to `patience` seconds for another process."""
+        deadline = time.monotonic() + patience
+        while not self._try_lock():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _try_lock(self) -> bool:
         try:
             if self._lock is None:
                 folder = side_folder(self._path)

@@ -63,6 +63,10 @@ PRAGMA wal_checkpoint(TRUNCATE);
 -- name: wait_for_readers
 PRAGMA busy_timeout = 100;
 
+-- name: wait_long_for_readers
+-- For a WAL that is about to reach its bound: writers wait for the truncation instead of making it larger.
+PRAGMA busy_timeout = 5000;
+
 -- name: wait_for_nothing
 PRAGMA busy_timeout = 0;
 
