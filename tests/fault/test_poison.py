@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT)]
 LEASE = 2.0
 MAX_ATTEMPTS = 3
 HEALTHY = scaled(60, 800)
-SECONDS = 600.0 if LONG else 90.0
+SECONDS = 600.0 if LONG else 240.0  # a guard against a hang: a loaded machine may take long
 
 POISONS = ("signal", "segfault", "exit", "memory", "parent", "ancestors")
 SETTINGS = {"one": ["-c", "1"], "ten": ["-c", "10"], "two processes": ["-P", "2"]}
