@@ -28,7 +28,7 @@ class Namespace:
 
 
 class Descendants:
-    """The tree of processes, when the init is a subreaper: whoever descends from it."""
+    """The tree of processes, when the init is a subreaper: all of its descendants."""
 
     def signal(self, number: int) -> None:
         for pid in self.pids():

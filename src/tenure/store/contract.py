@@ -257,8 +257,8 @@ class Reap(Request[list[Settled]]):
     worker was seen after the lease had ended. Its error names no worker, so that equal deaths have one fingerprint.
 
     What it proves depends on what else the worker held when the first of its leases ran out. *Alone*: the crash is the
-    job's own; the attempt that the claim counted stands, `crashes` + 1, `suspicion` + 1. *Beside others*: nobody can
-    tell whose crash it was, so the attempt is refunded; `suspicion` + 1 if the worker has vanished. The jobs that a
+    job's own; the attempt that the claim counted stands, `crashes` + 1, `suspicion` + 1. *Beside others*: it is
+    unknown whose crash it was, so the attempt is refunded; `suspicion` + 1 if the worker has vanished. The jobs that a
     vanished worker still holds under leases that have not run out yet are marked then, so that they count as held
     beside others whenever theirs run out. `suspicion` of SUSPICION_MAX counts as alone.
 
