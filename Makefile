@@ -7,6 +7,13 @@ STAMP := $(VENV)/.ready
 # The demo needs Tenure's own dependencies and nothing else, so it has a small environment of its own.
 DEMO_VENV := .venv-demo
 DEMO_STAMP := $(DEMO_VENV)/.ready
+# Agent frameworks bring some thirty packages that nothing else needs.
+FRAMEWORKS_VENV := .venv-frameworks
+FRAMEWORKS_STAMP := $(FRAMEWORKS_VENV)/.ready
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.ready
+AUDIT_VENV := .venv-audit
+AUDIT_STAMP := $(AUDIT_VENV)/.ready
 URL ?=
 ARGS ?=
 
@@ -24,7 +31,7 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: docs help setup demo demo-postgres check test test-quick bench chaos screens
+.PHONY: audit docs docs-site help release sbom types setup demo demo-postgres check test test-quick test-frameworks test-pythons bench chaos screens vendor
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -45,6 +52,12 @@ $(DEMO_STAMP): requirements/core.txt
 	$(DEMO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/core.txt
 	@touch $@
 
+$(FRAMEWORKS_STAMP): requirements/frameworks.txt
+	@$(CHECK_PYTHON)
+	test -x $(FRAMEWORKS_VENV)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS_VENV)
+	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/frameworks.txt
+	@touch $@
+
 demo: $(DEMO_STAMP) ## Show Tenure at work on a SQLite file
 	PYTHONPATH=src $(DEMO_VENV)/bin/python -m tenure.cli.main demo $(ARGS)
 
@@ -55,17 +68,62 @@ docs: $(STAMP) ## Write the generated parts of the docs anew
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m tenure.cli.reference > docs/reference/cli.md
 
+# The site's builder is not needed for anything else, so it has an environment of its own.
+$(DOCS_STAMP): requirements/docs.txt
+	@$(CHECK_PYTHON)
+	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
+docs-site: $(DOCS_STAMP) ## Build the docs as a site with search into .site/site; a dead link fails
+	$(DOCS_VENV)/bin/python -m docs.build_site .site
+	cd .site && ../$(DOCS_VENV)/bin/zensical build --strict
+	@echo "Open .site/site/index.html, or: python3 -m http.server --bind 127.0.0.1 --directory .site/site"
+
 check: $(STAMP) ## Lint, format, types, generated files fresh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m docs.generate --check
 
+$(AUDIT_STAMP): requirements/audit.txt
+	@$(CHECK_PYTHON)
+	test -x $(AUDIT_VENV)/bin/python || $(PYTHON) -m venv $(AUDIT_VENV)
+	$(AUDIT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/audit.txt
+	@touch $@
+
+# Not part of `check`: known vulnerabilities are asked of PyPI's own service, which a package index inside a company does
+# not offer. --strict: a package that could not be looked up fails, instead of passing unseen.
+audit: $(AUDIT_STAMP) ## Look for known vulnerabilities in what is pinned (asks pypi.org)
+	for name in core dev docs audit; do \
+		$(AUDIT_VENV)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/$$name.txt || exit 1; done
+
+sbom: $(AUDIT_STAMP) ## Write what a core installation holds as dist/tenure.cdx.json (CycloneDX); asks no network
+	mkdir -p dist
+	$(AUDIT_VENV)/bin/cyclonedx-py requirements requirements/core.txt --pyproject pyproject.toml --mc-type library \
+		--output-reproducible --of JSON --output-file dist/tenure.cdx.json
+
+# Not part of `check`: pyright is a program for Node, and its package fetches it from the npm registry at the first start.
+# Attributes that get their type from an assignment count as not typed, hence the floor below 100 %.
+types: $(STAMP) $(AUDIT_STAMP) ## Ask pyright how completely the public names are typed; fails below the floor
+	PYTHONPATH=src $(AUDIT_VENV)/bin/pyright --pythonpath $(BIN)/python --verifytypes tenure --ignoreexternal --outputjson \
+		| $(PYTHON) -c 'import json, sys; score = json.load(sys.stdin)["typeCompleteness"]["completenessScore"]; \
+		print(f"{score:.1%} of the public names are completely typed"); sys.exit(score < 0.89)'
+
+release: $(STAMP) ## Freeze the migrations, write the version, commit and tag (VERSION=0.2.0; look first: ARGS=--dry-run)
+	$(BIN)/python .ci/release.py $(VERSION) $(ARGS)
+
 test: $(STAMP) ## Run all tests, on both engines, in parallel (a part of them: ARGS='tests/unit -k house')
 	$(PYTEST) $(ARGS)
 
 test-quick: $(STAMP) ## Run the tests that take little time
 	$(PYTEST) -m 'not slow' $(ARGS)
+
+test-frameworks: $(FRAMEWORKS_STAMP) ## Run agents of pydantic-ai, the OpenAI Agents SDK and LangGraph whose workers are killed
+	PYTHONPATH=$(CURDIR)/src $(FRAMEWORKS_VENV)/bin/python -m pytest tests/frameworks $(ARGS)
+
+test-pythons: $(STAMP) ## Run the examples and the unit tests under every Python from 3.11 to 3.14 that is at hand
+	$(BIN)/python tests/pythons.py $(ARGS)
 
 bench: $(STAMP) ## Measure Tenure beside its peers and write docs/benchmarks.md (a trial: ARGS=--quick)
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -78,3 +136,6 @@ chaos: $(STAMP) ## Kill, cut and race in the long form: minutes, not seconds
 
 screens: $(STAMP) ## Record the screens of the docs anew (needs tmux)
 	$(BIN)/python docs/screens/record.py $(ARGS)
+
+vendor: $(STAMP) ## Fetch the console's vendored files from the npm registry and compare them (write them: ARGS=--write)
+	$(BIN)/python docs/console/vendor.py $(ARGS)

@@ -36,6 +36,8 @@ from tenure.worker.config import WorkerConfig
 
 DOCS = Path(__file__).parent
 SQL = DOCS.parent / "src" / "tenure" / "store" / "postgres" / "sql"
+README = DOCS.parent / "README.md"
+LLMS = DOCS / "llms.txt"
 WIDTH = 100
 
 _REGION = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -50,9 +52,9 @@ _ACTS: dict[type[errors.TenureError], str] = {
 def main(args: list[str]) -> int:
     """Write the pages, or only look."""
     stale = []
-    for path in sorted(DOCS.rglob("*.md")):
-        before = path.read_text()
-        after = filled(before)
+    for path in [README, *sorted(DOCS.rglob("*.md")), LLMS]:
+        before = path.read_text() if path.exists() else ""
+        after = llms() if path == LLMS else filled(before)
         if before != after:
             stale.append(str(path.relative_to(DOCS.parent)))
             if "--check" not in args:
@@ -60,6 +62,13 @@ def main(args: list[str]) -> int:
     for name in stale:
         sys.stdout.write(f"{name} {'is out of date' if '--check' in args else 'was written'}\n")
     return 1 if stale and "--check" in args else 0
+
+
+def llms() -> str:
+    """The pages for a reader that is a language model (llmstxt.org): what Tenure is, then every page with its title."""
+    head, _, _ = (DOCS / "index.md").read_text().partition("<!-- generated")
+    title, summary, start = (part.strip() for part in head.strip().split("\n\n", 2))
+    return f"{title}\n\n> {summary}\n\n{start}\n\n{_index().strip()}\n"
 
 
 def filled(page: str) -> str:
@@ -127,6 +136,65 @@ def _log_events() -> str:
     return _table(("event", "when"), [(f"`{name}`", _meaning("log_event", name)) for name in sorted(log_event_names())])
 
 
+def _http_routes() -> str:
+    from tenure.web.application import table
+
+    rows = [
+        (
+            f"`{route.verb} {route.path}`",
+            f"`{route.scope}`",
+            f"`{route.audit}`" if route.audit else "",
+            _doc(route.handler),
+        )
+        for route in table()
+    ]
+    return _table(("route", "scope", "audit", "what it does"), rows)
+
+
+def _http_statuses() -> str:
+    rows = [(f"`{error.code}`", error.http_status) for error in error_classes()]
+    return _table(("code", "status"), rows)
+
+
+def _http_limits() -> str:
+    from tenure.web.site import Limits as WebLimits
+
+    rows = [(f"`{one.name}`", str(one.default), _meaning("web_limits", one.name)) for one in fields(WebLimits)]
+    return _table(("setting of `tenure.web.asgi`", "default", "meaning"), rows)
+
+
+def _prometheus() -> str:
+    from tenure.observe.prometheus import FAMILIES
+
+    rows = [(f"`{one.name}`", one.sort, ", ".join(one.labels), one.meaning) for one in FAMILIES]
+    return _table(("metric", "sort", "labels", "meaning"), rows)
+
+
+_SPEED = {
+    "W1": "enqueue one at a time, a synced commit each, jobs/s",
+    "W2": "enqueue in bulk, jobs/s",
+    "W3a": "drain, one worker process, jobs/s",
+    "W4": "idle worker: from enqueue to the handler's start, p50 ms",
+}
+
+
+def _speed() -> str:
+    """Figures of benchmarks.md, each beside the quickest of the others."""
+    page = (DOCS / "benchmarks.md").read_text()
+    rows = []
+    for name, meaning in _SPEED.items():
+        cells = []
+        for engine in ("SQLite", "PostgreSQL"):
+            section = re.search(rf"^## {name}: [^\n]*, {engine}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+            assert section is not None, f"docs/benchmarks.md has no section {name} of {engine}"
+            found = re.findall(r"^\| (\S[^|]*?) \| (~?[\d.,]+) \|", section.group(1), re.MULTILINE)
+            ours = next(figure for who, figure in found if who == "**tenure**")
+            best = next(((who, figure) for who, figure in found if who != "**tenure**"))
+            cells += [f"**{ours}**", f"{best[1]} {best[0]}"]
+        rows.append((meaning, *cells))
+    return _table(("", "SQLite", "the quickest other", "PostgreSQL", "the quickest other"), rows)
+
+
 def _moves() -> str:
     """The table of `tenure.model.state`, in its order: the first rule that fits a case is carried out."""
     counts = ("attempt", "crashes", "suspicion", "run_at", "key", "attempt row", "dead letter", "event")
@@ -139,8 +207,8 @@ def _rule(rule: Rule) -> tuple[str, ...]:
         rule.move.value,
         f"`{rule.to.value}`",
         rule.when,
-        f"{rule.attempt:+d}" if rule.attempt else "",
-        f"{rule.crashes:+d}" if rule.crashes else "",
+        "0" if rule.resets else f"{rule.attempt:+d}" if rule.attempt else "",
+        f"{rule.crashes:d}" if rule.resets else f"{rule.crashes:+d}" if rule.crashes else "",
         "" if rule.suspicion == "keep" else rule.suspicion,
         "" if rule.run_at == "keep" else rule.run_at.replace("_", " "),
         "freed" if rule.frees_key else "",
@@ -190,36 +258,54 @@ def _app() -> str:
 
 def _app_admin() -> str:
     from tenure.app import App
+    from tenure.client.access import Access, SyncAccess
     from tenure.client.admin import Admin, Gates, Leases, SyncGates, SyncLeases
+    from tenure.client.approvals import Approvals, Inbox, SyncApprovals
+    from tenure.client.budgets import BudgetClient, SyncBudgets
     from tenure.client.effects import Effects
+    from tenure.client.flow import JobSteps, Signals, SyncSteps
     from tenure.client.jobs import Jobs
+    from tenure.client.memory import Memories, SyncMemories
+    from tenure.client.metrics import Metrics
     from tenure.client.profiles import AgentTasks, Profiles, SyncProfiles
     from tenure.client.schedules import Schedules, SyncSchedules
+    from tenure.client.streams import JobStreams, SyncStreams
+    from tenure.client.workflows import SyncWorkflows, Workflows
 
-    flat = [_methods(owner, App) for owner in (Jobs, Admin, Effects, AgentTasks)]
+    flat = [_methods(owner, App) for owner in (Jobs, Inbox, Signals, Admin, Effects, AgentTasks, Metrics)]
     groups = [
+        _methods(Access, SyncAccess, "app.access"),
+        _methods(Approvals, SyncApprovals, "app.approvals"),
+        _methods(BudgetClient, SyncBudgets, "app.budgets"),
         _methods(Gates, SyncGates, "app.gates"),
+        _methods(Memories, SyncMemories, "app.memory"),
         _methods(Leases, SyncLeases, "app.leases"),
         _methods(Schedules, SyncSchedules, "app.schedules"),
         _methods(Profiles, SyncProfiles, "app.profiles"),
+        _methods(JobSteps, SyncSteps, "app.steps"),
+        _methods(JobStreams, SyncStreams, "app.streams"),
+        _methods(SyncStreams, SyncStreams, "app.streams"),
+        _methods(Workflows, SyncWorkflows, "app.workflows"),
     ]
     return "\n".join(flat + groups)
 
 
 def _class(owner: type, variable: str) -> str:
     parts = [_doc(owner, whole=True), ""]
-    for name, member in vars(owner).items():
+    bases = [base for base in reversed(owner.__mro__) if base.__module__.startswith("tenure.")]
+    members = {name: member for base in bases for name, member in vars(base).items()}
+    for name, member in members.items():
         if name.startswith("_") or name in _SKIPPED.get(owner.__name__, ()):
             continue
         if isinstance(member, property):
             parts.append(f"- `{variable}.{name}`: {_doc(member) or _meaning('context', name)}")
-    for name, member in vars(owner).items():
+    for name, member in members.items():
         if not name.startswith("_") and inspect.isfunction(member) and name not in _SKIPPED.get(owner.__name__, ()):
-            is_async_form = name.startswith("a") and name[1:] in vars(owner)
+            is_async_form = name.startswith("a") and name[1:] in members
             if not is_async_form:
                 parts += [
                     "",
-                    _callable(f"{variable}.{name}", member, f"a{name}" if f"a{name}" in vars(owner) else None),
+                    _callable(f"{variable}.{name}", member, f"a{name}" if f"a{name}" in members else None),
                 ]
     return "\n".join(parts)
 
@@ -227,7 +313,9 @@ def _class(owner: type, variable: str) -> str:
 def _names() -> str:
     """Every other public name: exceptions of handlers, values, enumerations."""
     parts = []
-    for name in sorted(set(tenure.__all__) - {"App", "Context", "JobFunction", "__version__"}, key=str.lower):
+    for name in sorted(
+        set(tenure.__all__) - {"App", "Context", "JobFunction", "JobHandle", "__version__"}, key=str.lower
+    ):
         value = getattr(tenure, name)
         if isinstance(value, type) and issubclass(value, errors.TenureError) and value.__module__ == errors.__name__:
             continue
@@ -283,7 +371,9 @@ def granted() -> dict[str, list[str]]:
 @cache
 def signatures() -> Mapping[str, str]:
     """Function → its arguments and what it returns, as its file declares it."""
-    texts = [path.read_text() for path in [SQL / "schema.sql", *sorted((SQL / "functions").glob("*.sql"))]]
+    texts = [
+        path.read_text() for path in [*sorted(SQL.glob("schema*.sql")), *sorted((SQL / "functions").glob("*.sql"))]
+    ]
     found = re.findall(r"FUNCTION tenure\.([a-z_]+)\(([^()]*)\)\s+RETURNS (\S+)", "\n".join(texts))
     return {name: f"tenure.{name}({' '.join(arguments.split())}) → {returns}" for name, arguments, returns in found}
 
@@ -314,8 +404,8 @@ def _sql_policy() -> str:
 _FOLDERS = {
     "guides": "Guides",
     "concepts": "Concepts",
-    "reference": "Reference",
     "operate": "Operate",
+    "reference": "Reference",
     "specs": "The five specifications",
     "decisions": "Decisions",
 }
@@ -329,10 +419,15 @@ def _index() -> str:
             parts.append(f"## {title}\n")
             parts += [f"- [{_title(page)}]({folder}/{page.name})" for page in pages]
             parts.append("")
-    others = [page for page in sorted(DOCS.glob("*.md")) if page.name not in {"index.md", "quickstart.md"}]
+    others = [page for page in sorted(DOCS.glob("*.md")) if page.name not in {"index.md", "why.md", "quickstart.md"}]
     parts.append("## Beside these\n")
     parts += [f"- [{_title(page)}]({page.name})" for page in others]
     return "\n".join(parts)
+
+
+def _decisions() -> str:
+    pages = [page for page in sorted((DOCS / "decisions").glob("*.md")) if page.name != "README.md"]
+    return "\n".join(f"- [{_title(page)}]({page.name})" for page in pages)
 
 
 def _title(page: Path) -> str:
@@ -344,7 +439,13 @@ def _title(page: Path) -> str:
 
 _SKIPPED = {
     "App": {"do", "store"},
-    "Context": {"stop", "take_events"},
+    "Context": {
+        "stop",
+        "take_events",
+        # For the worker and the ledger.
+        *("aask", "acompensated", "ask", "awrite_drawn", "compensated", "is_replay", "journal", "left_over"),
+        *("new_child", "park", "parked", "write_drawn"),
+    },
     "JobFunction": {"handler"},
 }
 """For other rooms of Tenure."""
@@ -494,6 +595,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "events": _events,
     "log-events": _log_events,
     "moves": _moves,
+    "http-routes": _http_routes,
+    "http-statuses": _http_statuses,
+    "http-limits": _http_limits,
+    "prometheus": _prometheus,
+    "speed": _speed,
     "queue-settings": lambda: _settings(QueuePolicy, "queue"),
     "backoff-settings": lambda: _settings(Backoff, "backoff"),
     "worker-settings": lambda: _settings(WorkerConfig, "worker"),
@@ -503,12 +609,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "app-admin": _app_admin,
     "context": lambda: _class(tenure.Context, "ctx"),
     "job-function": lambda: _class(tenure.JobFunction, "welcome"),
+    "job-handle": lambda: _class(tenure.JobHandle, "job"),
     "names": _names,
     "error-names": _error_names,
     "testing": _testing,
     "functions": _functions,
     "sql-policy": _sql_policy,
     "index": _index,
+    "decisions": _decisions,
 }
 
 if __name__ == "__main__":

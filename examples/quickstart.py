@@ -25,11 +25,11 @@ def newsletter(payload: dict[str, str]) -> None:
 
 
 def main() -> None:
-    first = welcome.enqueue(Welcome(user_id=7), key="welcome-7")
-    again = welcome.enqueue(Welcome(user_id=7), key="welcome-7")  # the key is taken: the same job answers
+    first = welcome.options(key="welcome-7").enqueue(Welcome(user_id=7))
+    again = welcome.options(key="welcome-7").enqueue(Welcome(user_id=7))  # the key is taken: the same job answers
     print("one job, not two:", first.id == again.id and again.duplicate)
 
-    welcome.enqueue({"user_id": 13}, priority=10)  # checked against Welcome as well
+    welcome.options(priority=10).enqueue(Welcome(user_id=13))
     newsletter.enqueue({"issue": "May"})
 
     app.run_worker(drain=True)  # without `drain` it goes on until Ctrl-C

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.pooler import MISSING, PgBouncer, find_pgbouncer
 from tests.servers import PostgresServer, debian_bin_path, wheel_bin_path
 
 # A slow machine is no bug, so examples have no deadline; a failure prints what replays it.
@@ -26,8 +29,12 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """PostgreSQL 18 from the wheel, started once for the session; in a parallel run each worker has its own."""
-    server = PostgresServer(wheel_bin_path(18), durable=False)
+    """PostgreSQL 18 from the wheel, started once for the session; in a parallel run each worker has its own.
+
+    TENURE_POSTGRES_BIN names the folder of another version's binaries instead.
+    """
+    other = os.environ.get("TENURE_POSTGRES_BIN")
+    server = PostgresServer(Path(other) if other else wheel_bin_path(18), durable=False)
     try:
         server.start()
         yield server
@@ -47,6 +54,19 @@ def postgres15_server() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    """PgBouncer in transaction mode before that server, where it is installed."""
+    program = find_pgbouncer()
+    if program is None:
+        pytest.skip(MISSING)
+    made = PgBouncer(program, postgres_server)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 @pytest.fixture

@@ -67,6 +67,7 @@ log_min_messages = warning
 _ACCESS: Final = f"""
 host all {PASSWORD_USER} 127.0.0.1/32 scram-sha-256
 host all all 127.0.0.1/32 trust
+host replication all 127.0.0.1/32 trust
 local all all trust
 """
 
@@ -89,20 +90,21 @@ class PostgresServer:
     """One PostgreSQL cluster of its own, from the binaries in `bin_path`."""
 
     def __init__(self, bin_path: Path, *, durable: bool = True) -> None:
-        self._uid, self._gid = _server_user()
+        self._uid, self._gid = server_user()
         self._run_as: tuple[int | None, int | None, list[int] | None] = (None, None, None)
         if os.geteuid() == 0:
             self._run_as = (self._uid, self._gid, [])
         self.home = _make_home(self._uid, self._gid)
         self.data = self.home / "data"
         self.log = self.home / "server.log"
-        self.port = _free_port()
+        self.port = free_port()
         self._bin = bin_path
         self._durable = durable
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._templates: set[str] = set()
         self._numbers = itertools.count(1)
+        self._primary: PostgresServer | None = None
 
     @property
     def pid(self) -> int | None:
@@ -119,9 +121,12 @@ class PostgresServer:
             self._guard = subprocess.Popen(
                 ["/bin/sh", "-c", _GUARD, "guard", str(self.home)], stdin=subprocess.PIPE, start_new_session=True
             )
-            self._create_cluster()
+            if self._primary is None:
+                self._create_cluster()
+            else:
+                self._copy_primary(self._primary)
         self._launch()
-        if fresh:
+        if fresh and self._primary is None:
             with self._admin() as connection:
                 connection.execute(
                     sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(PASSWORD_USER), PASSWORD)
@@ -145,6 +150,28 @@ class PostgresServer:
         """Stop and start again on the same port, with the same data."""
         self.stop(mode)
         self.start()
+
+    def standby(self) -> PostgresServer:
+        """A standby that is started and follows this server; from now on every commit here waits for it."""
+        made = PostgresServer(self._bin, durable=self._durable)
+        made._primary = self
+        made.start()
+        with self._admin() as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            connection.execute("SELECT pg_reload_conf()")
+            deadline = time.monotonic() + START_SECONDS
+            while connection.execute("SELECT sync_state FROM pg_stat_replication").fetchall() != [("sync",)]:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"The standby did not follow. Its log:\n{made._log_tail()}")
+                time.sleep(0.05)
+        return made
+
+    def promote(self) -> None:
+        """Make a standby a primary, and return when it takes writes."""
+        with self._admin() as connection:
+            promoted = connection.execute("SELECT pg_promote(wait_seconds => 60)").fetchone()
+        if promoted != (True,):
+            raise RuntimeError(f"The standby was not promoted. Its log:\n{self._log_tail()}")
 
     def close(self) -> None:
         """Stop the server for good and remove its folder. Harmless when repeated."""
@@ -229,6 +256,26 @@ class PostgresServer:
             settings.write(_SETTINGS.format(port=self.port, home=self.home, fsync="on" if self._durable else "off"))
         (self.data / "pg_hba.conf").write_text(_ACCESS)
 
+    def _copy_primary(self, primary: PostgresServer) -> None:
+        if not _is_reachable(self._bin / "postgres", self._uid):
+            self._bin = _copy_install(self._bin, self.home / "install", self._uid, self._gid)
+        login = f"host=127.0.0.1 port={primary.port} user={USER} application_name=standby"
+        done = subprocess.run(
+            [str(self._bin / "pg_basebackup"), "-D", str(self.data), "-d", login, "-R", "-c", "fast", "--no-sync"],
+            capture_output=True,
+            text=True,
+            cwd=self.home,
+            env=_server_environment(),
+            check=False,
+            user=self._run_as[0],
+            group=self._run_as[1],
+            extra_groups=self._run_as[2],
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"pg_basebackup failed with {done.returncode}:\n{done.stdout}{done.stderr}")
+        with (self.data / "postgresql.conf").open("a") as settings:
+            settings.write(f"port = {self.port}\nunix_socket_directories = '{self.home}'\n")
+
     def _launch(self) -> None:
         # A postmaster that was killed leaves memory that its children hold for a moment longer, and the new one then
         # refuses to start; so an early exit is tried again until the deadline.
@@ -265,7 +312,7 @@ class PostgresServer:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
+        return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() in {"ready", "standby"}
 
     def _log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
@@ -286,7 +333,7 @@ def debian_bin_path(version: int = 15) -> Path | None:
     return path if (path / "postgres").exists() and (path / "initdb").exists() else None
 
 
-def _server_user() -> tuple[int, int]:
+def server_user() -> tuple[int, int]:
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     for name in ("nobody", "postgres", "daemon"):
@@ -331,7 +378,7 @@ def _server_environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     # Below the ports that the kernel hands out by itself: one of those might be taken while the server starts again.
     for port in random.SystemRandom().sample(range(10_000, 30_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -163,7 +163,7 @@ def record(scene: Scene, folder: Path) -> None:
 
 
 def without_remote_fonts(drawn: str) -> str:
-    """The picture as it is, but without a request to somebody's server for the letters."""
+    """The picture as it is, but without a request to another server for the letters."""
     local = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
     return local.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
 
@@ -179,7 +179,7 @@ def wait(happened: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while not happened():
         if time.monotonic() > deadline:
-            sys.exit(f"Waited in vain: {what}.")
+            sys.exit(f"Waited too long: {what}.")
         time.sleep(0.1)
 
 

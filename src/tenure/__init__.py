@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tenure.app import App as App
     from tenure.async_app import AsyncApp as AsyncApp
+    from tenure.client.access import SessionOpened as SessionOpened
+    from tenure.client.access import TokenMade as TokenMade
+    from tenure.client.access import Verified as Verified
+    from tenure.client.agents import Agent as Agent
+    from tenure.client.approvals import InboxEntry as InboxEntry
     from tenure.client.function import JobFunction as JobFunction
+    from tenure.client.handle import JobHandle as JobHandle
+    from tenure.client.memory import Reindexed as Reindexed
     from tenure.client.settings import QueueSettings as QueueSettings
     from tenure.client.work import Held as Held
     from tenure.errors import AccessDenied as AccessDenied
+    from tenure.errors import AppNotLoaded as AppNotLoaded
     from tenure.errors import ConfigError as ConfigError
+    from tenure.errors import ConfirmationRequired as ConfirmationRequired
     from tenure.errors import Corrupt as Corrupt
     from tenure.errors import DiskFull as DiskFull
     from tenure.errors import Forbidden as Forbidden
@@ -25,34 +34,64 @@ if TYPE_CHECKING:
     from tenure.errors import InternalError as InternalError
     from tenure.errors import InvalidArgument as InvalidArgument
     from tenure.errors import InvalidPayload as InvalidPayload
+    from tenure.errors import JobFailed as JobFailed
     from tenure.errors import KeyConflict as KeyConflict
     from tenure.errors import KeyRequired as KeyRequired
     from tenure.errors import LeaseLost as LeaseLost
     from tenure.errors import MissingExtra as MissingExtra
+    from tenure.errors import MissingPackage as MissingPackage
     from tenure.errors import NotFound as NotFound
     from tenure.errors import OperatorError as OperatorError
     from tenure.errors import ReadOnly as ReadOnly
+    from tenure.errors import ResultTimeout as ResultTimeout
     from tenure.errors import SchemaAhead as SchemaAhead
     from tenure.errors import SchemaBehind as SchemaBehind
     from tenure.errors import SchemaError as SchemaError
     from tenure.errors import StoreBusy as StoreBusy
     from tenure.errors import StoreClosed as StoreClosed
+    from tenure.errors import StoreMoved as StoreMoved
     from tenure.errors import StoreUnavailable as StoreUnavailable
     from tenure.errors import TenureError as TenureError
+    from tenure.errors import TooManyCalls as TooManyCalls
+    from tenure.errors import TooWide as TooWide
     from tenure.errors import UnknownKind as UnknownKind
     from tenure.errors import UnknownProfile as UnknownProfile
     from tenure.errors import UnknownQueue as UnknownQueue
     from tenure.errors import UsageError as UsageError
+    from tenure.flow.analytics import Threshold as Threshold
+    from tenure.flow.analytics import analytics as analytics
+    from tenure.flow.compensation import compensation as compensation
+    from tenure.flow.embedding_jobs import embeddings as embeddings
+    from tenure.flow.memory import Hit as Hit
+    from tenure.flow.metrics import Figures as Figures
+    from tenure.handler.approvals import Decision as Decision
+    from tenure.handler.budgets import BudgetEmpty as BudgetEmpty
+    from tenure.handler.budgets import Reservation as Reservation
     from tenure.handler.building import JobOptions as JobOptions
+    from tenure.handler.children import Child as Child
+    from tenure.handler.children import ChildFailed as ChildFailed
+    from tenure.handler.children import Children as Children
+    from tenure.handler.children import ChildResult as ChildResult
     from tenure.handler.context import Context as Context
     from tenure.handler.ledger import EffectCall as EffectCall
     from tenure.handler.ledger import NotDone as NotDone
     from tenure.handler.ledger import Verdict as Verdict
+    from tenure.handler.middleware import AsyncCallNext as AsyncCallNext
+    from tenure.handler.middleware import CallNext as CallNext
+    from tenure.handler.signals import NotApproved as NotApproved
     from tenure.handler.signals import Permanent as Permanent
     from tenure.handler.signals import RateLimited as RateLimited
     from tenure.handler.signals import RetryAfter as RetryAfter
     from tenure.handler.signals import Snooze as Snooze
-    from tenure.handler.signals import Suspend as Suspend
+    from tenure.handler.steps import RepeatedStep as RepeatedStep
+    from tenure.handler.steps import StaleStep as StaleStep
+    from tenure.handler.steps import StepTimeout as StepTimeout
+    from tenure.handler.waits import Received as Received
+    from tenure.handler.waits import WaitTimeout as WaitTimeout
+    from tenure.model.approval import Approval as Approval
+    from tenure.model.approval import Vote as Vote
+    from tenure.model.budget import Budget as Budget
+    from tenure.model.budget import Refusal as Refusal
     from tenure.model.event import Event as Event
     from tenure.model.event import EventKind as EventKind
     from tenure.model.event import NewEvent as NewEvent
@@ -65,6 +104,9 @@ if TYPE_CHECKING:
     from tenure.model.job import Grant as Grant
     from tenure.model.job import Job as Job
     from tenure.model.job import NewJob as NewJob
+    from tenure.model.limiter import Limiter as Limiter
+    from tenure.model.log_event import Emit as Emit
+    from tenure.model.log_event import LogEvent as LogEvent
     from tenure.model.outcome import Beat as Beat
     from tenure.model.outcome import Completed as Completed
     from tenure.model.outcome import EffectRecord as EffectRecord
@@ -83,12 +125,31 @@ if TYPE_CHECKING:
     from tenure.model.profile import Profile as Profile
     from tenure.model.state import Move as Move
     from tenure.model.state import State as State
+    from tenure.model.step import NewStep as NewStep
+    from tenure.model.step import Step as Step
+    from tenure.model.stream import Chunk as Chunk
+    from tenure.model.stream import StreamInfo as StreamInfo
+    from tenure.model.stream import StreamPage as StreamPage
+    from tenure.model.workflow import Answer as Answer
+    from tenure.model.workflow import Escalation as Escalation
+    from tenure.model.workflow import FailureThreshold as FailureThreshold
+    from tenure.model.workflow import Graph as Graph
+    from tenure.model.workflow import Workflow as Workflow
+    from tenure.store.access import ApiToken as ApiToken
+    from tenure.store.access import Remembered as Remembered
+    from tenure.store.access import Sealed as Sealed
+    from tenure.store.access import Session as Session
     from tenure.store.admin import InstalledProfile as InstalledProfile
     from tenure.store.admin import NamedLease as NamedLease
     from tenure.store.contract import Cancelled as Cancelled
     from tenure.store.contract import Pruned as Pruned
     from tenure.store.contract import StoreStats as StoreStats
     from tenure.store.contract import WorkerRow as WorkerRow
+    from tenure.store.flow import Sent as Sent
+    from tenure.store.memory import AgentEvent as AgentEvent
+    from tenure.store.memory import Memory as Memory
+    from tenure.store.memory import MemoryCount as MemoryCount
+    from tenure.store.memory import MemoryStats as MemoryStats
     from tenure.store.queries import Audit as Audit
     from tenure.store.queries import Count as Count
     from tenure.store.queries import DeadLetterGroup as DeadLetterGroup
@@ -98,59 +159,98 @@ if TYPE_CHECKING:
     from tenure.store.queries import ProfileRow as ProfileRow
     from tenure.store.queries import QueueRow as QueueRow
     from tenure.store.queries import WorkerSeen as WorkerSeen
+    from tenure.store.workflows import EscalationRow as EscalationRow
+    from tenure.store.workflows import Started as Started
+    from tenure.store.workflows import TaskRow as TaskRow
+    from tenure.store.workflows import WorkflowRow as WorkflowRow
 
     __version__: str
 
 __all__ = [
     "AccessDenied",
+    "Agent",
+    "AgentEvent",
+    "Answer",
+    "ApiToken",
     "App",
+    "AppNotLoaded",
+    "Approval",
     "AsyncApp",
+    "AsyncCallNext",
     "Attempt",
     "Audit",
     "Backoff",
     "Beat",
+    "Budget",
+    "BudgetEmpty",
+    "CallNext",
     "Cancelled",
+    "Child",
+    "ChildFailed",
+    "ChildResult",
+    "Children",
+    "Chunk",
     "Completed",
     "ConfigError",
+    "ConfirmationRequired",
     "Context",
     "Corrupt",
     "Count",
     "DeadLetter",
     "DeadLetterGroup",
+    "Decision",
     "DiskFull",
     "Effect",
     "EffectCall",
     "EffectRecord",
+    "Emit",
     "Enqueued",
+    "Escalation",
+    "EscalationRow",
     "Event",
     "EventKind",
     "Failed",
     "FailureClass",
+    "FailureThreshold",
+    "Figures",
     "Forbidden",
     "ForbiddenKey",
     "Gate",
     "GateClosed",
     "Grant",
+    "Graph",
     "HandlerError",
     "Held",
+    "Hit",
     "IllegalMove",
+    "InboxEntry",
     "InstalledProfile",
     "InternalError",
     "InvalidArgument",
     "InvalidPayload",
     "Job",
+    "JobFailed",
     "JobFunction",
+    "JobHandle",
     "JobId",
     "JobOptions",
     "KeyConflict",
     "KeyRequired",
     "LeaseLost",
+    "Limiter",
     "Limits",
+    "LogEvent",
+    "Memory",
+    "MemoryCount",
+    "MemoryStats",
     "MissingExtra",
+    "MissingPackage",
     "Move",
     "NamedLease",
     "NewEvent",
     "NewJob",
+    "NewStep",
+    "NotApproved",
     "NotDone",
     "NotFound",
     "OperatorError",
@@ -165,45 +265,78 @@ __all__ = [
     "QueueSettings",
     "RateLimited",
     "ReadOnly",
+    "Received",
+    "Refusal",
+    "Reindexed",
     "Rejected",
     "Released",
+    "Remembered",
+    "RepeatedStep",
+    "Reservation",
+    "ResultTimeout",
     "RetryAfter",
     "SchemaAhead",
     "SchemaBehind",
     "SchemaError",
+    "Sealed",
+    "Sent",
+    "Session",
+    "SessionOpened",
     "Settled",
     "Snooze",
+    "StaleStep",
+    "Started",
     "State",
+    "Step",
+    "StepTimeout",
     "Stopped",
     "StoreBusy",
     "StoreClosed",
+    "StoreMoved",
     "StoreStats",
     "StoreUnavailable",
-    "Suspend",
+    "StreamInfo",
+    "StreamPage",
     "Suspended",
+    "TaskRow",
     "TenureError",
+    "Threshold",
     "Token",
+    "TokenMade",
+    "TooManyCalls",
+    "TooWide",
     "Triage",
     "UnknownKind",
     "UnknownProfile",
     "UnknownQueue",
     "UsageError",
     "Verdict",
+    "Verified",
+    "Vote",
+    "WaitTimeout",
     "WorkerId",
     "WorkerRow",
     "WorkerSeen",
+    "Workflow",
+    "WorkflowRow",
     "__version__",
+    "analytics",
+    "compensation",
+    "embeddings",
 ]
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "tenure.app": ("App",),
     "tenure.async_app": ("AsyncApp",),
     "tenure.client.function": ("JobFunction",),
+    "tenure.client.handle": ("JobHandle",),
     "tenure.client.settings": ("QueueSettings",),
     "tenure.client.work": ("Held",),
     "tenure.errors": (
         "AccessDenied",
+        "AppNotLoaded",
         "ConfigError",
+        "ConfirmationRequired",
         "Corrupt",
         "DiskFull",
         "Forbidden",
@@ -214,44 +347,69 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "InternalError",
         "InvalidArgument",
         "InvalidPayload",
+        "JobFailed",
         "KeyConflict",
         "KeyRequired",
         "LeaseLost",
         "MissingExtra",
+        "MissingPackage",
         "NotFound",
         "OperatorError",
         "ReadOnly",
+        "ResultTimeout",
         "SchemaAhead",
         "SchemaBehind",
         "SchemaError",
         "StoreBusy",
         "StoreClosed",
+        "StoreMoved",
         "StoreUnavailable",
         "TenureError",
+        "TooManyCalls",
+        "TooWide",
         "UnknownKind",
         "UnknownProfile",
         "UnknownQueue",
         "UsageError",
     ),
+    "tenure.client.approvals": ("InboxEntry",),
+    "tenure.model.approval": ("Approval", "Vote"),
+    "tenure.handler.approvals": ("Decision",),
+    "tenure.handler.budgets": ("BudgetEmpty", "Reservation"),
     "tenure.handler.building": ("JobOptions",),
+    "tenure.handler.children": (
+        "Child",
+        "ChildFailed",
+        "ChildResult",
+        "Children",
+    ),
     "tenure.handler.context": ("Context",),
+    "tenure.handler.middleware": ("AsyncCallNext", "CallNext"),
+    "tenure.handler.steps": (
+        "RepeatedStep",
+        "StaleStep",
+        "StepTimeout",
+    ),
+    "tenure.handler.waits": ("Received", "WaitTimeout"),
     "tenure.handler.signals": (
+        "NotApproved",
         "Permanent",
         "RateLimited",
         "RetryAfter",
         "Snooze",
-        "Suspend",
     ),
     "tenure.handler.ledger": (
         "EffectCall",
         "NotDone",
         "Verdict",
     ),
+    "tenure.model.budget": ("Budget", "Refusal"),
     "tenure.model.event": (
         "Event",
         "EventKind",
         "NewEvent",
     ),
+    "tenure.model.log_event": ("Emit", "LogEvent"),
     "tenure.model.ids": (
         "JobId",
         "Token",
@@ -265,6 +423,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Job",
         "NewJob",
     ),
+    "tenure.model.limiter": ("Limiter",),
     "tenure.model.outcome": (
         "Beat",
         "Completed",
@@ -289,13 +448,31 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Move",
         "State",
     ),
+    "tenure.model.step": (
+        "NewStep",
+        "Step",
+    ),
+    "tenure.model.stream": ("Chunk", "StreamInfo", "StreamPage"),
+    "tenure.model.workflow": ("Answer", "Escalation", "FailureThreshold", "Graph", "Workflow"),
     "tenure.store.contract": (
         "Cancelled",
         "Pruned",
         "StoreStats",
         "WorkerRow",
     ),
+    "tenure.client.access": ("SessionOpened", "TokenMade", "Verified"),
+    "tenure.store.access": ("ApiToken", "Remembered", "Sealed", "Session"),
+    "tenure.client.agents": ("Agent",),
+    "tenure.store.workflows": ("EscalationRow", "Started", "TaskRow", "WorkflowRow"),
     "tenure.store.admin": ("InstalledProfile", "NamedLease"),
+    "tenure.client.memory": ("Reindexed",),
+    "tenure.flow.analytics": ("Threshold", "analytics"),
+    "tenure.flow.compensation": ("compensation",),
+    "tenure.flow.embedding_jobs": ("embeddings",),
+    "tenure.flow.memory": ("Hit",),
+    "tenure.flow.metrics": ("Figures",),
+    "tenure.store.memory": ("AgentEvent", "Memory", "MemoryCount", "MemoryStats"),
+    "tenure.store.flow": ("Sent",),
     "tenure.store.queries": (
         "Audit",
         "Count",

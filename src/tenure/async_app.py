@@ -5,44 +5,63 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from tenure.client.access import AsyncAccess
 from tenure.client.admin import Admin, AsyncGates, AsyncLeases
+from tenure.client.approvals import AsyncApprovals, Inbox
+from tenure.client.budgets import AsyncBudgets
 from tenure.client.effects import Effects, reconciling
 from tenure.client.enqueue import declare_queues
+from tenure.client.flow import AsyncSteps, Signals
 from tenure.client.jobs import Jobs
+from tenure.client.limits import AsyncLimits
+from tenure.client.memory import AsyncMemories
+from tenure.client.metrics import Metrics
 from tenure.client.operations import AsyncClient, run_async
+from tenure.client.policies import AsyncPolicies, log_differences
 from tenure.client.profiles import AgentTasks, AsyncProfiles
 from tenure.client.schedules import AsyncSchedules
 from tenure.client.state import ClientState
+from tenure.client.streams import AsyncStreams
 from tenure.client.work import Work
-from tenure.client.worker import Queues, make_worker
+from tenure.client.worker import LogTo, Queues, log_to, make_worker
+from tenure.client.workflows import AsyncWorkflows
 
 if TYPE_CHECKING:
-    from tenure.model.log_event import Emit
     from tenure.worker.worker import WorkerStats
 
 
-class AsyncApp(AgentTasks, Jobs, Work, Admin, Effects, AsyncClient):
+class AsyncApp(AgentTasks, Jobs, Inbox, Signals, Work, Admin, Effects, Metrics, AsyncClient):
     """An App for async callers: `await app.aio.claim(…)`. Handlers, queues and schedules are declared on the App."""
 
     def __init__(self, state: ClientState) -> None:
         super().__init__(state)
+        self.access = AsyncAccess(state)
+        self.approvals = AsyncApprovals(state)
+        self.budgets = AsyncBudgets(state)
         self.gates = AsyncGates(state)
+        self.memory = AsyncMemories(state)
+        self.policies = AsyncPolicies(state)
         self.leases = AsyncLeases(state)
+        self.limits = AsyncLimits(state)
         self.schedules = AsyncSchedules(state)
         self.profiles = AsyncProfiles(state)
+        self.steps = AsyncSteps(state)
+        self.streams = AsyncStreams(state)
+        self.workflows = AsyncWorkflows(state)
 
     async def run_worker(
         self,
         queues: Queues | None = None,
         *,
         concurrency: int = 10,
-        emit: Emit | None = None,
+        emit: LogTo | None = None,
         reconcile: bool = False,
         **settings: Any,
     ) -> WorkerStats:
         """`App.run_worker` on the running event loop."""
         await run_async(self._state, declare_queues(self._state, self._state.declared))
-        with reconciling(self._state, emit) if reconcile else nullcontext():
+        await run_async(self._state, log_differences(self._state, log_to(emit)))
+        with reconciling(self._state, log_to(emit)) if reconcile else nullcontext():
             return await make_worker(self._state, queues, concurrency, emit, settings).run()
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
 """Every error Tenure raises: one tree, grouped by who must act.
 
 A message says what happened, why, and what to do next. `code` is the stable name that HTTP, MCP and the
-command line show beside the same sentence; `exit_code` is what the command line ends with.
+command line show beside the same sentence; `exit_code` is what the command line ends with, `http_status` what HTTP
+answers with.
 Driver errors never leak: each store maps them here, at its edge.
 """
 
@@ -15,6 +16,7 @@ class TenureError(Exception):
 
     code = "error"
     exit_code = 1
+    http_status = 500
 
 
 # The caller must act.
@@ -25,12 +27,14 @@ class UsageError(TenureError):
 
     code = "usage"
     exit_code = 2
+    http_status = 400
 
 
 class StoreClosed(UsageError):
     """The store was closed before this call."""
 
     code = "store_closed"
+    http_status = 503
 
     def __init__(self) -> None:
         super().__init__("This store was closed, so nothing was done. Open a new App, or close it later.")
@@ -46,6 +50,7 @@ class InvalidPayload(UsageError):
     """A payload does not fit its kind, or is not JSON that every engine can hold."""
 
     code = "invalid_payload"
+    http_status = 422
 
 
 class ForbiddenKey(InvalidPayload):
@@ -59,12 +64,14 @@ class KeyConflict(UsageError):
 
     code = "key_conflict"
     exit_code = 4
+    http_status = 409
 
 
 class KeyRequired(UsageError):
     """The queue's policy asks for an idempotency key and none was given."""
 
     code = "key_required"
+    http_status = 422
 
 
 class UnknownKind(UsageError):
@@ -72,6 +79,7 @@ class UnknownKind(UsageError):
 
     code = "unknown_kind"
     exit_code = 3
+    http_status = 404
 
 
 class UnknownQueue(UsageError):
@@ -79,6 +87,7 @@ class UnknownQueue(UsageError):
 
     code = "unknown_queue"
     exit_code = 3
+    http_status = 404
 
 
 class UnknownProfile(UsageError):
@@ -86,6 +95,7 @@ class UnknownProfile(UsageError):
 
     code = "unknown_profile"
     exit_code = 3
+    http_status = 404
 
 
 class NotFound(UsageError):
@@ -93,6 +103,7 @@ class NotFound(UsageError):
 
     code = "not_found"
     exit_code = 3
+    http_status = 404
 
 
 class IllegalMove(UsageError):
@@ -100,6 +111,7 @@ class IllegalMove(UsageError):
 
     code = "illegal_move"
     exit_code = 4
+    http_status = 409
 
 
 class LeaseLost(UsageError):
@@ -107,6 +119,27 @@ class LeaseLost(UsageError):
 
     code = "lease_lost"
     exit_code = 4
+    http_status = 409
+
+
+class ResultTimeout(UsageError, TimeoutError):
+    """A job had not ended when the time to wait for its result was over. It goes on."""
+
+    code = "result_timeout"
+    exit_code = 124
+
+
+class TooWide(UsageError):
+    """A look at the database took longer than it may and was stopped. Nothing was changed; ask for less."""
+
+    code = "too_wide"
+    http_status = 422
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"This look at the database took longer than {seconds:g} s and was stopped, so that it slows nothing else "
+            "down. Nothing was changed. Ask for less: name a worker, a workflow or a parent, or a shorter time."
+        )
 
 
 class Forbidden(UsageError):
@@ -114,6 +147,20 @@ class Forbidden(UsageError):
 
     code = "forbidden"
     exit_code = 7
+    http_status = 403
+
+
+class ConfirmationRequired(Forbidden):
+    """A person must agree to this first. Nothing was changed."""
+
+    code = "confirmation_required"
+
+
+class TooManyCalls(UsageError):
+    """The caller's quota is used up for now. Nothing was changed; wait and repeat the call."""
+
+    code = "too_many_calls"
+    http_status = 429
 
 
 # The operator must act.
@@ -132,11 +179,21 @@ class ConfigError(OperatorError):
     exit_code = 2
 
 
+class AppNotLoaded(ConfigError):
+    """The module that holds the app raised when it was imported. The message ends with its own traceback."""
+
+    code = "app_not_loaded"
+
+    def __init__(self, target: str, headline: str, trace: str) -> None:
+        super().__init__(f"{target!r} could not be loaded, because its own code raises {headline}\n\n{trace}")
+
+
 class GateClosed(OperatorError):
     """A switch in the database refuses this kind of work."""
 
     code = "gate_closed"
     exit_code = 7
+    http_status = 503
 
     def __init__(self, gate: str, act: str) -> None:
         super().__init__(
@@ -151,6 +208,7 @@ class StoreUnavailable(OperatorError):
 
     code = "unavailable"
     exit_code = 5
+    http_status = 503
 
 
 class StoreBusy(StoreUnavailable):
@@ -163,6 +221,7 @@ class DiskFull(StoreUnavailable):
     """The disk that holds the database is full. Nothing was changed."""
 
     code = "disk_full"
+    http_status = 507
 
 
 class ReadOnly(StoreUnavailable):
@@ -183,11 +242,18 @@ class Corrupt(StoreUnavailable):
     code = "corrupt"
 
 
+class StoreMoved(StoreUnavailable):
+    """The database is being moved, or was moved, and takes no writes. Nothing was changed."""
+
+    code = "moved"
+
+
 class SchemaError(OperatorError):
     """The schema in the database and this version of Tenure do not fit."""
 
     code = "schema"
     exit_code = 6
+    http_status = 503
 
 
 class SchemaBehind(SchemaError):
@@ -211,14 +277,44 @@ class HandlerError(TenureError):
     code = "handler"
 
 
+class JobFailed(HandlerError):
+    """The job whose result was asked for ended without one: it failed, died or was cancelled."""
+
+    code = "job_failed"
+
+    def __init__(self, job_id: str, kind: str, state: str, error: str | None) -> None:
+        said = f": {error.strip().splitlines()[0]}" if error and error.strip() else ""
+        super().__init__(
+            f"Job {job_id} of kind {kind!r} ended as {state}, so it has no result{said}. "
+            f"See `tenure jobs show {job_id}`."
+        )
+        self.job_id = job_id
+        self.kind = kind
+        self.state = state
+        self.error = error
+        """The job's last error, with its traceback."""
+
+
 class MissingExtra(OperatorError):
     """An optional library is not installed."""
 
     code = "missing_extra"
     exit_code = 2
+    http_status = 501
 
     def __init__(self, extra: str, what: str) -> None:
         super().__init__(f"{what} needs the extra {extra!r}. Install it with: pip install 'tenure[{extra}]'")
+
+
+class MissingPackage(OperatorError):
+    """A framework that an integration joins is not installed."""
+
+    code = "missing_package"
+    exit_code = 2
+    http_status = 501
+
+    def __init__(self, package: str, what: str) -> None:
+        super().__init__(f"{what} needs {package!r}, which is not installed. Install it with: pip install {package}")
 
 
 # We must act.

@@ -2,7 +2,7 @@
 
     def test_a_welcome_is_sent() -> None:
         with tenure.testing.temporary_app(app, clock=clock) as app:   # `app` is yours, pointed elsewhere for a while
-            welcome.enqueue(Welcome(user_id=7), delay=60)
+            welcome.options(delay=60).enqueue(Welcome(user_id=7))
             clock.advance(60)
             drain(app)
             ...
@@ -12,6 +12,7 @@ Real stores, never a fake: what passes here runs the same SQL as in production.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import tempfile
@@ -20,13 +21,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tenure.app import App
 from tenure.client.connect import open_store, scheme_of
-from tenure.errors import ConfigError
+from tenure.client.function import JobFunction
+from tenure.errors import ConfigError, JobFailed
+from tenure.handler.building import MISSING
 from tenure.model import clock as model_clock
 from tenure.model import failpoints
+from tenure.model.job import Job
+from tenure.model.log_event import WARNING, LogEvent
 from tenure.store.contract import Store
 
 if TYPE_CHECKING:
@@ -37,6 +42,7 @@ __all__ = [
     "CrashPoint",
     "ManualClock",
     "adrain",
+    "assert_enqueued",
     "crash_at",
     "drain",
     "drop_restart_grace",
@@ -76,7 +82,7 @@ class ManualClock(model_clock.ManualClock):
 def temporary_store(url: str | None = None, *, clock: ManualClock | None = None) -> Iterator[Store]:
     """A fresh store, gone afterwards: a temporary SQLite file, or schema `tenure` in the PostgreSQL database at `url`.
 
-    Raises: ConfigError, if the database at `url` has a schema `tenure` already: it might be somebody's.
+    Raises: ConfigError, if the database at `url` has a schema `tenure` already: it might be in use.
     """
     with temporary_url(url, clock=clock) as fresh:
         is_sqlite = scheme_of(fresh) == "sqlite"
@@ -135,14 +141,104 @@ def drop_restart_grace(url: str) -> None:
     testing.drop_restart_grace(url)
 
 
-def drain(app: App, *, queues: list[str] | None = None, concurrency: int = 1) -> None:
-    """Run every job that is due, here and now, until none is. Jobs that fail are due again only after their backoff."""
-    app.run_worker(queues=queues, concurrency=concurrency, drain=True, handle_signals=False, maintain=False)
+def drain(app: App, *, queues: list[str] | None = None, concurrency: int = 1, raise_errors: bool = True) -> None:
+    """Run every job that is due, here and now, until none is. Jobs that fail are due again only after their backoff.
+
+    Raises: JobFailed for the first handler that raised, with its traceback, once all are run. What a handler says on
+    purpose (Permanent, RetryAfter, Snooze) is no error. `raise_errors=False` leaves all of it to the test.
+    """
+    failures = _Failures()
+    app.run_worker(queues=queues, concurrency=concurrency, emit=failures, **_DRAIN)
+    failures.tell(raise_errors)
 
 
-async def adrain(app: App, *, queues: list[str] | None = None, concurrency: int = 1) -> None:
+async def adrain(app: App, *, queues: list[str] | None = None, concurrency: int = 1, raise_errors: bool = True) -> None:
     """`drain` on the running event loop."""
-    await app.aio.run_worker(queues=queues, concurrency=concurrency, drain=True, handle_signals=False, maintain=False)
+    failures = _Failures()
+    await app.aio.run_worker(queues=queues, concurrency=concurrency, emit=failures, **_DRAIN)
+    failures.tell(raise_errors)
+
+
+def assert_enqueued(
+    app: App,
+    kind: str | JobFunction[..., ..., Any, Any],
+    payload: Any = MISSING,
+    *,
+    queue: str | None = None,
+    key: str | None = None,
+    times: int | None = None,
+) -> list[Job]:
+    """Assert that jobs of a kind were enqueued, whatever became of them since, and answer them, oldest first.
+
+    Args:
+        payload: What they carry, as `app.enqueue` takes it; any, if left out.
+        times: How many there must be; at least one, if left out. 0 asserts that there is none.
+
+    Raises: AssertionError, with what was enqueued instead. InvalidPayload, if `payload` does not fit the kind.
+    """
+    __tracebackhide__ = True
+    name = kind if isinstance(kind, str) else kind.kind
+    jobs = _every_job(app)
+    found = [one for one in jobs if one.kind == name]
+    if payload is not MISSING:
+        wanted = json.loads(app.new_job(name, payload).payload)
+        found = [one for one in found if one.payload == wanted]
+    found = [one for one in found if queue in {None, one.queue} and key in {None, one.key}]
+    if len(found) == times or (times is None and found):
+        return found
+    said = [f"{what}={value!r}" for what, value in (("queue", queue), ("key", key)) if value is not None]
+    said += [] if payload is MISSING else [f"payload={wanted!r}"]
+    matching = f" with {', '.join(said)}" if said else ""
+    expected = "at least one job" if times is None else f"{times} jobs"
+    raise AssertionError(f"Expected {expected} of kind {name!r}{matching}, found {len(found)}. {_enqueued(jobs)}")
+
+
+def _every_job(app: App) -> list[Job]:
+    page = app.jobs(limit=1_000)
+    jobs = list(page)
+    while page.next is not None:
+        page = app.jobs(limit=1_000, after=page.next)
+        jobs += page
+    return jobs[::-1]
+
+
+def _enqueued(jobs: list[Job]) -> str:
+    if not jobs:
+        return "Nothing was enqueued."
+    shown = [f"  {one.kind} {one.payload!r} in {one.queue!r}, {one.shown_state}" for one in jobs[:_SHOWN]]
+    more = [f"  and {len(jobs) - _SHOWN} more"] if len(jobs) > _SHOWN else []
+    return "\n".join(["Enqueued were:", *shown, *more])
+
+
+_SHOWN = 20
+"""How many jobs an error lists."""
+_DRAIN: dict[str, Any] = {"drain": True, "handle_signals": False, "maintain": False}
+_ON_PURPOSE = frozenset({"permanent", "rate_limited", "snoozed", "cancelled", "shutdown"})
+
+
+class _Failures:
+    """Takes log events and keeps those of handlers that raised."""
+
+    level = WARNING
+
+    def __init__(self) -> None:
+        self._found: list[LogEvent] = []
+
+    def __call__(self, event: LogEvent) -> None:
+        if event.name in {"retried", "failed", "dead"} and event.fields.get("class") not in _ON_PURPOSE:
+            self._found.append(event)
+
+    def tell(self, raise_errors: bool) -> None:
+        if not raise_errors or not self._found:
+            return
+        first = self._found[0]
+        state = "retry_waiting" if first.name == "retried" else first.name
+        error = JobFailed(str(first.job), str(first.kind), state, first.message)
+        if first.traceback:
+            error.add_note(first.traceback)
+        if len(self._found) > 1:
+            error.add_note(f"{len(self._found) - 1} more attempts failed in this drain.")
+        raise error
 
 
 class Crash(BaseException):
@@ -166,7 +262,8 @@ def crash_at(
 ) -> Iterator[CrashPoint]:
     """Make the named point break once, in this process: raise `Crash` or `error`, or with `kill` die by SIGKILL.
 
-    `skip` lets it pass that often before. Points in use: `after_commit_before_reply` in both engines. On SQLite, where
+    `skip` lets it pass that often before. Points in use: `after_commit_before_reply` in both engines, and
+    `before_batch_commit` in both when `tenure move` writes. On SQLite, where
     an enqueue hands its job over to a worker that waits, `after_hand_over_before_commit` and
     `after_hand_over_before_word` too.
     """

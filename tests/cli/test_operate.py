@@ -312,3 +312,63 @@ def test_schedules_are_listed_run_paused_and_resumed(cli: Cli, app: App) -> None
     missing = cli("schedules", "run", "nigthly")
     assert missing.code == 3
     assert "Did you mean 'nightly'" in missing.err
+
+
+def test_limiters_are_set_blocked_cleared_and_removed(cli: Cli, app: App) -> None:
+    app.enqueue("k", queue="mail", limits=["llm"])
+
+    made = cli("limits", "set", "llm", "--per-minute", "50", "--tokens-per-minute", "40000", "--json").json
+    blocked = cli("limits", "block", "llm", "1h", "--reason", "429", "--actor", "ann", "--json").json
+
+    assert made["limiters"][0]["per_minute"] == 50
+    assert blocked["limiters"][0]["room"] == 0
+    assert next(row for row in cli("limits", "ls").rows if row[0] == "llm")[1] == "blocked"
+    assert cli("claim", "--queue", "mail").code == 3
+    assert cli("limits", "clear", "llm").code == 0
+    assert cli("claim", "--queue", "mail").code == 0
+    assert cli("limits", "rm", "llm", "--json").json == {"changed": ["llm"]}
+    assert app.limits.all() == []
+    assert {one.act for one in app.audit(subject="limiter:llm")} >= {"set_limiter", "block_limiter", "clear_limiter"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("block", "llm", "2d"), 2, "a block ends within 86,400 s"),
+        (("set", "llm", "--per-minute", "0"), 2, "never let a job through"),
+        (("set", "llm"), 2, "--per-minute or --tokens-per-minute"),
+        (("set", "a,b", "--per-minute", "5"), 2, "without commas"),
+        (("clear", "llm"), 3, "There is no limiter 'llm'"),
+        (("rm", "llm"), 3, "There is no limiter 'llm'"),
+    ],
+)
+def test_a_limiter_that_cannot_be_is_refused(cli: Cli, app: App, words: tuple[str, ...], code: int, says: str) -> None:
+    found = cli("limits", *words)
+
+    assert (found.code, says in found.err) == (code, True), found.err
+    assert app.limits.all() == []
+
+
+def test_a_worker_in_another_language_tells_a_refusal(cli: Cli, app: App) -> None:
+    for _ in range(3):
+        assert cli("enqueue", "k", "--queue", "mail", "--limiter", "llm", "--raw").code == 0
+    grant = cli("claim", "--queue", "mail", "--json").json["grants"][0]
+
+    words = ("release", grant["id"], str(grant["token"]), "--delay", "10m", "--limiter", "llm", "--reason", "429")
+    assert cli(*words).code == 0
+
+    assert cli("claim", "--queue", "mail").code == 3
+    why = cli("jobs", "explain", grant["id"]).out
+    assert "blocked by limiter 'llm' until" in why
+    assert "tenure limits clear llm" in why
+    assert "'llm' is blocked until" in cli("doctor").out
+
+
+def test_the_backlog_of_a_queue_is_one_number(cli: Cli, app: App) -> None:
+    app.enqueue_many(app.new_job("k", {}, queue="mail") for _ in range(5))
+    app.claim(queues="mail", limit=2, worker="w")
+
+    assert cli("queues", "backlog", "mail", "--json").json == {"queue": "mail", "backlog": 5}
+    assert cli("queues", "backlog", "mail", "--cap", "3", "--json").json["backlog"] == 3
+    unknown = cli("queues", "backlog", "mial")
+    assert (unknown.code, "Did you mean 'mail'" in unknown.err) == (3, True)

@@ -13,9 +13,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 
-from tenure import App, NewEvent
+from tenure import App, Escalation, NewEvent, NewStep, Workflow
+from tenure.bundle import document
+from tenure.bundle.collect import collect
 from tenure.cli.main import COMMANDS, SECTIONS
 from tenure.cli.reference import SHAPES, WITHOUT_JSON, commands, page, record_fields
+from tenure.store.flow import RecordSteps
 from tests.cli.conftest import Cli
 
 ROOT = Path(__file__).parents[2]
@@ -49,17 +52,34 @@ def test_the_list_of_commands_is_the_one_in_the_help() -> None:
 def busy(app: App) -> dict[str, str]:
     """A database in which every list has something to show."""
     app.set_queue("loud", events=True, max_attempts=1)
+    app.set_queue("durable")
     dead = app.enqueue("k", {"a": 1}, queue="loud").id
     (grant,) = app.claim(queues="loud")
     app.fail(grant, "KeyError: 'a'")
     held = app.enqueue("k", queue="mail").id
     (grant,) = app.claim(queues="mail")
     app.enqueue("k", queue="mail", delay=60, key="one")
+    app.memory.remember("brake discs", agent="A")
     app.schedule("nightly", "@daily", "report")
     app.schedules.declare()
+    app.budgets.set("all", tokens=1000)
+    durable = app.enqueue("d", queue="durable").id
+    (worn,) = app.claim(queues="durable")
+    app.do(RecordSteps(worn.id, worn.token, [NewStep("one", value="1")]))
+    app.reject(worn, "broken")
     done = app.enqueue("k").id
     app.complete(app.claim()[0], [1], events=[NewEvent("log", '{"message":"x"}')])
-    return {"dead": dead, "held": held, "token": str(grant.token), "done": done}
+    api_token = app.access.new_token("ci", "read:meta").token.id
+    document.write(Path("dead.gz"), document.encode(collect(app, dead)), replaces=False)
+    return {
+        "bundle": "dead.gz",
+        "dead": dead,
+        "held": held,
+        "token": str(grant.token),
+        "done": done,
+        "api_token": api_token,
+        "durable": durable,
+    }
 
 
 LOOKS = [
@@ -73,13 +93,25 @@ LOOKS = [
     "dlq ack {dead}",
     "dlq replay {dead}",
     "queues ls",
+    "queues backlog mail",
     "queues set mail max_attempts=3",
     "queues pause mail",
+    "budgets set tenant:7 --usd 5 --per day",
+    "budgets raise all --tokens 5",
+    "budgets ls",
+    "budgets rm all",
     "gates ls",
     "gates close notify",
+    "limits ls",
+    "limits set llm --per-minute 5",
+    "limits block llm 10m",
     "workers ls",
     "schedules ls",
     "schedules run nightly",
+    "memory search brake",
+    "memory forget --agent A --yes",
+    "memory reindex",
+    "memory stats",
     "profile ls",
     "profile show outbox",
     "profile install outbox",
@@ -98,10 +130,23 @@ LOOKS = [
     "dlq close {dead}",
     "queues resume mail",
     "gates open notify",
+    "token new ci --scope read:meta",
+    "token ls",
+    "token revoke {api_token}",
+    "audit ls",
+    "audit seal",
+    "audit verify",
+    "install-skill",
     "schedules pause nightly",
     "schedules resume nightly",
+    "schedules rm nightly",
     "jobs cancel {held}",
     "jobs revive {dead}",
+    "signal paid:7 12",
+    "jobs forget-step {durable} one",
+    "move sqlite:///cli.db sqlite:///other.db --leases carry",
+    "bundle write {dead}",
+    "bundle open {bundle}",
 ]
 
 
@@ -116,10 +161,56 @@ def test_json_has_exactly_the_shape_that_is_written_down(cli: Cli, busy: dict[st
     assert list(mismatches(found.json, SHAPES[path], path)) == []
 
 
+WORKFLOW_LOOKS = [
+    "workflows ls",
+    "workflows show {asking}",
+    "workflows cancel {asking}",
+    "workflows retry {failed}",
+    "workflows escalations",
+    "workflows answer {escalation} go_on",
+]
+
+
+@pytest.mark.parametrize("look", WORKFLOW_LOOKS)
+def test_workflows_have_their_shapes_too(cli: Cli, app: App, look: str) -> None:
+    app.set_queue("flow", max_attempts=1)
+    asks = Workflow("asks", on_breach="escalate", escalate_to=[Escalation(person="ann")])
+    fails = Workflow("fails")
+    ids = []
+    for flow in (asks, fails):
+        flow.task("only", agent="flow", task_type="t")
+        ids.append(app.workflows.start(flow).id)
+        app.workflows.advance()
+        app.fail(app.claim(queues="flow")[0], "broken")
+        app.workflows.advance()
+    [asked] = app.workflows.escalations(ids[0])
+    args = look.format(asking=ids[0], failed=ids[1], escalation=asked.id).split()
+    path = " ".join(args[:2])
+
+    found = cli(*args, "--json")
+
+    assert found.out, found.err
+    assert list(mismatches(found.json, SHAPES[path], path)) == []
+
+
 def test_every_shape_is_looked_at() -> None:
-    looked = {path for path in SHAPES for look in LOOKS if f"{look} ".startswith(f"{path} ")}
-    elsewhere = {"claim", "tail", "jobs logs", "worker", "demo", "bench"}  # below, and among the processes
-    others = {path for path in SHAPES if path.split()[0] in {"reconcile", "profile"}}  # beside what they are about
+    looked = {path for path in SHAPES for look in [*LOOKS, *WORKFLOW_LOOKS] if f"{look} ".startswith(f"{path} ")}
+    # below, among the processes, among what operators do every day, and on a terminal
+    elsewhere = {
+        "claim",
+        "confirm",
+        "tail",
+        "jobs logs",
+        "jobs follow",
+        "worker",
+        "demo",
+        "bench",
+        "serve",
+        "apply",
+    } | {"queues rm", "limits clear", "limits rm"}
+    others = {
+        path for path in SHAPES if path.split()[0] in {"reconcile", "profile", "workflows", "inbox"}
+    }  # in files of their own
 
     assert set(SHAPES) - looked <= elsewhere | others
 

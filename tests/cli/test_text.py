@@ -67,3 +67,9 @@ def test_what_is_no_duration_is_refused(words: str) -> None:
     with pytest.raises(Exception, match="is no duration") as caught:
         duration(words)
     assert not isinstance(caught.value, UsageError)  # Typer adds the option's name and ends with 2
+
+
+def test_pieces_of_a_stream_join_to_its_lines() -> None:
+    pieces = ["one ", "two\n", "\n", "three \x1b[31m\n"]
+
+    assert "".join(map(text.safe_piece, pieces)) == "one two\n\nthree \\x1b[31m\n"

@@ -25,6 +25,7 @@ from tenure.model.outcome import (
     Suspended,
 )
 from tenure.model.policy import (
+    AgentEventsRule,
     Backoff,
     KeyConflictRule,
     KeyScope,
@@ -48,8 +49,18 @@ NO_BACKOFF = Backoff(shape="none", jitter=0.0)
 class Subject:
     """A store under test, used through its sync door or its async one."""
 
-    def __init__(self, engine: str, store: Store, clock: SteeredClock, portal: BlockingPortal | None = None) -> None:
+    def __init__(
+        self,
+        engine: str,
+        store: Store,
+        clock: SteeredClock,
+        portal: BlockingPortal | None = None,
+        *,
+        is_pooled: bool = False,
+    ) -> None:
         self.engine = engine
+        self.is_pooled = is_pooled
+        """Behind a pooler in transaction mode, where nothing can listen."""
         self.store = store
         self.clock = clock
         self._portal = portal
@@ -72,6 +83,7 @@ class JobFields(TypedDict, total=False):
     backoff: str | None
     affinity_key: str | None
     concurrency_key: str | None
+    limiter: str | None
     source_ref: str | None
     target_ref: str | None
     payload_ref: str | None
@@ -110,6 +122,7 @@ class PolicyFields(TypedDict, total=False):
     concurrency_per_key: int | None
     retain_seconds: float | None
     events: bool
+    agent_events: AgentEventsRule
 
 
 class CompletedFields(TypedDict, total=False):

@@ -58,6 +58,11 @@ TABLES = (
     Table("dead_letter", ("job_id", "token"), generated="id", json=("payload", "forbidden_keys")),
     Table("event", ("job_id",), is_numbered=True, generated="seq", json=("data",)),
     Table("effect", ("job_id", "step", "name"), json=("args", "result")),
+    Table("agent_event", ("job_id", "kind"), is_numbered=True, generated="id", json=("data",)),
+    Table("step", ("job_id", "key"), json=("value",)),
+    Table("signal", ("id",), json=("value",)),
+    Table("job_group", ("id",), booleans=("fail_fast", "cancel_rest")),
+    Table("group_member", ("group_id", "position")),
     Table("audit", ("subject",), is_numbered=True, generated="seq", json=("detail",)),
     Table(
         "queue",
@@ -72,7 +77,12 @@ TABLES = (
     Table("lease", ("name",)),
 )
 
-ONE_ENGINE_ONLY: Mapping[str, frozenset[str]] = {}
+ONE_ENGINE_ONLY: Mapping[str, frozenset[str]] = {
+    # Only PostgreSQL has logins.
+    "job": frozenset({"lease_login", "enqueued_by"}),
+    "attempt": frozenset({"login"}),
+    "worker": frozenset({"login"}),
+}
 """By table, columns that exist on one engine only. Each needs a reason here."""
 
 
@@ -134,6 +144,14 @@ def _snapshot(read: Mapping[str, list[Row]]) -> Snapshot:
     letters = {row["id"]: f"letter of {row['job_id']} {row['token']}" for row in read["dead_letter"]}
     for row in read["audit"]:
         row["subject"] = letters.get(row["subject"], row["subject"])
+    # The number of an event is the engine's own; a rolled back one leaves a gap on PostgreSQL.
+    events = {str(row["id"]): f"event of {row['job_id']} {row['at']} {row['kind']}" for row in read["agent_event"]}
+    for row in read["job"]:
+        key = row["idempotency_key"]
+        if row["kind"] == "embedding" and key in events:
+            for name in ("idempotency_key", "payload", "payload_hash", "dedup_slot"):
+                if row[name] is not None:
+                    row[name] = json.dumps(events[key]) if name == "payload" else events[key]
     return {table.name: _keyed(table, read[table.name]) for table in TABLES}
 
 

@@ -85,6 +85,7 @@ POLICIES: dict[str, QueuePolicy] = {
     "told": QueuePolicy(
         start_on_claim=False,
         events=True,
+        agent_events="completed",
         lease_seconds=30.0,
         backoff=Backoff("linear", 3.0, jitter=0.0),
         key_scope="forever",
@@ -105,6 +106,7 @@ POLICIES: dict[str, QueuePolicy] = {
     ),
     "narrow": QueuePolicy(
         events=True,
+        agent_events="ends",
         max_attempts=1,
         backoff=Backoff("none", jitter=0.0),
         concurrency=3,

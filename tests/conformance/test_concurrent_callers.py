@@ -6,6 +6,8 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tenure.model.ids import WorkerId
 from tenure.model.outcome import Completed
 from tenure.model.state import State
@@ -98,6 +100,8 @@ def test_one_event_loop_after_another_may_use_the_store(store: Subject) -> None:
 
 
 def test_an_enqueue_wakes_who_wants_to_be_woken(store: Subject) -> None:
+    if store.is_pooled:
+        pytest.skip("behind a pooler in transaction mode nothing can listen: workers poll")
     woken = threading.Event()
     subscription = store.store.subscribe(["default"], woken.set)
     try:
@@ -114,6 +118,8 @@ def test_an_enqueue_wakes_who_wants_to_be_woken(store: Subject) -> None:
 
 
 def test_a_request_to_stop_wakes_who_holds_the_job(store: Subject) -> None:
+    if store.is_pooled:
+        pytest.skip("behind a pooler in transaction mode nothing can listen: workers poll")
     woken = threading.Event()
     job_id = enqueue(store)
     claim_one(store)

@@ -1,10 +1,16 @@
-"""Delayed jobs: queued with a later run_at; nobody has to promote them, and none starts early."""
+"""Delayed jobs: queued with a later run_at; no one has to promote them, and none starts early."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
+from tenure.model.ids import WorkerId
+from tenure.model.policy import QueuePolicy
 from tenure.model.state import State
+from tenure.store.admin import SetQueues
+from tenure.store.contract import SOON_SECONDS, Claim, Exchange, Exchanged
 from tests.conformance.acts import Subject, claim, claim_one, enqueue, enqueue_many, get
 from tests.conformance.engines import SteeredClock
 
@@ -71,3 +77,24 @@ def test_a_clock_that_jumps_back_starts_nothing_early(store: Subject, clock: Ste
     enqueue(store, delay_seconds=10)
 
     assert claim(store) == []
+
+
+@pytest.mark.parametrize(("delay", "due_in"), [(3.0, 3.0), (SOON_SECONDS, SOON_SECONDS), (SOON_SECONDS + 1.0, None)])
+def test_a_claim_that_finds_too_little_learns_when_the_next_job_of_its_queues_comes_due(
+    store: Subject, delay: float, due_in: float | None
+) -> None:
+    store.do(SetQueues({"other": QueuePolicy()}, actor="test"))
+    enqueue(store, delay_seconds=1.0, queue="other")
+    enqueue(store, delay_seconds=delay)
+    enqueue(store)
+
+    def exchange(limit: int) -> Exchanged:
+        return store.do(Exchange([], Claim(WorkerId("w"), ["default"], limit)))
+
+    full = exchange(1)
+    assert (len(full.grants), full.due_in_seconds) == (1, None)
+    assert exchange(1).due_in_seconds == due_in
+    if due_in is not None:
+        store.clock.advance(due_in)
+        assert len(exchange(1).grants) == 1
+        assert exchange(1).due_in_seconds is None

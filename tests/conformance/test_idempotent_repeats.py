@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tenure.errors import InvalidArgument
 from tenure.model.ids import JobId, Token, WorkerId
+from tenure.model.job import Enqueued
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.store.contract import Claim, Enqueue, Exchange, Heartbeat, Settle
 from tests.conformance.acts import (
@@ -235,3 +239,26 @@ def test_a_repeated_enqueue_with_a_key_answers_as_the_first_while_its_job_runs(s
     claim(store, 5)
 
     assert store.do(request) == first
+
+
+@pytest.mark.parametrize("other", [{"payload": {"b": 2}}, {"queue": "q2"}, {"kind": "other"}])
+def test_an_id_that_belongs_to_another_job_is_refused(store: Subject, other: dict[str, Any]) -> None:
+    """V15: it was answered as created, and the job was never there."""
+    make_queue(store, "q2")
+    first = new_job(payload={"a": 1})
+    store.do(Enqueue([first]))
+    second = new_job(**({"payload": {"a": 1}} | other))
+    second.id = first.id
+
+    with pytest.raises(InvalidArgument, match=first.id):
+        store.do(Enqueue([new_job(), second]))
+
+    assert get(store, first.id).payload == {"a": 1}
+
+
+def test_a_repeat_that_spells_its_payload_otherwise_is_still_a_repeat(store: Subject) -> None:
+    first = new_job(payload={"a": 1, "b": 2})
+    store.do(Enqueue([first]))
+    first.payload = '{"b": 2,   "a": 1}'
+
+    assert store.do(Enqueue([first])) == [Enqueued(first.id)]

@@ -8,7 +8,9 @@ from tenure.model.ids import Token
 from tenure.model.job import Job
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.model.state import HELD, MOVES, Move, State, absent_pairs
+from tenure.model.step import NewStep
 from tenure.store.contract import Heartbeat, Hold, Settle, Start, Wake
+from tenure.store.flow import RecordSteps
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,
@@ -94,13 +96,28 @@ def test_a_move_that_is_in_the_table_leads_where_it_says(
     dies = target is State.DEAD
     starts = state is not State.LEASED and (state, move, target) != (State.QUEUED, Move.CLAIM, State.LEASED)
     make_queue(store, start_on_claim=starts, backoff=NO_BACKOFF, max_attempts=1 if dies else 3)
-    job = bring(store, state, "q")
-    if state in HELD and target is State.CANCELLED:
+    undoes = target is State.QUEUED and move in {Move.COMPLETE, Move.REJECT, Move.CANCEL}
+    job = bring_with_undo(store, state) if undoes else bring(store, state, "q")
+    if state in HELD and (target is State.CANCELLED or (undoes and move is not Move.REJECT)):
         cancel(store, job.id)
+    if (move, target) == (Move.SUSPEND, State.QUEUED):
+        store.do(Wake([job.id]))
 
     make_move(store, clock, job, move, target)
 
     assert get(store, job.id).state is target
+
+
+def bring_with_undo(store: Subject, state: State) -> Job:
+    """A job in the wanted state that has something to undo, so that a bad end queues it for that first."""
+    job = bring(store, state if state in HELD else State.RUNNING, "q")
+    store.do(RecordSteps(job.id, job.token, (NewStep("$undo:a", kind="undo", state="armed"),)))
+    if state is State.QUEUED:
+        settle(store, Released(job.id, job.token))
+    if state is State.WAITING:
+        settle(store, Suspended(job.id, job.token, "event"))
+    assert get(store, job.id).state is state
+    return get(store, job.id)
 
 
 def make_move(store: Subject, clock: SteeredClock, job: Job, move: Move, target: State) -> None:
@@ -124,7 +141,7 @@ def make_move(store: Subject, clock: SteeredClock, job: Job, move: Move, target:
             reap(store)
         case Move.REVIVE:
             revive(store, job.id)
-        case Move.CANCEL if target is State.CANCELLED and job.state in HELD:
+        case Move.CANCEL if target is not job.state and job.state in HELD:
             settle(store, Stopped(job.id, job.token))
         case Move.CANCEL:
             cancel(store, job.id)

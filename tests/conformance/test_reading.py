@@ -202,6 +202,8 @@ def test_audit_rows_come_newest_first_and_can_be_narrowed_and_bounded(store: Sub
     assert [row.subject for row in rows] == [ids[2], ids[1]]
     assert rows[0].seq > rows[1].seq
     assert [row.subject for row in store.do(ListAudit(subject=ids[0]))] == [ids[0]]
+    assert [row.subject for row in store.do(ListAudit(before=rows[1].seq))] == [ids[0]]
+    assert store.do(ListAudit(subject=ids[2], before=rows[0].seq)) == []
 
 
 def test_reading_changes_nothing(store: Subject, clock: SteeredClock) -> None:
@@ -220,3 +222,13 @@ def test_the_stores_clock_is_the_tests_clock(store: Subject, clock: SteeredClock
     clock.advance(12.345678)
 
     assert store.store.now() == clock.now()
+
+
+def test_a_value_of_more_than_300_bytes_is_shown_as_it_is(store: Subject) -> None:
+    """PostgreSQL refuses a regular expression that repeats more than 255 times, and every longer value was shown as
+    unreadable."""
+    long = {"text": "x" * 400, "digits": "7" * 200}
+
+    job_id = enqueue(store, payload=long)
+
+    assert get(store, job_id).payload == long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tenure.model.ids import new_job_id
+from tenure.model.ids import Token, new_job_id
 from tenure.model.outcome import FailureClass, Released
 from tenure.model.state import State
 from tenure.store.contract import Wake
@@ -36,6 +36,15 @@ def test_a_released_job_is_queued_with_its_attempt_refunded(store: Subject, cloc
     assert job.shown_state == "queued"
     [attempt] = attempts(store, job_id)
     assert (attempt.outcome, attempt.failure_class) == ("released", "shutdown")
+
+
+def test_a_job_that_was_never_granted_cannot_be_released(store: Subject) -> None:
+    job_id = enqueue(store)
+
+    answer = settle(store, Released(job_id, Token(0), failure_class=None))
+
+    assert answer.lost
+    assert get(store, job_id).state is State.QUEUED
 
 
 def test_a_job_can_be_released_more_often_than_it_has_attempts(store: Subject) -> None:
@@ -116,15 +125,42 @@ def test_a_job_suspended_for_no_time_at_all_wakes_with_the_next_claim(store: Sub
     assert claim_one(store).id == job_id
 
 
-def test_a_wake_makes_the_job_due_at_once(store: Subject, clock: SteeredClock) -> None:
+def test_a_woken_job_is_due_at_once_and_keeps_the_place_it_had(store: Subject, clock: SteeredClock) -> None:
+    enqueued_at = clock.now()
     job = bring(store, State.WAITING)
+    clock.advance(5)
+    newer = enqueue(store)
     clock.advance(5)
 
     assert store.do(Wake([job.id])) == [job.id]
 
     woken = get(store, job.id)
-    assert (woken.state, woken.run_at, woken.waiting_for) == (State.QUEUED, clock.now(), None)
-    assert claim_one(store).id == job.id
+    assert (woken.state, woken.run_at, woken.waiting_for) == (State.QUEUED, enqueued_at, None)
+    assert [grant.id for grant in claim(store, 2)] == [job.id, newer]
+
+
+def test_a_job_that_slept_keeps_the_place_it_had(store: Subject, clock: SteeredClock) -> None:
+    old = enqueue(store)
+    suspend(store, claim_one(store), "sleep", delay_seconds=60)
+    clock.advance(1)
+    newer = enqueue(store)
+
+    clock.advance(59)
+
+    assert [grant.id for grant in claim(store, 2)] == [old, newer]
+
+
+def test_a_wake_that_comes_before_the_suspend_is_not_lost(store: Subject) -> None:
+    job_id = enqueue(store)
+    grant = claim_one(store)
+
+    assert store.do(Wake([job_id])) == []
+
+    assert suspend(store, grant, "approval:7").state == "queued"
+    again = claim_one(store)
+    assert (again.id, again.attempt) == (job_id, 1)
+    assert suspend(store, again, "approval:7").state == "waiting", "it counts for the grant under which it came"
+    assert attempts(store, job_id) == []
 
 
 def test_a_wake_leaves_others_alone_and_answers_which_it_woke(store: Subject) -> None:

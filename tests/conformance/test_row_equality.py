@@ -24,7 +24,7 @@ from tenure.errors import TenureError
 from tenure.model.clock import ManualClock, to_us
 from tenure.model.event import Event
 from tenure.model.ids import JobId, Token, WorkerId
-from tenure.model.job import DeadLetter, Grant
+from tenure.model.job import DeadLetter, Grant, Job
 from tenure.model.outcome import Beat
 from tenure.model.state import State
 from tenure.store.admin import PauseQueues, RemoveWorkers, TriageDeadLetters
@@ -245,6 +245,7 @@ def _plain(value: Any) -> Any:
                 "settled": [_plain(value.settled[grant]) for grant in sorted(value.settled)],
                 "grants": _plain(value.grants),
                 "refused": value.refused.code if value.refused is not None else None,
+                "due_in_seconds": value.due_in_seconds,
             }
         case Beat():
             return {"lost": sorted(value.lost), "cancel_requested": sorted(value.cancel_requested)}
@@ -274,6 +275,9 @@ def _without_generated(value: Any, plain: dict[str, Any]) -> dict[str, Any]:
         plain["info"] = json.loads(value.info)
     if isinstance(value, Audit) and value.act == "triage":
         del plain["subject"]  # the dead letter's id
+    if isinstance(value, Job) and value.kind == "embedding":
+        for name in ("key", "payload", "payload_hash"):  # they name the agent event, whose number is the engine's own
+            del plain[name]
     if isinstance(value, Grant):
         plain["extras"] = {name: item for name, item in (plain["extras"] or {}).items() if item is not None}
     return plain

@@ -10,7 +10,19 @@ from tenure.model.state import State
 from tenure.store.admin import AcquireLease, ReleaseLease, RemoveWorkers
 from tenure.store.contract import Heartbeat, WorkerRow
 from tenure.store.queries import ListWorkers, WorkerSeen
-from tests.conformance.acts import Subject, attempts, claim, claim_one, enqueue, enqueue_many, get, hold, set_gate
+from tests.conformance.acts import (
+    Subject,
+    attempts,
+    claim,
+    claim_one,
+    complete,
+    enqueue,
+    enqueue_many,
+    get,
+    hold,
+    make_queue,
+    set_gate,
+)
 from tests.conformance.engines import SteeredClock
 
 ROW = WorkerRow(
@@ -204,3 +216,31 @@ def test_nobody_counts_as_silent_while_the_heartbeat_gate_is_closed(store: Subje
 
     assert removed == []
     assert get(store, job_id).state is State.RUNNING
+
+
+def test_silence_takes_no_lease_that_has_not_run_out(store: Subject, clock: SteeredClock) -> None:
+    """M3: a job with 55 minutes of lease left was taken from its worker after 311 s of silence, and ran twice."""
+    make_queue(store, lease_seconds=3600.0, lease_max_seconds=3600.0)
+    job_id = enqueue(store, queue="q")
+    grant = claim_one(store, ROW.id, queue="q")
+    store.do(Heartbeat([hold(grant)], worker=ROW))
+    clock.advance(700)
+
+    assert store.do(RemoveWorkers(unseen_seconds=300)) == []
+    assert get(store, job_id).lease_owner == ROW.id
+    assert [worker.row.id for worker in seen(store)] == [ROW.id]
+
+    complete(store, grant)
+    assert store.do(RemoveWorkers(unseen_seconds=300)) == [ROW.id]
+
+
+def test_a_worker_is_not_silent_while_the_heartbeat_gate_of_its_profile_is_closed(
+    store: Subject, clock: SteeredClock
+) -> None:
+    """M3: only the global gate was asked, and the gates of 002 are its own."""
+    make_queue(store)
+    store.do(Heartbeat([], worker=replace(ROW, queues=("q",))))
+    set_gate(store, "default.heartbeat", is_open=False)
+    clock.advance(700)
+
+    assert store.do(RemoveWorkers(unseen_seconds=300)) == []

@@ -68,3 +68,13 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
 
     assert [target for target, _, _ in links(page)] == ["#a-bc", "other.md#z"]
     assert anchors(page) == {"a-bc"}
+
+
+def test_llms_txt_names_every_page() -> None:
+    from docs.generate import DOCS, llms
+
+    named = llms()
+
+    assert (DOCS / "llms.txt").read_text() == named, "Run: make docs"
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} - {"index.md"}
+    assert {page for page in pages if f"({page})" not in named} <= {"decisions/README.md"}

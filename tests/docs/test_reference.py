@@ -12,15 +12,16 @@ import pytest
 
 import tenure
 import tenure.testing
-from docs.generate import DOCS, PARTS, error_classes, filled, log_event_names
+from docs.generate import DOCS, PARTS, README, error_classes, filled, log_event_names
 from tenure.handler.building import JobOptions
 from tenure.model.event import EventKind
 from tenure.model.policy import Backoff, Limits, QueuePolicy
 from tenure.model.state import State
 from tenure.store.postgres.address import SETTINGS
+from tenure.web.site import Limits as WebLimits
 from tenure.worker.config import WorkerConfig
 
-PAGES = sorted(DOCS.rglob("*.md"))
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 GENERATED = [page for page in PAGES if "<!-- generated: " in page.read_text()]
 REFERENCE = DOCS / "reference"
 
@@ -37,7 +38,7 @@ def missing(page: str, wanted: Iterable[str]) -> set[str]:
     return set(wanted) - names(REFERENCE / page)
 
 
-@pytest.mark.parametrize("page", GENERATED, ids=[str(page.relative_to(DOCS)) for page in GENERATED])
+@pytest.mark.parametrize("page", GENERATED, ids=[str(page.relative_to(DOCS.parent)) for page in GENERATED])
 def test_a_generated_table_is_what_the_code_says(page: Path) -> None:
     assert page.read_text() == filled(page.read_text()), "Run: python -m docs.generate"
 
@@ -98,6 +99,7 @@ def test_no_meaning_is_kept_for_what_is_gone() -> None:
         "context": {name for name in dir(tenure.Context) if not name.startswith("_")},
         "event": {kind.value for kind in EventKind},
         "log_event": log_event_names(),
+        "web_limits": {field.name for field in fields(WebLimits)},
     }
 
     assert set(kept) == set(known)

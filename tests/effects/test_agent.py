@@ -61,7 +61,7 @@ class Bed:
 
     async def run(self, kind: str, payload: dict[str, Any], **options: Any) -> tenure.Job:
         job_id = self.app.enqueue(kind, payload, **options).id
-        await adrain(self.app)
+        await adrain(self.app, raise_errors=False)
         return self.app.get(job_id)
 
     def events(self, job: tenure.Job, *kinds: str) -> list[Any]:
@@ -147,7 +147,7 @@ async def test_the_prompt_is_frozen_and_the_same_request_is_one_run(bed: Bed) ->
     elsewhere = bed.app.enqueue("claude_extraction", payload | {"targetPath": "b"})
     of_another = bed.app.enqueue("claude_extraction", payload | {"targetPath": "c"}, tenant="acme")
     of_a_third = bed.app.enqueue("claude_extraction", payload | {"targetPath": "c"}, tenant="zeta")
-    await adrain(bed.app)
+    await adrain(bed.app, raise_errors=False)
 
     assert (again.id, again.duplicate, elsewhere.duplicate) == (first.id, True, False)
     assert not of_another.duplicate
@@ -652,3 +652,38 @@ async def test_m12_the_last_job_on_a_path_counts_whatever_its_kind(bed: Bed) -> 
     found = [(one.sort, one.subject, one.kind) for one in bed.app.reconcile()]
 
     assert found == [("missing", "gone", "claude_extraction")]
+
+
+ORDER = {"prompt": "extract it", "targetPath": "out/r.md", "requirementId": "REQ-7"}
+
+
+@on_both_engines
+async def test_a_run_is_paid_from_the_budgets_of_its_job(bed: Bed) -> None:
+    bed.app.budgets.set("queue:agents", usd="1", tokens=1000, calls=5, seconds=500)
+    await bed.run("claude_extraction", ORDER)
+
+    found = {one.unit: one for one in bed.app.budgets.list()}
+    assert (found["usd"].used, found["tokens"].used, found["calls"].used) == (250_000, 120, 1)
+    assert 0 < found["seconds"].used < 20_000_000
+    assert all(one.reserved == 0 for one in found.values())
+
+
+async def test_a_run_that_no_budget_pays_for_waits_until_it_is_raised(place: Path, marker: str) -> None:
+    for bed in make_bed(place, tool("claude", "claude", marker, reserve_usd="0.30")):
+        bed.app.budgets.set("kind:claude_extraction", usd="0.29")
+        job = await bed.run("claude_extraction", ORDER, max_attempts=1)
+        assert (job.state, job.attempt, job.waiting_for) == ("waiting", 0, "budget:kind:claude_extraction:usd:total")
+        assert bed.events(job, "agent_run") == []
+
+        bed.app.budgets.raise_by("kind:claude_extraction", usd="0.01")
+        await adrain(bed.app)
+
+        assert bed.app.get(job.id).result["costUsd"] == 0.25
+        [budget] = bed.app.budgets.list()
+        assert (budget.used, budget.reserved) == (250_000, 0)
+        assert bed.left() == []
+
+
+def test_an_agent_that_reserves_a_float_is_refused() -> None:
+    with pytest.raises(tenure.ConfigError, match=r"reserve_usd: 0\.3 is a float"):
+        AgentTool("claude", (PYTHON,), "claude", reserve_usd=0.3)  # type: ignore[arg-type]

@@ -99,7 +99,7 @@ def client(url: str, service: str) -> Any:
 
 def sync(app: tenure.App, kind: str, name: str, config: dict[str, Any] | None = None, **more: Any) -> tenure.Job:
     job_id = app.enqueue("sync_aws", {"resourceType": kind, "resourceId": name, "config": config or {}, **more}).id
-    drain(app)
+    drain(app, raise_errors=False)
     return app.get(job_id)
 
 
@@ -220,7 +220,7 @@ def test_being_throttled_spends_no_attempt_and_waits_as_long_as_asked(
     assert (attempt.outcome, attempt.failure_class) == ("released", "rate_limited")
     for _ in range(5):
         clock.advance(45)
-        drain(app)
+        drain(app, raise_errors=False)
     ended = app.get(job.id)
     assert (ended.state, ended.attempt) == ("succeeded", 1)
 
@@ -406,7 +406,7 @@ def test_a_request_that_failed_in_passing_is_made_anew_and_makes_one_resource(
         assert (job.state, job.attempt) == ("queued", 0)
         assert app.attempts(job.id)[0].failure_class == "rate_limited"
         clock.advance(10)
-        drain(app)
+        drain(app, raise_errors=False)
         job = app.get(job.id)
 
     assert (job.state, job.attempt) == ("succeeded", attempts)
@@ -426,7 +426,7 @@ def test_cloud_control_that_throttles_spends_no_attempt(
 
     assert (job.state, job.attempt, job.run_at - clock.now()) == ("queued", 0, timedelta(seconds=45))
     clock.advance(45)
-    drain(app)
+    drain(app, raise_errors=False)
     ended = app.get(job.id)
     assert (ended.state, ended.attempt, len(control.resources)) == ("succeeded", 1, 1)
 
@@ -443,7 +443,7 @@ def test_a_request_that_takes_long_is_waited_for_without_a_slot(
     job = sync(app, FUNCTION, "mine", {"MemorySize": 128})
     assert (job.state, job.attempt) == ("queued", 0)
     clock.advance(5)
-    drain(app)
+    drain(app, raise_errors=False)
 
     ended = app.get(job.id)
     assert (ended.state, ended.attempt, len(control.requests)) == ("succeeded", 1, 1)

@@ -13,6 +13,7 @@ import pytest
 import tenure
 from tenure.effects import reports
 from tenure.effects.atomic_file import write_file
+from tenure.store.flow import SweepFlow
 from tenure.testing import drain, temporary_app
 from tests.effects.conftest import on_both_engines
 
@@ -43,14 +44,14 @@ def app(root: Path, store_url: str | None) -> Iterator[tenure.App]:
 
 def report(app: tenure.App, **payload: Any) -> tenure.Job:
     job_id = app.enqueue("report", {"path": "report.md", **payload}).id
-    drain(app)
+    drain(app, raise_errors=False)
     return app.get(job_id)
 
 
 @on_both_engines
 def test_a_report_lists_jobs_with_results_and_errors(app: tenure.App, root: Path) -> None:
     ids = [app.enqueue("echo", {"n": 7}).id, app.enqueue("fail", "no luck").id]
-    drain(app)
+    drain(app, raise_errors=False)
 
     job = report(app, title="Nightly", jobIds=ids)
 
@@ -70,11 +71,11 @@ def test_a_workflow_or_a_parent_names_the_jobs(app: tenure.App, root: Path, by: 
     options: dict[str, Any] = {by: group}
     ids = {app.enqueue("echo", number, **options).id for number in range(3)}
     app.enqueue("echo", 99)
-    drain(app)
+    drain(app, raise_errors=False)
     name = "workflowId" if by == "workflow_id" else "parentId"
     told = {"path": "r.json", "format": "json", name: group}
     app.enqueue("report", told, **options)  # itself a part of the group
-    drain(app)
+    drain(app, raise_errors=False)
 
     rows = json.loads((root / "r.json").read_text())["jobs"]
 
@@ -89,8 +90,30 @@ def test_it_waits_for_jobs_that_have_not_ended_without_spending_attempts(app: te
     waiting = report(app, jobIds=[pending])
     at_once = report(app, jobIds=[pending], waitForAll=False)
 
-    assert (waiting.state, waiting.attempt, at_once.state) == ("queued", 0, "succeeded")
+    assert (waiting.state, waiting.attempt, at_once.state) == ("waiting", 0, "succeeded")
+    assert waiting.waiting_for == f"job:{pending}"
     assert "queued" in (root / "report.md").read_text()
+
+
+@on_both_engines
+def test_it_is_woken_once_by_the_end_of_the_job_that_it_waits_for(app: tenure.App, root: Path) -> None:
+    first, last = (app.enqueue("echo", number, delay=3600).id for number in range(2))
+    waiting = report(app, jobIds=[first, last], format="json")
+
+    app.cancel(first)
+    app.store.do(SweepFlow())
+    assert app.get(waiting.id).state == "waiting"
+
+    app.cancel(last)
+    app.store.do(SweepFlow())
+    assert app.get(waiting.id).state == "queued"
+    drain(app)
+
+    done = app.get(waiting.id)
+    assert (done.state, done.attempt) == ("succeeded", 1)
+    rows = json.loads((root / "report.md").read_text())["jobs"]
+    assert [(row["id"], row["state"]) for row in rows] == [(first, "cancelled"), (last, "cancelled")]
+    assert app.attempts(waiting.id) == []
 
 
 @on_both_engines
@@ -125,11 +148,11 @@ def test_a_tenants_report_tells_nothing_of_another_tenant(app: tenure.App, root:
     ids = {
         name: app.enqueue("echo", f"canary-{name}", workflow_id=group, tenant=name).id for name in ("ours", "theirs")
     }
-    drain(app)
+    drain(app, raise_errors=False)
 
     def ask(path: str, **told: Any) -> tenure.Job:
         job_id = app.enqueue("report", {"path": path, **told}, tenant="ours").id
-        drain(app)
+        drain(app, raise_errors=False)
         return app.get(job_id)
 
     refused = ask("named.md", jobIds=[ids["theirs"]])
@@ -147,7 +170,7 @@ def test_a_tenants_report_tells_nothing_of_another_tenant(app: tenure.App, root:
 def test_a_file_of_somebody_elses_is_left_alone(app: tenure.App, root: Path) -> None:
     (root / "report.md").write_text("mine")
     ids = [app.enqueue("echo", 1).id]
-    drain(app)
+    drain(app, raise_errors=False)
 
     job = report(app, jobIds=ids)
 
@@ -157,7 +180,7 @@ def test_a_file_of_somebody_elses_is_left_alone(app: tenure.App, root: Path) -> 
 def test_what_results_say_is_inert_in_markdown(app: tenure.App, root: Path) -> None:
     evil = "![x](http://evil/?q=secret) <script>alert(1)</script>\n```\n# owned\n````\n| a | b |"
     ids = [app.enqueue("echo", evil).id]
-    drain(app)
+    drain(app, raise_errors=False)
 
     report(app, title="![t](http://evil) <b>", jobIds=ids)
 
@@ -180,7 +203,7 @@ def _around_fence(text: str) -> tuple[str, str, str]:
 
 def test_secrets_by_key_are_hidden(app: tenure.App, root: Path) -> None:
     ids = [app.enqueue("echo", {"api_key": "canary-77", "n": 1}).id]
-    drain(app)
+    drain(app, raise_errors=False)
 
     report(app, jobIds=ids)
 

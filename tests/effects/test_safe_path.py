@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tenure.sandbox.safe_path import PathEscape, Root, split
+from tests.fault.scale import scaled
 
 CHILDREN = Path(__file__).parent / "children"
 
@@ -175,7 +176,7 @@ def test_no_descriptor_is_left_open(root: Root) -> None:
     assert descriptors_beneath(root.path.resolve()) == [str(root.path.resolve())]
 
 
-@pytest.mark.parametrize("tries", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tries", [3_000, pytest.param(scaled(15_000, 100_000), marks=pytest.mark.slow)])
 def test_swapping_a_folder_for_a_link_never_leads_out(root: Root, tmp_path: Path, tries: int) -> None:
     """Another process swaps `d` between a folder and a link to the outside, while we make files in it."""
     outside = tmp_path / "outside"

@@ -33,6 +33,7 @@ class Restarted:
     notes: Path
     options: Sequence[str]
     nice: int = 0
+    app: str = "tests.fault.children.faulty:app"
     starts: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -41,7 +42,7 @@ class Restarted:
             return
         self._kill_the_rest()
         self.starts += 1
-        command = [sys.executable, "-m", "tenure.cli.main", "worker", "tests.fault.children.faulty:app"]
+        command = [sys.executable, "-m", "tenure.cli.main", "worker", self.app]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*(["nice", "-n", str(self.nice)] if self.nice else []), *command, "--url", self.url, *self.options],
@@ -84,9 +85,11 @@ class Restarted:
 
 
 @contextlib.contextmanager
-def restarted(url: str, notes: Path, *options: str, nice: int = 0) -> Iterator[Restarted]:
+def restarted(
+    url: str, notes: Path, *options: str, nice: int = 0, app: str = "tests.fault.children.faulty:app"
+) -> Iterator[Restarted]:
     """A worker that does not outlive the test."""
-    one = Restarted(url, notes, options, nice)
+    one = Restarted(url, notes, options, nice, app)
     try:
         one.tend()
         yield one

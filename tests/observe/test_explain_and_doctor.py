@@ -13,6 +13,7 @@ from tenure.observe.doctor import Check, examine
 from tenure.observe.explain import Reason, explain, suspicion_says
 from tenure.store.admin import SetQueues
 from tenure.store.contract import Claim, Enqueue, Heartbeat, Reap, Store, WorkerRow
+from tenure.store.limits import BlockLimiter, ClearLimiter, SetLimiter
 from tests.conformance.engines import SteeredDatabase, scratch_folder
 from tests.servers import PostgresServer
 from tests.stateful.grounds import PostgresGround, SqliteGround
@@ -150,3 +151,46 @@ def test_suspicion_in_one_sentence(suspicion: int, ends: str | None) -> None:
 
     assert (said is None) == (ends is None)
     assert said is None or (said.endswith(str(ends)) and said.count(".") == 1)
+
+
+def test_a_kind_in_quarantine_is_named_with_what_undoes_it(ground: Ground) -> None:
+    store = ground.store
+    for number in range(3):
+        store.do(Enqueue([NewJob(new_job_id(), "bad", queue="mail", max_attempts=2)]))
+        for turn in range(2):
+            assert store.do(Claim(WorkerId(f"w{number}{turn}"), ["mail"], 1))
+            ground.advance(11)
+            store.do(Reap())
+    [waiting] = enqueue(store, "bad")
+
+    assert store.do(Claim(WorkerId("w"), ["mail"], 1)) == []
+    found = reasons(store, waiting)["gate_closed"]
+    assert "closed by itself" in found.sentence
+    assert found.fix == "tenure gates open kind:bad"
+    [check] = checks(store, "quarantine")
+    assert check.status == "wrong"
+    assert "'bad' keep crashing" in check.says
+    assert checks(store, "gate") == []
+
+
+def test_a_blocked_limiter_is_named_with_its_end_and_what_clears_it(ground: Ground) -> None:
+    store = ground.store
+    job = NewJob(new_job_id(), "k", queue="mail", limiter="anthropic")
+    store.do(Enqueue([job]))
+    store.do(BlockLimiter("anthropic", 30, "ops", "429 busy"))
+
+    blocked = reasons(store, job.id)["limiter_blocked"]
+    assert "blocked by limiter 'anthropic' until" in blocked.sentence
+    assert "429 busy" in blocked.sentence
+    assert blocked.fix == "tenure limits clear anthropic"
+    [check] = checks(store, "limiter")
+    assert "'anthropic' is blocked until" in check.says
+
+    ground.advance(31)
+    assert not reasons(store, job.id)["limiter_reopening"].blocks
+    store.do(ClearLimiter("anthropic", "ops"))
+    store.do(SetLimiter("anthropic", "ops", per_minute=1))
+    other = NewJob(new_job_id(), "k", queue="mail", limiter="anthropic")
+    store.do(Enqueue([other]))
+    assert store.do(Claim(WorkerId("w"), ["mail"], 1))
+    assert "lets 1 jobs a minute" in reasons(store, other.id)["limiter_at_rate"].sentence

@@ -37,11 +37,11 @@ def admin(url: str) -> Iterator[psycopg.Connection]:
 
 
 @pytest.fixture
-def login(url: str, admin: psycopg.Connection) -> Callable[[str], str]:
-    """Makes a login that has one of Tenure's roles and nothing else, and answers its URL."""
+def login(url: str, admin: psycopg.Connection) -> Callable[..., str]:
+    """Makes a login that has one of Tenure's roles and nothing else, and answers its URL. `nth` makes a second one."""
 
-    def make(role: str) -> str:
-        name = f"login_{role}"
+    def make(role: str, nth: str = "") -> str:
+        name = f"login_{role}{nth}"
         if not admin.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [name]).fetchone():
             admin.execute(f"CREATE ROLE {name} LOGIN".encode())
         admin.execute(f"GRANT tenure_{role} TO {name}".encode())

@@ -337,6 +337,18 @@ def test_a_location_names_the_place_and_not_the_login(url: str) -> None:
     assert "s3cret" not in redact(f"cannot read {url!r} or s3cret", url)
 
 
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("postgresql://u@a:1,b:2/d?target_session_attrs=read-write", "a:1 or b:2"),
+        ("postgresql://u@a,b/d", "a or b"),
+        ("host=a,b port=7 dbname=d", "a:7 or b:7"),
+    ],
+)
+def test_a_location_names_each_host_with_its_port(url: str, where: str) -> None:
+    assert location(url) == f"PostgreSQL at {where}, database 'd'"
+
+
 def test_a_migration_maps_its_errors_too(postgres_server: PostgresServer) -> None:
     url = postgres_server.url(user=PASSWORD_USER, password="s3cret-canary")
 

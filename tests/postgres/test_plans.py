@@ -209,4 +209,29 @@ def test_counting_a_minute_touches_what_happened_in_it(connection: psycopg.Conne
     [[plan]] = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {count}".encode()).fetchall()
 
     root = plan[0]["Plan"]
-    assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 150
+    assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 200
+
+
+def test_a_backlog_touches_as_many_pages_beside_many_other_rows(connection: psycopg.Connection[Any]) -> None:
+    """What an autoscaler asks every few seconds: bounded by the cap, whatever is done, due later or waiting behind."""
+
+    def pages(call: str) -> int:
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) SELECT {call}"
+        connection.execute(explain.encode())  # the catalogue is read once, and that does not count
+        [[plan]] = connection.execute(explain.encode()).fetchall()
+        return int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
+
+    calls = ("tenure.backlog('default', 100)", """tenure.read_gauges('{"cap": 100}')""")
+    fill(connection, 1000)
+    connection.execute(VACUUM)
+    few = [pages(call) for call in calls]
+
+    fill(connection, ROWS, state="succeeded", first=2 * ROWS)
+    fill(connection, ROWS, later="1 day", priorities=100, first=4 * ROWS)
+    fill(connection, ROWS, first=6 * ROWS)
+    connection.execute(VACUUM)
+    many = [pages(call) for call in calls]
+
+    print(f"pages of a backlog and of all gauges: {few} beside nothing, {many} beside {ROWS} rows of each sort")
+    assert connection.execute("SELECT tenure.backlog('default', 100)").fetchone() == (100,)
+    assert [more for less, more in zip(few, many, strict=True) if more > 2 * less + 150] == []

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import tenure
 from tenure.model.ids import JobId, WorkerId
 from tenure.model.outcome import Completed, Rejected
 from tenure.model.policy import QueuePolicy
@@ -186,10 +187,12 @@ def test_a_lease_that_ran_out_is_taken_by_one_and_its_term_rises_by_one(
 def test_a_worker_that_speaks_while_it_is_being_removed_keeps_its_jobs(
     store: PostgresStore, url: str, threads: ThreadPoolExecutor
 ) -> None:
-    """The removal found it silent and waits for its job; meanwhile it beats."""
-    store.do(Enqueue([new_job()]))
-    [grant] = store.do(Claim(WorkerId("w1"), ["default"]))
-    row = WorkerRow(WorkerId("w1"), "host", 1)
+    """The removal found it silent and waits for its job; meanwhile it beats. This profile lets silence take leases."""
+    with tenure.App(url) as app:
+        app.profiles.install("orchestrator")
+    store.do(Enqueue([new_job(queue="orchestrator")]))
+    [grant] = store.do(Claim(WorkerId("w1"), ["orchestrator"]))
+    row = WorkerRow(WorkerId("w1"), "host", 1, queues=("orchestrator",))
     store.do(Heartbeat([], worker=row))
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute("UPDATE tenure.worker SET last_seen_at = last_seen_at - interval '1 hour'")

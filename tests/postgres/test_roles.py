@@ -19,18 +19,29 @@ from tests.postgres.conftest import ROLES
 pytestmark = pytest.mark.postgres
 
 CALLERS: Final = {
-    "producer worker reader operator admin": "now now_us to_us from_us schema_version schema_checksum "
-    "get_jobs list_profiles",
-    "producer worker operator admin": "enqueue",
-    "worker admin": "exchange claim settle start heartbeat append_events record_effect "
-    "acquire_lease release_lease remove_workers set_schedules tick_schedule roll_up",
-    "worker operator admin": "reap wake",
-    "worker reader operator admin": "list_queues list_jobs list_effects list_attempts list_gates list_schedules",
-    "reader operator admin": "count_jobs list_dead_letters group_dead_letters list_workers list_events "
-    "list_audit summary standing newest prunable list_metrics",
-    "operator admin": "cancel revive resolve_effect clone triage_dead_letters pause_queues prune pause_schedules "
-    "remove_schedules",
-    "admin": "set_queues set_gate",
+    "producer worker reader operator admin": "list_limiters now now_us to_us from_us schema_version schema_checksum "
+    "get_jobs list_profiles list_workflows",
+    "producer worker operator admin": "enqueue signal sweep_flow start_workflow join_workflow",
+    "worker admin": "exchange claim settle start heartbeat append_events append_streams record_effect record_steps "
+    "take_memo keep_memo use_tokens "
+    "fill_group acquire_lease release_lease set_schedules tick_schedule roll_up "
+    "write_agent_events read_events reserve_budget settle_budget",
+    "worker operator admin": "reap wake remove_workers list_unremembered write_memories "
+    "advance_workflows are_workflows_due tend_workflows",
+    "worker reader operator admin": "list_queues list_jobs list_effects list_attempts list_gates list_schedules "
+    "list_agent_events find_words find_near list_vectors get_memories list_memories list_steps "
+    "read_stream list_streams get_group list_children read_metrics list_tasks list_escalations "
+    "backlog count_backlog list_approvals count_approvals list_budgets",
+    "reader operator admin": "count_jobs browse_jobs list_deaths list_dead_letters group_dead_letters list_workers "
+    "list_events list_audit summary standing newest prunable list_metrics count_memories "
+    "workflow_edges read_gauges read_totals",
+    "operator admin": "cancel revive forget_steps resolve_effect clone triage_dead_letters pause_queues prune "
+    "set_limiter block_limiter clear_limiter remove_limiter "
+    "pause_schedules remove_schedules forget_memories "
+    "answer_escalation cancel_workflow retry_workflow decide_approval set_budgets raise_budgets remove_budgets",
+    "admin": "set_queues remove_queues set_gate create_token list_tokens revoke_tokens touch_tokens find_token "
+    "create_link open_session find_session touch_session list_sessions end_sessions keep_secret "
+    "remember_request append_audit seal_audit list_sealed count_unsealed",
 }
 MATRIX: Final = {name: frozenset(roles.split()) for roles, names in CALLERS.items() for name in names.split()}
 """What each function's callers are, exactly. Whatever is not named here is a step inside another function."""

@@ -11,9 +11,11 @@ import pytest
 
 from tenure.model.ids import WorkerId
 from tenure.model.policy import Backoff, QueuePolicy
-from tenure.model.state import SUSPICION_MAX, Move, Rule, State, end_rule
+from tenure.model.state import BAD_ENDS, RULES, SUSPICION_MAX, Move, Rule, State, end_rule, undo_first
+from tenure.model.step import NewStep
 from tenure.store.admin import SetQueues
 from tenure.store.contract import Claim, Enqueue
+from tenure.store.flow import RecordSteps
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
 
@@ -32,7 +34,7 @@ FACTS: Final = {
     Move.RETRY: ("cancel_requested", "attempts_left", "is_crash"),
     Move.REJECT: ("cancel_requested",),
     Move.RELEASE: ("cancel_requested", "has_class"),
-    Move.SUSPEND: ("cancel_requested",),
+    Move.SUSPEND: ("cancel_requested", "is_met"),
     Move.EXPIRE: ("cancel_requested", "attempts_left", "is_alone", "is_vanished"),
     Move.CANCEL: (),
 }
@@ -44,12 +46,14 @@ CASES: Final = [
 DELAY: Final = 100.0
 SUSPICION: Final = 3
 FINISH: Final = """
-SELECT tenure.finish(j, %(word)s, %(class)s, 'boom', %(delay)s, 'signal', tenure.now(), %(alone)s, %(vanished)s)
+SELECT tenure.finish(
+    j, %(word)s, %(class)s, 'boom', %(delay)s, 'signal', tenure.now(), %(alone)s, %(vanished)s, %(met)s)
 FROM tenure.job AS j WHERE j.id = %(id)s
 """
 READ: Final = """
 SELECT state::text, attempt::integer, crashes::integer, suspicion, run_at, finished_at IS NOT NULL AS is_finished,
-    last_error, failure_class, dedup_slot IS NULL AS is_free, lease_owner, tenure.now() AS at
+    last_error, failure_class, cancel_requested_at IS NOT NULL AS is_asked,
+    dedup_slot IS NULL AS is_free, lease_owner, tenure.now() AS at
 FROM tenure.job WHERE id = %s
 """
 
@@ -63,10 +67,13 @@ def store(url: str) -> Iterator[PostgresStore]:
     made.close()
 
 
-def held(store: PostgresStore, admin: psycopg.Connection, facts: dict[str, bool]) -> str:
+def held(store: PostgresStore, admin: psycopg.Connection, facts: dict[str, bool], *, has_undo: bool = False) -> str:
     """A held job in its second attempt, as the facts ask for it."""
     store.do(Enqueue([new_job(queue="q", key="key")]))
     [grant] = store.do(Claim(WorkerId("w"), ["q"]))
+    if has_undo:  # recorded by an earlier attempt, so that this one is no progress
+        store.do(RecordSteps(grant.id, grant.token, (NewStep("$undo:a", kind="undo", state="armed"),)))
+        admin.execute("UPDATE tenure.job SET step_token = 0")
     most = 3 if facts.get("attempts_left", True) else 2
     admin.execute(
         "UPDATE tenure.job SET attempt = 2, crashes = 1, suspicion = %s, max_attempts = %s, cancel_requested_at = %s",
@@ -86,12 +93,15 @@ def all_of(admin: psycopg.Connection, query: str) -> list[tuple[Any, ...]]:
     return admin.execute(query.encode()).fetchall()
 
 
+@pytest.mark.parametrize("has_undo", [False, True], ids=["", "undo"])
 @pytest.mark.parametrize(("move", "facts"), CASES, ids=str)
 def test_an_end_does_what_its_rule_says(
-    store: PostgresStore, admin: psycopg.Connection, move: Move, facts: dict[str, bool]
+    store: PostgresStore, admin: psycopg.Connection, move: Move, facts: dict[str, bool], *, has_undo: bool
 ) -> None:
     rule = end_rule(move, **facts)
-    job_id = held(store, admin, facts)
+    rule = undo_first(rule) if has_undo and rule.to in BAD_ENDS else rule
+    assert rule in RULES
+    job_id = held(store, admin, facts, has_undo=has_undo)
     before = read(admin, job_id)
     failure_class: str | None = "crash" if facts.get("is_crash") or move is Move.EXPIRE else "error"
     if move is Move.RELEASE and not facts["has_class"]:
@@ -102,6 +112,7 @@ def test_an_end_does_what_its_rule_says(
         "delay": DELAY if move in {Move.RELEASE, Move.SUSPEND} else None,
         "alone": facts.get("is_alone", True),
         "vanished": facts.get("is_vanished", True),
+        "met": facts.get("is_met", False),
         "id": job_id,
     }
 
@@ -109,7 +120,9 @@ def test_an_end_does_what_its_rule_says(
 
     after = read(admin, job_id)
     assert after["state"] == rule.to
-    assert (after["attempt"], after["crashes"]) == (2 + rule.attempt, 1 + rule.crashes)
+    counts = (0, rule.crashes) if rule.resets else (2 + rule.attempt, 1 + rule.crashes)
+    assert (after["attempt"], after["crashes"]) == counts
+    assert after["is_asked"] is (facts.get("cancel_requested", False) and not rule.resets)
     assert after["suspicion"] == {"keep": 3, "clear": 0, "raise": 4, "isolate": 3}[rule.suspicion]
     assert after["lease_owner"] is None
     assert after["is_finished"] is (rule.to in {State.DEAD, State.FAILED, State.CANCELLED})

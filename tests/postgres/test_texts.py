@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import psycopg
@@ -49,15 +50,15 @@ def store(url: str) -> Iterator[PostgresStore]:
 @example("\\'\"%s %(x)s {0} $1 :x ::")
 @example("\ufeff\u202e\U0001f600\x7f\x1f\n")
 def test_every_field_gives_back_what_was_put_in(store: PostgresStore, text: str) -> None:
-    queue = f"q{text}"
+    queue, kind = f"q{text}", "k" + re.sub("[\x01-\x1f]", "", text)
     store.do(SetQueues({queue: QueuePolicy(profile=text)}, actor=f"a{text}"))
     job = new_job(
-        f"k{text}",
+        kind,
         {text: text},
         queue=queue,
         key=text,
         source_ref=text,
-        actor=text,
+        actor=f"a{text}",
         tenant=text,
         trace=text,
         affinity_key=text,
@@ -65,13 +66,13 @@ def test_every_field_gives_back_what_was_put_in(store: PostgresStore, text: str)
     )
     store.do(Enqueue([job]))
 
-    [grant] = store.do(Claim(WorkerId(f"w{text}"), [queue], kinds=[f"k{text}"], affinity=[text]))
-    [found] = store.do(ListJobs(queues=[queue], kinds=[f"k{text}"], key=text, worker=WorkerId(f"w{text}"))).items
+    [grant] = store.do(Claim(WorkerId(f"w{text}"), [queue], kinds=[kind], affinity=[text]))
+    [found] = store.do(ListJobs(queues=[queue], kinds=[kind], key=text, worker=WorkerId(f"w{text}"))).items
     store.do(Cancel([job.id], actor=f"a{text}", reason=text))
 
     assert grant.payload == {text: text} == found.payload
-    assert (found.queue, found.kind, found.key, found.lease_owner) == (queue, f"k{text}", text, f"w{text}")
-    assert (found.source_ref, found.actor, found.tenant, found.trace) == (text, text, text, text)
+    assert (found.queue, found.kind, found.key, found.lease_owner) == (queue, kind, text, f"w{text}")
+    assert (found.source_ref, found.actor, found.tenant, found.trace) == (text, f"a{text}", text, text)
     assert [row.policy.profile for row in store.do(ListQueues([queue]))] == [text]
     assert store.do(PauseQueues([queue], paused=True, actor=f"a{text}", reason=text)) == [queue]
     [audit] = store.do(ListAudit(subject=job.id))

@@ -75,6 +75,7 @@ class PostgresGround:
         self._connection.execute("SELECT pristine.restore()")
         self._connection.execute("DELETE FROM automechanica.agent")
         self._connection.execute("DELETE FROM substrate.executor_change")
+        self._connection.execute("TRUNCATE orchestrator.tasks")
         self._clock = engines.START
         return Ground("postgres", App(self.url, actor="test"), self, self.execute)
 

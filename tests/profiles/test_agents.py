@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -101,8 +105,9 @@ def test_an_agent_may_not_touch_the_tasks_of_another(server_ground: Ground, fitm
         "INSERT INTO automechanica.agent VALUES ('agent_fitment', 'PricingAgent', now(), 'me')",
         "SELECT automechanica.grant_agent('agent_fitment', 'PricingAgent')",
         "SELECT tenure.enqueue('{}')",
-        "SELECT tenure.claim('{}')",
-        "SELECT tenure.settle('{}')",
+        "SELECT tenure.reap('{}')",
+        "SELECT tenure.list_jobs('{}')",
+        "SELECT tenure.bind_login('agent_fitment', 'PricingAgent')",
         "SELECT * FROM tenure.job",
         "SELECT automechanica.hold(NULL, NULL, NULL)",
     ],
@@ -165,7 +170,7 @@ def test_the_orchestrator_creates_tasks_for_all(server_ground: Ground, postgres_
         ({"task_type": "t"}, "needs an agent_name"),
         ({"agent_name": "A", "task_type": "t", "priority": 4}, "Priority is 4"),
         ({"agent_name": "A"}, "needs a kind"),
-        ({"agent_name": "outbox", "task_type": "t"}, "does not belong to profile"),
+        ({"agent_name": "outbox", "task_type": "t"}, "belongs to profile"),
     ],
 )
 def test_create_task_says_what_is_wrong(server_ground: Ground, task: dict[str, Any], told: str) -> None:
@@ -176,3 +181,99 @@ def test_create_task_says_what_is_wrong(server_ground: Ground, task: dict[str, A
         ask(connection, "create_task", json.dumps(task))
 
     assert server_ground.rows(VIEW) == []
+
+
+APP = """
+import tenure
+
+app = tenure.App()
+fitment = app.agent("FitmentAgent")
+
+
+@fitment.job(kind="generate_fitment")
+def generate(ctx: tenure.Context, task: dict[str, int]) -> dict[str, int]:
+    if task["sku"] == 7:
+        ctx.enqueue("generate_fitment", {"sku": 8}, queue="FitmentAgent")
+    return task
+"""
+
+
+def run_worker(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "tasks.py").write_text(APP)
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "tenure.cli.main", "worker", "tasks:app", "--drain", "--log", "json", *options],
+        capture_output=True, text=True, timeout=60, check=False, cwd=folder, env=os.environ | {"TENURE_URL": url},
+    )  # fmt: skip
+
+
+def test_tenures_own_worker_runs_under_an_agents_login(
+    server_ground: Ground, postgres_ground: PostgresGround, fitment: psycopg.Connection, tmp_path: Path
+) -> None:
+    """M9: it could not, so the rule held for hand-written SQL alone."""
+    assert fitment.info.user == "agent_fitment"
+    task_id = create(fitment, "FitmentAgent")
+    foreign = server_ground.app.create_task({"agent_name": "PricingAgent", "task_type": "generate_fitment"}).id
+
+    done = run_worker(postgres_ground.make_login("agent_fitment"), tmp_path, "-q", "FitmentAgent")
+
+    assert done.returncode == 0, done.stderr
+    assert server_ground.app.get(task_id).state == "succeeded", done.stderr
+    assert server_ground.app.get(foreign).state == "queued"
+    tasks = server_ground.execute(
+        "SELECT state, lease_login, queue FROM tenure.job WHERE id <> ? AND kind = 'generate_fitment'", foreign
+    )
+    assert [(row["state"], row["lease_login"], row["queue"]) for row in tasks] == [
+        ("succeeded", "agent_fitment", "FitmentAgent")
+    ] * 2
+    events = [json.loads(line)["event"] for line in done.stderr.splitlines() if line.startswith("{")]
+    assert "upkeep_failed" not in events
+
+
+def test_a_worker_under_an_agents_login_claims_from_no_other_queue(
+    server_ground: Ground, postgres_ground: PostgresGround, fitment: psycopg.Connection, tmp_path: Path
+) -> None:
+    foreign = server_ground.app.create_task({"agent_name": "PricingAgent", "task_type": "generate_fitment"}).id
+    claim = json.dumps({"worker": "w", "queues": ["FitmentAgent", "PricingAgent"], "limit": 1})
+
+    with pytest.raises(psycopg.Error, match="may not claim from queue 'PricingAgent'") as refused:
+        fitment.execute("SELECT tenure.claim(%s::json)", [claim])
+
+    assert refused.value.sqlstate == FORBIDDEN
+    assert server_ground.app.get(foreign).state == "queued"
+
+
+def test_an_agents_login_has_the_functions_of_work_and_no_others(
+    server_ground: Ground, fitment: psycopg.Connection
+) -> None:
+    rows = server_ground.execute(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'tenure'::regnamespace "
+        "AND has_function_privilege('agent_fitment', oid, 'EXECUTE')"
+    )
+
+    assert fitment.info.user == "agent_fitment"
+    assert {row["proname"] for row in rows} == {
+        "now",
+        "now_us",
+        "to_us",
+        "from_us",
+        "schema_version",
+        "schema_checksum",
+        "exchange",
+        "claim",
+        "settle",
+        "start",
+        "heartbeat",
+        "append_events",
+        "append_streams",
+        "record_effect",
+        "record_steps",
+        "fill_group",
+        "list_steps",
+        "get_group",
+        "list_children",
+        "sweep_flow",
+        "advance_workflows",
+        "get_jobs",
+        "list_queues",
+        "list_profiles",
+    }

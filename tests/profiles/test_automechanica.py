@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from tenure import Forbidden, InvalidArgument, LeaseLost
-from tenure.model.ids import JobId, new_job_id, new_worker_id
+from tenure import Escalation, Forbidden, Grant, IllegalMove, InvalidArgument, LeaseLost, Workflow
+from tenure.model.ids import JobId, Token, new_job_id, new_worker_id
 from tenure.model.job import NewJob
+from tenure.model.outcome import Completed, Outcome, Suspended
 from tenure.model.policy import QueuePolicy
-from tenure.store.contract import Enqueue
+from tenure.model.step import NewGroup, NewStep
+from tenure.store.contract import Enqueue, Exchange
+from tenure.store.flow import FillGroup, ListSteps, RecordSteps
 from tenure.store.metrics import RollUp
 from tests.profiles.ground import Ground
 
@@ -256,6 +259,41 @@ def test_a_workers_claim_is_limited_to_its_own_agent(ground: Ground) -> None:
     assert ground.app.claim(worker="w", queues="PricingAgent") == []
 
 
+def handed_on(way: str, grant: Grant, queue: str) -> Exchange | RecordSteps | FillGroup:
+    """A request by which a held task makes work for a queue: each way that a worker has."""
+    jobs = (NewJob(new_job_id(), "refresh", "{}", queue=queue),)
+    held: tuple[JobId, Token] = (grant.id, grant.token)
+    if way == "spawn":
+        return RecordSteps(*held, (NewStep("spawned", "mark", "done", value="null"),), jobs)
+    if way == "page":
+        return FillGroup(*held, NewGroup("parts", jobs), 0, 1)
+    outcome: Outcome = (
+        Completed(*held, jobs=jobs)
+        if way == "complete"
+        else Suspended(*held, "parts", groups=(NewGroup("parts", jobs),))
+    )
+    return Exchange([outcome], None)
+
+
+@pytest.mark.parametrize("way", ["complete", "spawn", "gather", "page"])
+def test_a_task_makes_work_for_its_own_agent_and_for_no_other(ground: Ground, way: str) -> None:
+    task_id = create(ground)
+    create(ground, agent_name="PricingAgent")
+    before = ground.rows(VIEW, "agent_name = 'PricingAgent'")
+    grant = ground.claim("FitmentAgent")
+    held = shown(ground, task_id)
+    told = f"Job {task_id} of 'FitmentAgent' may not create work for 'PricingAgent'.*Nothing was changed"
+
+    with pytest.raises(Forbidden, match=told):
+        ground.app.store.do(handed_on(way, grant, "PricingAgent"))
+
+    assert ground.rows(VIEW, "agent_name = 'PricingAgent'") == before
+    assert shown(ground, task_id) == held
+    assert ground.app.store.do(ListSteps(JobId(task_id))) == []
+    ground.app.store.do(handed_on(way, grant, "FitmentAgent"))
+    assert len(ground.rows(VIEW, "agent_name = 'FitmentAgent' AND task_type = 'refresh'")) == 1
+
+
 def test_a_worker_id_is_host_process_and_something_random() -> None:
     first, second = new_worker_id(), new_worker_id()
 
@@ -269,27 +307,75 @@ def test_the_other_views_stand_and_are_empty(ground: Ground, view: str) -> None:
     assert ground.rows(f"automechanica.{view}") == []
 
 
-def test_the_other_views_read_what_is_there(ground: Ground) -> None:
-    now = "tenure.now()" if ground.engine == "postgres" else "1767225600000000"
-    dot = "." if ground.engine == "postgres" else "_"
-    ground.execute(
-        f"INSERT INTO tenure{dot}workflow (id, kind, created_at, updated_at) "
-        f"VALUES ('{WORKFLOW}', 'order', {now}, {now})"
-    )
-    ground.execute(f"INSERT INTO tenure{dot}agent_event (at, agent, kind, job_id) VALUES ({now}, 'A', 'done', NULL)")
-    ground.execute(
-        f"INSERT INTO tenure{dot}metric (minute, queue, profile, created, completed, failed, latency_seconds) "
-        f"VALUES ({now}, 'A', 'automechanica', 5, 3, 1, 6)"
-    )
-    create(ground, agent_name="EmbeddingAgent", task_type="embedding", payload={"agent_event_id": 7})
+def test_the_orchestrator_moves_a_workflow_by_the_ends_of_its_tasks_thresholds_and_escalation(ground: Ground) -> None:
+    for agent in ("SupplierAgent", "FitmentAgent", "PricingAgent"):
+        ground.app.agent(agent)
+    flow = Workflow("onboard", on_breach="escalate", escalate_to=Escalation(person="ops"))
+    first = flow.task("normalise", agent="SupplierAgent", task_type="normalise")
+    flow.task("fitment", agent="FitmentAgent", task_type="generate_fitment", after=[first], max_attempts=1)
+    flow.task("price", agent="PricingAgent", task_type="refresh", after=[first])
+    run = ground.app.workflows.start(flow, key="supplier-7").id
+    shown = ground.row("automechanica.workflows")
+    assert (str(shown["id"]), shown["workflow_type"], shown["status"]) == (run, "onboard", "running")
+    assert (shown["tasks_total"], shown["tasks_completed"], shown["escalation"]) == (3, 0, None)
 
-    assert ground.row("automechanica.workflows")["status"] == "running"
-    assert ground.row("automechanica.agent_events")["agent_name"] == "A"
-    assert ground.row("automechanica.embedding_jobs")["agent_event_id"] == 7
-    metric = ground.row("automechanica.task_queue_metrics")
-    assert (metric["tasks_created"], metric["tasks_completed"], metric["tasks_failed"]) == (5, 3, 1)
-    assert (metric["average_latency"], metric["error_rates_per_agent"]) == (2, 0.25)
-    assert "worker_heartbeat_delay" in metric
+    ground.app.complete(ground.claim("SupplierAgent"))
+    ground.app.workflows.advance()
+    ground.app.fail(ground.claim("FitmentAgent"), error="no fit")
+    ground.app.workflows.advance()
+
+    shown = ground.row("automechanica.workflows")
+    assert (shown["status"], shown["tasks_failed"], shown["escalation"]) == ("escalated", 1, "ops")
+    [asked] = ground.app.workflows.escalations(person="ops")
+    ground.app.workflows.answer(asked.id, "go_on")
+    ground.app.complete(ground.claim("PricingAgent"))
+    ground.app.workflows.advance()
+    shown = ground.row("automechanica.workflows")
+    assert (shown["status"], shown["tasks_completed"], shown["completed_at"] is not None) == ("completed", 2, True)
+
+
+def test_a_created_task_joins_the_running_workflow_that_it_names(ground: Ground) -> None:
+    ground.app.agent("FitmentAgent")
+    flow = Workflow("onboard")
+    flow.task("only", agent="FitmentAgent", task_type="t")
+    run = ground.app.workflows.start(flow).id
+
+    create(ground, agent_name="FitmentAgent", task_type="more", workflow_id=run)
+    ground.execute(
+        f"INSERT INTO {ground.view(VIEW)} (agent_name, task_type, workflow_id) VALUES ('FitmentAgent', 'most', '{run}')"
+    )
+
+    assert ground.row("automechanica.workflows")["tasks_total"] == 3
+    for _ in range(3):
+        ground.app.complete(ground.claim("FitmentAgent"))
+    ground.app.workflows.advance()
+    assert ground.row("automechanica.workflows")["status"] == "completed"
+    with pytest.raises(IllegalMove, match="is completed"):
+        create(ground, agent_name="FitmentAgent", task_type="late", workflow_id=run)
+
+
+def test_a_completed_task_writes_an_agent_event_and_an_embedding_job(ground: Ground) -> None:
+    task = create(ground, agent_name="FitmentAgent", task_type="generate_fitment")
+    grant = ground.claim("FitmentAgent")
+
+    ground.app.complete(grant, result={"fits": True})
+
+    event = ground.row("automechanica.agent_events")
+    assert (event["agent_name"], event["event_type"], str(event["task_id"])) == ("FitmentAgent", "completed", task)
+    job = ground.row("automechanica.embedding_jobs")
+    assert (job["agent_event_id"], job["status"], job["attempts"]) == (event["id"], "pending", 0)
+
+
+def test_an_agent_that_speaks_sql_alone_writes_them_too(ground: Ground) -> None:
+    if ground.engine != "postgres":
+        pytest.skip("SQLite has no functions of ours")
+    task = create(ground, agent_name="FitmentAgent", task_type="generate_fitment")
+    ground.execute("SELECT automechanica.claim_task('FitmentAgent', 'host-1')")
+
+    ground.execute("SELECT automechanica.complete_task(?::uuid, 'host-1', '{}')", task)
+
+    assert str(ground.row("automechanica.agent_events")["task_id"]) == task
+    assert ground.row("automechanica.embedding_jobs")["status"] == "pending"
 
 
 def test_a_leader_fills_the_metrics_of_each_agent(ground: Ground) -> None:

@@ -39,7 +39,8 @@ def test_install_makes_the_database_and_ls_shows_it(url: str, capsys: pytest.Cap
     listed = told(capsys, "profile", "ls", "--url", url, "--json")
 
     assert (first[0], again[0]) == (0, 0)
-    assert json.loads(first[1]) == {"installed": {"name": "outbox", "is_new": True, "queues": ["outbox"], "gates": []}}
+    installed = {"name": "outbox", "is_new": True, "queues": ["outbox"], "adopted": [], "gates": []}
+    assert json.loads(first[1]) == {"installed": installed}
     assert json.loads(again[1])["installed"]["is_new"] is False
     found = {one["name"]: one for one in json.loads(listed[1])["profiles"]}
     assert found["outbox"]["installed_at"] is not None
@@ -88,3 +89,28 @@ def test_what_goes_wrong_is_told_with_its_exit_code(
     error = json.loads(err)["error"]
     assert (found, error["code"]) == (exit_code, code)
     assert sentence in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "has"), [("postgres", "substrate.fn_job_claim("), ("sqlite", "substrate_job_queue")]
+)
+def test_the_sql_of_a_profile_can_be_printed(
+    url: str, capsys: pytest.CaptureFixture[str], engine: str, has: str
+) -> None:
+    """M16: it could not, so no one could read what an install would run."""
+    code, out, _ = told(capsys, "profile", "show", "substrate", "--sql", engine)
+
+    assert code == 0
+    assert has in out
+    assert out.strip() == App().profiles.script("substrate", engine).strip()
+    code, _, err = told(capsys, "profile", "show", "substrate", "--sql", "oracle")
+    assert code == 2
+    assert "postgres, sqlite" in err
+
+
+def test_an_install_on_sqlite_lists_what_is_there(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """M16: it listed functions that SQLite does not have."""
+    _, out, _ = told(capsys, "profile", "install", "substrate", "--url", url)
+
+    assert "substrate_job_queue" in out
+    assert "fn_" not in out

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import tenure
-from tenure import App, ConfigError, IllegalMove, InvalidArgument, SchemaError, UnknownProfile
+from tenure import App, ConfigError, InvalidArgument, SchemaError, UnknownProfile
 from tenure.profiles import loader
 from tests.profiles.ground import PROFILES, Ground
 from tests.servers import PostgresServer, wheel_bin_path
@@ -139,16 +139,6 @@ def test_a_script_that_is_refused_leaves_nothing(ground: Ground, bakery: str) ->
     assert [row.name for row in ground.app.queues() if row.name == "oven"] == []
     with pytest.raises((psycopg.Error, sqlite3.Error), match=r"bakery.loaves"):
         ground.rows("bakery.loaves")
-
-
-def test_a_queue_of_another_profile_is_not_taken_over(ground: Ground, bakery: str) -> None:
-    ground.app.set_queue("oven", max_attempts=7)
-
-    with pytest.raises(IllegalMove, match="oven"):
-        ground.app.profiles.install(bakery)
-
-    assert ground.app.queues("oven")[0].policy.profile == "default"
-    assert "bakery" not in {row.name for row in ground.app.profiles.installed()}
 
 
 def test_two_that_install_at_once_do_no_harm(ground: Ground, bakery: str) -> None:

@@ -39,7 +39,7 @@ VIEWS: Final = {
     "substrate.job_dead_letter": {"SELECT": "reader operator admin", "UPDATE": "operator admin"},
     "substrate.executor_change": {},
     "substrate.queue_heartbeat": {"SELECT": "worker reader operator admin"},
-    "substrate.dot_config": {"SELECT": "worker reader operator admin", "UPDATE": "operator admin"},
+    "substrate.dot_config": {"SELECT": "worker reader operator admin", "UPDATE": "admin"},
     **{
         f"substrate.{name}": {"SELECT": "reader operator admin"}
         for name in ("v_queue_health", "v_job_queue_backlog", "v_job_dead_letter_summary")
@@ -47,6 +47,7 @@ VIEWS: Final = {
 }
 
 FUNCTIONS: Final = {
+    "orchestrator.is_own_task": "producer",
     "automechanica.create_task": "producer worker operator admin",
     "automechanica.claim_task": "worker admin",
     "automechanica.start_task": "worker admin",
@@ -162,12 +163,60 @@ def test_a_producer_learns_the_id_of_what_it_inserted_and_reads_nothing_else(
         row = producer.execute("INSERT INTO outbox.jobs (type, payload) VALUES ('x', '{}') RETURNING id").fetchone()
         assert row is not None
         assert server_ground.app.get(str(row[0])).kind == "x"
+        assert producer.execute("SELECT id FROM outbox.jobs").fetchall() == []
         for statement in (
             "SELECT payload FROM outbox.jobs",
             "INSERT INTO outbox.jobs (type) VALUES ('x') RETURNING payload",
         ):
             with pytest.raises(InsufficientPrivilege):
                 producer.execute(statement.encode())
+
+
+IDS: Final = {
+    "agent_queue.agent_jobs": "id",
+    "outbox.jobs": "id",
+    "automechanica.tasks": "id",
+    "substrate.job_queue": "job_id",
+    "orchestrator.tasks": "id",
+}
+
+
+def test_no_view_shows_a_producer_the_ids_of_others(server_ground: Ground, postgres_ground: PostgresGround) -> None:
+    """V4. A function of the reader's own in the condition is not given the rows either."""
+    server_ground.open()
+    for name in ("agent_queue", "outbox", "orchestrator", "substrate"):
+        server_ground.app.enqueue("x", {}, queue=name, key="k", actor="me")
+    server_ground.execute('SELECT automechanica.create_task(\'{"agent_name": "A", "task_type": "t"}\')')
+    server_ground.execute(
+        "CREATE FUNCTION public.tells(p_id uuid) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS "
+        "$$ BEGIN RAISE WARNING 'id %', p_id; RETURN true; END $$"
+    )
+    server_ground.execute("GRANT USAGE ON SCHEMA public TO PUBLIC")
+
+    with psycopg.connect(postgres_ground.login("producer"), autocommit=True) as producer:
+        warnings: list[str] = []
+        producer.add_notice_handler(lambda notice: warnings.append(notice.message_primary or ""))
+        for view, column in IDS.items():
+            assert len(server_ground.execute(f"SELECT {column} FROM {view}")) >= 1, "otherwise this could not fail"
+            statement = f"SELECT {column} FROM {view} WHERE public.tells({column})"
+            assert producer.execute(statement.encode()).fetchall() == [], view
+
+    server_ground.execute("DROP FUNCTION public.tells")
+    assert warnings == []
+
+
+def test_an_operator_cannot_open_gates_or_change_policies_through_dot_config(
+    server_ground: Ground, postgres_ground: PostgresGround
+) -> None:
+    """V11: set_gate and set_queues are an admin's, and so is the view that calls them."""
+    before = server_ground.execute("SELECT key, value FROM substrate.dot_config ORDER BY key")
+
+    with psycopg.connect(postgres_ground.login("operator"), autocommit=True) as operator:
+        for key, value in (("queue.worker.enabled", "true"), ("queue.lease.duration_sec", "60")):
+            with pytest.raises(InsufficientPrivilege):
+                operator.execute("UPDATE substrate.dot_config SET value = %s WHERE key = %s", [value, key])
+
+    assert server_ground.execute("SELECT key, value FROM substrate.dot_config ORDER BY key") == before
 
 
 TRAPS = """

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from tenure import App
+from tests.docs.test_shell import pages_with
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted((ROOT / "docs" / "specs").glob("*.md"))
@@ -72,3 +73,14 @@ def test_a_statement_without_a_test_and_a_line_without_an_answer_are_found() -> 
 
     assert unshown(page) == ["gone", "bare"]
     assert unanswered(page) == [3, 4]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_begins_with_what_to_type_and_the_examples_of_pages_are_executed(page: Path) -> None:
+    """M17. tests/docs/test_shell.py executes the blocks and compares what they print."""
+    head = page.read_text().partition("## Every statement")[0]
+
+    assert "\n## Start here\n" in head
+    assert page in {*pages_with("runnable"), *pages_with("postgres")}
+    for word in ("tenure profile install", "```text\n"):
+        assert word in head

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from tenure import ForbiddenKey, GateClosed, InvalidArgument, KeyRequired
-from tenure.model.policy import SUBSTRATE_FORBIDDEN_KEYS
 from tenure.store.contract import Heartbeat, WorkerRow
 from tests.profiles.ground import Ground
+
+TEN_KEYS: Final = (
+    "body",
+    "content",
+    "raw",
+    "vector",
+    "embedding",
+    "secret",
+    "token",
+    "password",
+    "ssn",
+    "personal_data",
+)
+"""Written out, as the specification has them: imported from the product, no test would notice a changed one."""
 
 QUEUE = "substrate.job_queue"
 COLUMNS = [
@@ -199,7 +212,7 @@ def test_a_key_is_required(ground: Ground) -> None:
         ground.app.enqueue("index_unit", {}, queue="substrate")
 
 
-@pytest.mark.parametrize("key", SUBSTRATE_FORBIDDEN_KEYS)
+@pytest.mark.parametrize("key", TEN_KEYS)
 def test_each_of_the_ten_keys_is_refused_in_a_payload_at_any_depth(ground: Ground, key: str) -> None:
     ground.open()
 
@@ -219,8 +232,7 @@ def test_each_of_the_ten_keys_is_refused_in_a_payload_at_any_depth(ground: Groun
 def test_the_ten_keys_are_exactly_those_of_the_specification(ground: Ground) -> None:
     (queue,) = ground.app.queues("substrate")
 
-    assert sorted(queue.policy.forbidden_keys) == sorted(SUBSTRATE_FORBIDDEN_KEYS)
-    assert len(SUBSTRATE_FORBIDDEN_KEYS) == 10
+    assert sorted(queue.policy.forbidden_keys) == sorted(TEN_KEYS)
 
 
 @pytest.mark.postgres

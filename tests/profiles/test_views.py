@@ -175,6 +175,7 @@ def full_database(postgres_ground: PostgresGround, postgres_server: PostgresServ
         for name in PROFILES:
             connection.execute(statement, {"rows": ROWS // len(PROFILES), "queue": name, "profile": name})
         connection.execute("VACUUM ANALYZE tenure.job")
+        connection.execute("VACUUM ANALYZE orchestrator.tasks")
         connection.execute("ANALYZE tenure.queue")
         for _ in range(2):
             connection.execute("UPDATE tenure.test_clock SET at = at + interval '1 day'")
@@ -196,7 +197,7 @@ def test_on_postgresql_every_look_goes_by_an_index(full_database: psycopg.Connec
         )
         pages = sum(int(found) for found in re.findall(r"^  Buffers: shared hit=(\d+)", plan, re.MULTILINE))
         reads = re.findall(r"^  Buffers: .*?read=(\d+)", plan, re.MULTILINE)
-        assert "Seq Scan on job" not in plan, f"{what}\n{plan}"
+        assert not re.search(r"Seq Scan on (job|tasks)", plan), f"{what}\n{plan}"
         assert "Gather" not in plan, f"{what}\n{plan}"
         assert pages + sum(map(int, reads)) < 900, f"{what}\n{plan}"  # the table has thousands
 
@@ -213,10 +214,12 @@ def test_on_postgresql_each_status_word_is_found_by_an_index(
     for word in set(words.values()):
         if page == "LIMIT 50" and word == words["succeeded"]:
             continue  # see the next test
+        if name == "orchestrator" and not page and word == words["succeeded"]:
+            continue  # nearly all rows of a table that holds no other profile's
         statement = f"SELECT * FROM {main.view} WHERE {main.status} = '{word}' {rest}"
         plan = "\n".join(line for (line,) in full_database.execute(f"EXPLAIN {statement}".encode()).fetchall())
-        assert "Seq Scan on job" not in plan, f"{word}\n{plan}"
-        assert re.search(r"Index (Only )?Scan .*\bjob_\w+_idx", plan), f"{word}\n{plan}"
+        assert not re.search(r"Seq Scan on (job|tasks)", plan), f"{word}\n{plan}"
+        assert re.search(r"Index (Only )?Scan .*\b(job_\w+_idx|idx_tasks_\w+)", plan), f"{word}\n{plan}"
 
 
 @pytest.mark.postgres

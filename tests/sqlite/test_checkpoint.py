@@ -36,10 +36,10 @@ def test_every_connection_is_durable_and_none_checkpoints_by_itself(store: Sqlit
 def test_the_wal_is_reused_instead_of_growing(store: SqliteStore, path: Path) -> None:
     wal = Path(f"{path}-wal")
     for _ in range(6):
-        store.do(Enqueue([NewJob(job_id, "work", '"' + "x" * 500 + '"') for job_id in new_job_ids(3000)]))
+        store.do(Enqueue([NewJob(job_id, "work", '"' + "x" * 5_000 + '"') for job_id in new_job_ids(700)]))
     largest = wal.stat().st_size
     for _ in range(12):
-        store.do(Enqueue([NewJob(job_id, "work", '"' + "x" * 500 + '"') for job_id in new_job_ids(3000)]))
+        store.do(Enqueue([NewJob(job_id, "work", '"' + "x" * 5_000 + '"') for job_id in new_job_ids(700)]))
 
     assert store._database.writer._checkpointer.runs > 3
     assert wal.stat().st_size <= largest * 1.5
@@ -104,8 +104,8 @@ def test_the_wal_stays_bounded_while_others_read_and_write(store: SqliteStore, p
     for reader in readers:
         reader.start()
     largest = 0
-    for _ in range(60):
-        store.do(Enqueue([NewJob(job_id, "work", '"' + "x" * 4_000 + '"') for job_id in new_job_ids(400)]))
+    for _ in range(20):
+        store.do(Enqueue([NewJob(job_id, "work", '"' + "x" * 40_000 + '"') for job_id in new_job_ids(100)]))
         largest = max(largest, Path(f"{path}-wal").stat().st_size)
     stop.set()
     for reader in readers:

@@ -35,7 +35,7 @@ def whole(path: Path) -> bool:
 
 
 def test_a_file_that_may_not_grow_refuses_cleanly_and_goes_on_when_it_may(path: Path) -> None:
-    accepted, codes, at_end, present = outcome(path, 600_000)
+    accepted, codes, at_end, present = outcome(path, 900_000)
 
     assert accepted > 0
     assert set(codes) <= {"disk_full", "unavailable"}

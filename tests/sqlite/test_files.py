@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -11,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+import tenure
 from tenure.errors import AccessDenied, ConfigError, Corrupt, ReadOnly, SchemaBehind, StoreUnavailable, TenureError
 from tenure.model.ids import new_job_id
 from tenure.store.queries import GetJobs
 from tenure.store.sqlite import files
+from tenure.store.sqlite.connection import open_reader, open_writer
 from tenure.store.sqlite.store import SqliteStore
 from tests.sqlite.bed import in_fork, put
 
@@ -120,6 +124,81 @@ def test_a_file_that_is_no_database_is_left_as_it_is(path: Path) -> None:
 
     assert type(error) is Corrupt
     assert path.read_text() == text
+
+
+def test_a_link_is_refused_and_what_it_leads_to_is_left_as_it_is(path: Path, tmp_path: Path) -> None:
+    """V10: a link that another user made led the schema into another database."""
+    aim = tmp_path / "aim.db"
+    aim.touch()
+    path.symlink_to(aim)
+
+    error = refusal(path)
+
+    assert type(error) is AccessDenied
+    assert str(aim) in str(error)
+    assert aim.read_bytes() == b""
+
+
+def test_a_file_that_every_user_may_write_is_refused(path: Path) -> None:
+    """V10."""
+    opened(path).close()
+    path.chmod(0o666)
+
+    error = refusal(path)
+
+    assert type(error) is AccessDenied
+    assert "chmod 600" in str(error)
+
+
+def test_a_folder_that_every_user_may_write_is_refused_unless_it_is_sticky(path: Path) -> None:
+    """V10."""
+    path.parent.chmod(0o777)
+    assert type(refusal(path)) is AccessDenied
+    assert not path.exists()
+
+    path.parent.chmod(0o1777)
+    opened(path).close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_refused_unless_it_is_shared_with_a_group_of_ours(path: Path) -> None:
+    """V10: root used a file that any user had put there."""
+    opened(path).close()
+    os.chown(path, NOBODY, NOBODY)
+    assert type(refusal(path)) is AccessDenied
+
+    os.chown(path, NOBODY, os.getgid())
+    path.chmod(0o660)
+    opened(path).close()
+
+
+def test_the_database_of_another_program_is_not_migrated_by_itself(path: Path) -> None:
+    """V10: opening an App made a queue of whatever database the URL named."""
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE account (id INTEGER)")
+    path.chmod(0o600)
+    url = f"sqlite:///{path}"
+
+    with tenure.App(url) as app, pytest.raises(SchemaBehind, match="account"):
+        app.queues()
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        assert [row[0] for row in other.execute("SELECT name FROM sqlite_schema")] == ["account"]
+
+    with tenure.App(url, migrate="always") as app:
+        assert [row.name for row in app.queues()] == ["default"]
+    with tenure.App(url) as app:
+        app.queues()
+
+
+def test_broken_cells_are_found_when_a_page_is_read(store: SqliteStore, path: Path) -> None:
+    put(store)
+    connections = [open_writer(path, 1.0), open_reader(path)]
+
+    settings = [each.execute("PRAGMA cell_size_check").fetchone()[0] for each in connections]
+
+    for each in connections:
+        each.close()
+    assert settings == [1, 1]
 
 
 def test_a_file_without_the_schema_says_what_to_do(path: Path) -> None:

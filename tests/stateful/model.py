@@ -49,6 +49,10 @@ class Life:
     is_beside: bool = False
     """Its worker held other jobs too when a lease of that worker ran out: the expiry proves nothing about this one."""
     token: int = 0
+    wake_token: int = 0
+    """The grant under which it was woken while a worker held it."""
+    place: int = 0
+    """Of a suspended job: its `run_at` before."""
     owner: str | None = None
     lease_until: int | None = None
     cancel_requested: bool = False
@@ -134,7 +138,7 @@ class Model:
         """Suspended jobs whose time has come are queued."""
         for job in self.jobs.values():
             if job.state is State.WAITING and job.run_at <= self.now:
-                job.state = State.QUEUED
+                job.state, job.run_at = State.QUEUED, job.place
 
     def heartbeat(self, job_id: JobId, token: int, lease: int | None, started: bool) -> bool:
         """Whether the lease is still held."""
@@ -142,6 +146,7 @@ class Model:
         if job is None or job.lease_until is None or not job.is_held_by(token, self.now):
             return False
         job.lease_until = max(job.lease_until, self.now + (lease or self.queues[job.queue].lease))
+        job.is_beside = False  # its worker is alive after all
         if started:
             job.state = State.RUNNING
         return True
@@ -169,7 +174,9 @@ class Model:
             case _:
                 job.attempt -= 1
                 job.suspicion = 0
-                job.run_at = NEVER if delay is None else self.now + delay
+                if job.wake_token == token:
+                    return self._back(job, State.QUEUED, None)
+                job.place, job.run_at = job.run_at, NEVER if delay is None else self.now + delay
                 return self._back(job, State.WAITING, None)
 
     def _fail(self, job: Life, is_crash: bool, delay: int | None) -> str:
@@ -270,8 +277,10 @@ class Model:
         for job_id in job_ids:
             job = self.jobs[job_id]
             if job.state is State.WAITING:
-                job.state, job.run_at = State.QUEUED, self.now
+                job.state, job.run_at = State.QUEUED, job.place
                 woken.append(job_id)
+            elif job.state in HELD:
+                job.wake_token = job.token
         return woken
 
     def prune(self, older_than: float) -> int:

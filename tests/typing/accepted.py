@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, assert_type
@@ -51,25 +51,65 @@ def note(payload: Note, ctx: tenure.Context) -> None: ...
 def context_only(ctx: tenure.Context) -> None: ...
 
 
+@app.job(retry_on=OSError, give_up_on=(ValueError, KeyError), key=lambda image_id: f"{image_id}")
+def resize(image_id: int, width: int = 80, *, at: datetime | None = None) -> Report:
+    return Report(f"{image_id} {width} {at}")
+
+
+@app.job(queue="mail")
+async def count(ctx: tenure.Context, word: str, times: int = 1) -> int:
+    return len(ctx.kind + word) * times
+
+
+@app.middleware
+def around_all(ctx: tenure.Context) -> Iterator[None]:
+    yield
+
+
+@app.middleware
+def around_sync(ctx: tenure.Context, call: tenure.CallNext) -> Any:
+    return call()
+
+
+@app.middleware
+async def around_async(ctx: tenure.Context, call: tenure.AsyncCallNext) -> Any:
+    return await call()
+
+
+def several_arguments(ctx: tenure.Context) -> None:
+    assert_type(resize.enqueue(7, width=80), tenure.JobHandle[Report])
+    assert_type(resize.enqueue(image_id=7, at=datetime.now(UTC)).result(timeout=5), Report)
+    assert_type(resize.options(key="7", delay=timedelta(seconds=5)).enqueue(7, 80).result(), Report)
+    assert_type(resize.new(7, width=80), tenure.NewJob)
+    assert_type(resize(7, 80), Report)
+    assert_type(count.enqueue("a", times=3), tenure.JobHandle[int])
+    assert_type(count.options(connection=object()).enqueue("a").result(), int)
+    running: Coroutine[Any, Any, int] = count(ctx, "a")
+    running.close()
+
+
 def handlers() -> None:
     assert_type(bare(Report("may")), int)
     assert_type(bare.kind, str)
     assert_type(welcome.queue, str)
-    assert_type(bare.enqueue(Report("may"), key="k", delay=timedelta(seconds=5)), tenure.Enqueued)
-    assert_type(bare.enqueue({"month": "may"}, run_at=datetime.now(UTC), priority=3), tenure.Enqueued)
-    assert_type(tick.enqueue(), tenure.Enqueued)
-    assert_type(tick.enqueue(key="once"), tenure.Enqueued)
-    assert_type(context_only.enqueue(), tenure.Enqueued)
-    assert_type(note.enqueue({"text": "x"}), tenure.Enqueued)
-    assert_type(bare.enqueue_many([Report("may"), {"month": "june"}]), list[tenure.Enqueued])
+    assert_type(bare.enqueue(Report("may")), tenure.JobHandle[int])
+    assert_type(bare.options(run_at=datetime.now(UTC), priority=3).enqueue(Report("may")), tenure.JobHandle[int])
+    assert_type(tick.enqueue(), tenure.JobHandle[None])
+    assert_type(context_only.enqueue(), tenure.JobHandle[None])
+    assert_type(note.enqueue({"text": "x"}), tenure.JobHandle[None])
+    assert_type(bare.enqueue_many([Report("may"), {"month": "june"}]), list[tenure.JobHandle[int]])
+    enqueued: tenure.Enqueued = bare.enqueue(Report("may"))
+    assert_type(enqueued.duplicate, bool)
     assert_type(bare.new(Report("may")), tenure.NewJob)
 
 
 async def async_operations(ctx: tenure.Context) -> None:
-    assert_type(await welcome.aenqueue(Welcome(user_id=7), connection=object()), tenure.Enqueued)
+    job = await welcome.options(connection=object()).aenqueue(Welcome(user_id=7))
+    assert_type(job, tenure.JobHandle[str])
+    assert_type(await job.aresult(timeout=5), str)
     running: Coroutine[Any, Any, str] = welcome(Welcome(user_id=7), ctx)
     assert_type(await running, str)
-    assert_type(await app.aio.enqueue("welcome", {"user_id": 7}, tenant="t"), tenure.Enqueued)
+    assert_type(await app.aio.enqueue("welcome", {"user_id": 7}, tenant="t"), tenure.JobHandle[Any])
     (grant,) = await app.aio.claim(queues=["mail"], kinds="welcome", limit=10, lease_seconds=60)
     assert_type(grant, tenure.Grant)
     assert_type(await app.aio.complete(grant, result={"ok": True}), tenure.Settled)
@@ -101,7 +141,7 @@ def acts() -> None:
     assert_type(app.gates.close("master"), tenure.Gate)
     assert_type(app.prune(older_than=timedelta(days=1)), tenure.Pruned)
     assert_type(app.leases.acquire("leader", "me"), tenure.NamedLease)
-    assert_type(app.enqueue_many([bare.new(Report("may")), ("kind", {"a": 1})]), list[tenure.Enqueued])
+    assert_type(app.enqueue_many([bare.new(Report("may")), ("kind", {"a": 1})]), list[tenure.JobHandle[Any]])
     assert_type(app.now(), datetime)
 
 

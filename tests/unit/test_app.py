@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def test_without_a_url_the_environment_decides_when_it_is_needed(monkeypatch: py
 
 
 def test_an_unknown_migrate_mode_is_refused() -> None:
-    with pytest.raises(tenure.ConfigError, match="'auto', 'always' or 'never'"):
+    with pytest.raises(tenure.ConfigError, match="'auto', 'always', 'existing' or 'never'"):
         tenure.App("sqlite:///a.db", migrate="yes")  # type: ignore[arg-type]
 
 
@@ -79,7 +80,7 @@ def test_making_an_app_with_handlers_touches_no_file(tmp_path: Path) -> None:
     @app.job
     def handler(payload: Welcome) -> None: ...
 
-    handler.new({"user_id": 1})
+    handler.new(Welcome(user_id=1))
 
     assert not list(tmp_path.iterdir())
 
@@ -127,7 +128,7 @@ def test_the_options_of_a_handler_are_kept(app: tenure.App) -> None:
     assert (job.queue, job.max_attempts, job.priority) == ("slow", 9, -3)
     assert job.backoff is not None
     assert '"base_seconds":7' in job.backoff
-    assert report.new(Welcome(user_id=1), queue="other", max_attempts=1).queue == "other"
+    assert report.options(queue="other", max_attempts=1).new(Welcome(user_id=1)).queue == "other"
 
 
 def test_how_a_handler_runs_follows_from_the_function(app: tenure.App) -> None:
@@ -186,7 +187,8 @@ def test_a_registered_kind_has_its_payload_checked_by_every_way_in(app: tenure.A
 
     assert app.new_job("welcome", {"user_id": 7}).payload == '{"user_id":7}'
     assert app.new_job("welcome", Welcome(user_id=7)).queue == "mail"
-    for enqueue in (welcome.enqueue, lambda payload: app.enqueue("welcome", payload)):
+    by_function: Callable[[Any], Any] = lambda payload: welcome.enqueue(payload)  # noqa: E731, PLW0108 - untyped
+    for enqueue in (by_function, lambda payload: app.enqueue("welcome", payload)):
         with pytest.raises(tenure.InvalidPayload, match=r"\$\.user_id: expected int, got str"):
             enqueue({"user_id": "seven"})
     with pytest.raises(tenure.InvalidPayload, match="missing"):
@@ -219,10 +221,10 @@ def test_queues_are_declared_by_name_policy_or_settings(app: tenure.App) -> None
     @app.job(queue="a")
     def other() -> None: ...
 
-    assert app.declared["a"].max_attempts == 9
-    assert (app.declared["b"].max_attempts, app.declared["b"].key_scope) == (2, "forever")
-    assert (app.declared["c"].max_attempts, app.declared["c"].priority_order) == (9, "low")
-    assert app.declared["d"] == tenure.QueuePolicy()
+    assert app.registry.queues["a"].max_attempts == 9
+    assert (app.registry.queues["b"].max_attempts, app.registry.queues["b"].key_scope) == (2, "forever")
+    assert (app.registry.queues["c"].max_attempts, app.registry.queues["c"].priority_order) == (9, "low")
+    assert app.registry.queues["d"] == tenure.QueuePolicy()
 
 
 @pytest.mark.parametrize(
@@ -270,17 +272,17 @@ def test_the_async_view_has_the_operations_of_the_app_under_the_same_names(app: 
         assert awaited.__name__ == name
         assert awaited.__doc__, name
     assert {"enqueue", "claim", "heartbeat", "complete", "fail", "release", "get", "jobs", "cancel", "revive"} <= view
-    assert {"run_worker", "close", "gates", "leases", "schedules", "profiles"} <= view
+    assert {"run_worker", "close", "access", "gates", "leases", "schedules", "profiles", "workflows"} <= view
 
 
-@pytest.mark.parametrize("group", ["gates", "leases", "schedules", "profiles"])
+@pytest.mark.parametrize("group", ["access", "gates", "leases", "memory", "schedules", "profiles", "workflows"])
 def test_the_groups_of_both_views_have_the_same_names(app: tenure.App, group: str) -> None:
     assert public_names(getattr(app, group)) == public_names(getattr(app.aio, group))
 
 
 def test_a_client_has_few_enough_names_to_read(app: tenure.App) -> None:
-    assert len(public_names(app)) <= 65
-    assert len(public_names(app.aio)) <= 65
+    assert len(public_names(app)) <= 76
+    assert len(public_names(app.aio)) <= 75
 
 
 def test_help_shows_the_result_of_an_operation() -> None:

@@ -34,24 +34,38 @@ ARROWS: Final[Mapping[str, frozenset[str]]] = {
     "worker": frozenset({"model", "handler", "store.contract"}),
     "effects": frozenset({"model", "handler", "sandbox", "store.contract"}),
     "sandbox": frozenset({"model", "handler"}),
-    "flow": frozenset({"model", "handler", "store.contract"}),
+    "flow": frozenset({"model", "handler", "sandbox", "store.contract"}),
     "observe": frozenset({"model", "store.contract"}),
     "client": INNER,
     "async_app": INNER | {"client"},
     "app": INNER | {"client", "async_app"},
     "tenure": INNER | {"app", "async_app", "client"},
     "testing": frozenset(
-        {"tenure", "app", "client", "model", "store", "store.contract", "store.sqlite", "store.postgres"}
+        {"tenure", "app", "client", "handler", "model", "store", "store.contract", "store.sqlite", "store.postgres"}
     ),
-    "web": frozenset({"tenure", "app", "model"}),
-    "mcp": frozenset({"tenure", "app", "model"}),
+    # The doors show what `observe` tells: explain, doctor, stats, and the events that it follows; and of `handler` the
+    # kinds with the schemas of their payloads; acts on all that match are jobs of `effects`.
+    "move": frozenset({"model", "profiles", "client", "store.contract"}),
+    # Reads a job by the calls that any program has.
+    "bundle": frozenset({"tenure", "app", "model"}),
+    "web": frozenset({"tenure", "app", "model", "observe", "handler", "effects"}),
+    "mcp": frozenset({"tenure", "app", "model", "observe"}),
     # Beside the clients: what to look at (observe), how to keep workers running, what the sandbox offers, a demo's
     # server.
-    "cli": frozenset({"tenure", "app", "model", "web", "mcp", "observe", "worker", "effects", "sandbox", "testing"}),
+    "cli": frozenset(
+        {"tenure", "app", "model", "web", "mcp", "observe", "worker", "effects", "sandbox", "testing", "move", "bundle"}
+    ),
+    # One module per framework, over the same doors; `cli` for the command that a framework passes on to it. No
+    # room imports this one.
+    "integrations": frozenset({"tenure", "app", "client", "handler", "model", "observe", "testing", "worker", "cli"}),
+    "__main__": frozenset({"cli"}),
 }
 
 # The contract has several files; to know one is to know the contract.
-CONTRACT: Final = frozenset({"contract", "measuring", "metrics", "queries", "admin", "schedules", "summary"})
+CONTRACT: Final = frozenset(
+    {"access", "admin", "approvals", "browsing", "budgets", "contract", "flow", "gauges", "limits", "measuring"}
+    | {"memo", "memory", "metrics", "moving", "queries", "schedules", "streams", "summary", "workflows"}
+)
 
 # A database's driver stays behind the store, and each engine knows only its own.
 DRIVERS: Final[Mapping[str, frozenset[str]]] = {
@@ -60,12 +74,16 @@ DRIVERS: Final[Mapping[str, frozenset[str]]] = {
     "psycopg": frozenset({"store", "store.postgres"}),
     "psycopg_pool": frozenset({"store", "store.postgres"}),
     "asyncpg": frozenset({"store", "store.postgres"}),
-    "sqlalchemy": frozenset({"store", "store.sqlite", "store.postgres"}),
-    "django": frozenset({"store", "store.sqlite", "store.postgres"}),
+    "sqlalchemy": frozenset({"store", "store.sqlite", "store.postgres", "integrations"}),
+    "django": frozenset({"store", "store.sqlite", "store.postgres", "integrations"}),
 }
 
-# The model decides, it does not act: what it would need for acting stays out. Pydantic is there for payload types.
-MODEL_LIBRARIES: Final = (sys.stdlib_module_names - {"asyncio", "sqlite3", "socket", "subprocess"}) | {"pydantic"}
+# The model decides, it does not act: what it would need for acting stays out. Pydantic is there for payload types,
+# cronsim for the ticks of an expression.
+MODEL_LIBRARIES: Final = (sys.stdlib_module_names - {"asyncio", "sqlite3", "socket", "subprocess"}) | {
+    "pydantic",
+    "cronsim",
+}
 
 NO_NAMES: Final = frozenset({"utils", "util", "common", "helpers", "helper", "misc"})
 

@@ -48,8 +48,9 @@ def test_every_target_that_runs_something_makes_its_own_set_up() -> None:
 
     rules = dict(re.findall(r"^([a-z][a-z-]*):(?!=)\s*(.*?)\s*##", makefile, re.MULTILINE))
 
-    assert {name for name, needs in rules.items() if "$(STAMP)" not in needs} == {"help", "demo"}
-    assert rules["demo"] == "$(DEMO_STAMP)"
+    own = {"demo": "DEMO", "test-frameworks": "FRAMEWORKS", "docs-site": "DOCS", "audit": "AUDIT", "sbom": "AUDIT"}
+    others = {name: needs for name, needs in rules.items() if "$(STAMP)" not in needs}
+    assert others == {"help": "", **{name: f"$({stamp}_STAMP)" for name, stamp in own.items()}}
 
 
 def test_the_demo_installs_the_core_dependencies_and_nothing_else() -> None:
@@ -57,7 +58,7 @@ def test_the_demo_installs_the_core_dependencies_and_nothing_else() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = _closure({_plain(re.split(r"[\[<>=!~; ]", line)[0]) for line in project["dependencies"]})
     core, tested = (
-        {_plain(line.partition("==")[0]): line for line in (ROOT / "requirements" / name).read_text().splitlines()}
+        {_plain(entry.partition("==")[0]): entry for entry in _pins(ROOT / "requirements" / name)}
         for name in ("core.txt", "dev.txt")
     )
 
@@ -81,20 +82,20 @@ def test_the_readme_opens_with_the_demo_and_the_tests() -> None:
     assert commands[:2] == ["make demo", "make test"]
 
 
-def test_every_requirement_is_pinned_to_one_version() -> None:
+def test_every_requirement_is_pinned_to_one_version_and_to_its_hashes() -> None:
     files = sorted((ROOT / "requirements").glob("*.txt"))
     assert files
 
     for path in files:
-        lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
-        loose = [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[\w.!+]+( ; .+)?", line)]
+        pinned = r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[\w.!+]+( ; .+)?( --hash=sha256:[0-9a-f]{64})+"
+        loose = [entry for entry in _pins(path) if not re.fullmatch(pinned, entry)]
         assert not loose, path.name
 
 
 def test_every_dependency_is_among_the_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
-    pinned = {_plain(line.partition("==")[0]) for line in (ROOT / "requirements" / "dev.txt").read_text().splitlines()}
+    pinned = {_plain(entry.partition("==")[0]) for entry in _pins(ROOT / "requirements" / "dev.txt")}
 
     missing = {_plain(re.split(r"[\[<>=!~; ]", line)[0]) for line in asked} - pinned - {"tenure"}
 
@@ -151,3 +152,9 @@ def _text(path: Path) -> str:
 
 def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _pins(path: Path) -> list[str]:
+    """Each requirement of a file with its hashes, on one line."""
+    joined = re.sub(r"\s*\\\n\s*", " ", path.read_text())
+    return [line.strip() for line in joined.splitlines() if line.strip() and not line.startswith("#")]

@@ -244,8 +244,10 @@ async def test_a_handlers_queue_is_there_from_the_first_claim(acts: Acts) -> Non
     assert await acts.claim() == []
     assert {row.name for row in await acts.queues()} == {"default", "mail", "bulk"}
     assert (await acts.queues("bulk"))[0].policy.max_attempts == 7
-    enqueued = welcome.enqueue(Welcome(user_id=7), key="welcome-7")
-    assert (await welcome.aenqueue({"user_id": 7}, key="welcome-7")) == tenure.Enqueued(enqueued.id, duplicate=True)
+    enqueued = welcome.options(key="welcome-7").enqueue(Welcome(user_id=7))
+    assert (await welcome.options(key="welcome-7").aenqueue(Welcome(user_id=7))) == tenure.Enqueued(
+        enqueued.id, duplicate=True
+    )
     assert [grant.id for grant in await acts.claim()] == [enqueued.id]
 
 
@@ -286,7 +288,7 @@ async def test_pairs_of_kind_and_payload_can_be_enqueued_together(acts: Acts) ->
     def welcome(payload: Welcome) -> None: ...
 
     await acts.enqueue_many([("welcome", {"user_id": 1}), ("other", [1, 2])])
-    welcome.enqueue_many([{"user_id": n} for n in range(3)], priority=5)
+    welcome.options(priority=5).enqueue_many([{"user_id": n} for n in range(3)])
 
     counts = {(count.queue, count.kind): count.jobs for count in await acts.counts(state="queued")}
     assert counts == {("mail", "welcome"): 4, ("default", "other"): 1}

@@ -18,7 +18,8 @@ DECISIONS = ROOT / "docs" / "decisions"
 
 REMOVED: dict[str, str] = {
     "scribe, dictation, teller": r"\b[Ss]cribes?\b|\b[Dd]ictation\w*|\b[Tt]ellers?\b|test_scribe|test_dictation",
-    "armed wake-ups": r"\b[Aa]rmed\b|\bArmedCall\b|\bSubscription\.arm\b|\bsubscription\.arm\(|\.disarm\(\)|test_armed",
+    # A step of kind `undo` is `armed` until it is undone, which is another thing.
+    "armed wake-ups": r"\b[Aa]rmed (?:call|wake)|\bArmedCall\b|\b[Ss]ubscription\.arm\b|\.disarm\(\)|test_armed",
     # `tenure.hand_over` gives a profile's schema to its owner and is another thing.
     "hand-over": r"\bhandover\w*|\bhand-over\w*|\bis_handed_over\b|\bHandOver\w*|test_hand(?:ed)?_over",
     "offers": r"\bis_offered\b|\boffered\s*[:=]|\boffers\s*[:=]\s*(?:bool|True|False)|(?:worker|sqlite)[./]offers?\b"
@@ -33,7 +34,8 @@ REMOVED: dict[str, str] = {
     "writing into the WAL": r"\bwal\.grow\b|\bwal_grow\b",
     "lanes": r"\b[Ll]anes?\b",
     "ticket": r"\bTicket\b|worker[./]ticket\b",
-    "flight": r"(?<!in[-_ ])\b[Ff]lights?\b",
+    # Single flight is the field's word for work that is done once for many.
+    "flight": r"(?<!in[-_ ])(?<!ingle )\b[Ff]lights?\b",
     "talk and its drivers": r"\btenure\.door\b|src/tenure/door/|\bTalk\b|\bconverse\b|\ba?[Tt]wins?\b",
     "ear": r"postgres[./]ear\b",
     "keeper": r"\b[Kk]eepers?\b",

@@ -10,12 +10,12 @@ from typing import Any, cast
 from tenure.model.ids import Token, WorkerId, new_job_id
 from tenure.model.job import Grant
 from tenure.store.contract import Claim, Exchange, Exchanged, Request, Store
+from tenure.worker.claims import QueueGroups
 from tenure.worker.config import WorkerConfig
 from tenure.worker.execution import Held
 from tenure.worker.fetcher import Fetcher
 from tenure.worker.leases import Leases
 from tenure.worker.log import NoLog, WorkerLog
-from tenure.worker.queue_groups import QueueGroups
 from tenure.worker.settle import Outbox
 
 
@@ -52,16 +52,13 @@ class NoHeartbeats:
     """Leases of which a test sets what heartbeats can carry."""
 
     def __init__(self) -> None:
-        self.carries: int | None = None
+        self.capacity: int | None = None
         self.due = False
 
     def send_soon(self) -> None: ...
 
     def is_due(self) -> bool:
         return self.due
-
-    def capacity(self) -> int | None:
-        return self.carries
 
 
 def fetcher(
@@ -74,7 +71,7 @@ def fetcher(
     held: Held = {}
     log = WorkerLog(WorkerId("w"), NoLog())
     config = WorkerConfig(**{"poll_seconds": 3600.0, **settings})
-    outbox = Outbox(held, log, lambda: None, lambda: None)
-    groups = QueueGroups(config, lambda _: ("work",))
+    outbox = Outbox(held, log, lambda: None)
+    groups = QueueGroups(WorkerId("w"), config, lambda _: ("work",))
     heartbeats = cast(Leases, leases or NoHeartbeats())
-    return Fetcher(cast(Store, store), WorkerId("w"), config, held, outbox, log, take, heartbeats, groups)
+    return Fetcher(cast(Store, store), config, held, outbox, log, take, heartbeats, groups)

@@ -7,11 +7,15 @@ import time
 
 import pytest
 
-from tenure.model.ids import new_job_id
+from tenure.errors import StoreUnavailable
+from tenure.model.ids import WorkerId, new_job_id
 from tenure.model.job import NewJob
+from tenure.model.log_event import WARNING, LogEvent
 from tenure.store.contract import Exchange, Heartbeat
+from tenure.worker.log import WorkerLog
 from tests.waiting import until
 from tests.worker.bed import Bed
+from tests.worker.fetchers import Claims, fetcher
 from tests.worker.trouble import Troubled, as_store, once
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +64,7 @@ async def test_a_grant_whose_reply_was_lost_is_found_again(bed: Bed, troubled: T
     troubled.answers = once(lambda request: isinstance(request, Exchange) and request.claim is not None)
     job_id = bed.enqueue(bed.handle(work))
     async with bed.working():
-        await until(lambda: bed.job(job_id).state == "succeeded", 5)
+        await until(lambda: bed.job(job_id).state == "succeeded")
 
     job = bed.job(job_id)
     assert (job.attempt, job.token, runs, troubled.cut) == (1, 1, 1, 1)
@@ -169,3 +173,25 @@ async def test_a_worker_that_cannot_extend_a_lease_stops_the_handler_before_it_e
         troubled.requests = lambda _: False
 
     assert "fenced" in bed.ear.names()
+
+
+async def test_each_further_try_waits_twice_as_long_up_to_half_a_minute() -> None:
+    told: list[LogEvent] = []
+
+    class Emit:
+        level = WARNING
+
+        def __call__(self, event: LogEvent) -> None:
+            told.append(event)
+
+    alone = fetcher(Claims())
+    alone._log = WorkerLog(WorkerId("w"), Emit())
+
+    for _ in range(20):
+        alone._back_off(StoreUnavailable("gone"), "store_unavailable")
+
+    waits = [event.fields["retry_seconds"] for event in told]
+    for nth, wait in enumerate(waits):
+        whole = min(30.0, 0.1 * 2**nth)
+        assert 0.499 * whole <= wait <= 1.001 * whole, (nth, wait)
+    assert len(set(waits[10:])) > 1, "a fleet must not ask in step"

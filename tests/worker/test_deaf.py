@@ -15,7 +15,7 @@ import pytest
 import tenure
 from tenure.errors import InvalidArgument, StoreUnavailable, TenureError
 from tenure.handler.context import EVENTS_KEPT, Context
-from tenure.handler.signals import Interrupt, Interrupted
+from tenure.handler.signals import Interrupt, Interrupted, Parked, Parking
 from tenure.model.ids import JobId
 from tenure.model.outcome import Rejected
 from tenure.model.policy import QueuePolicy
@@ -169,7 +169,7 @@ def misbehaving() -> dict[str, Handler]:
         lambda: StoreUnavailable("away"),
         lambda: InvalidArgument("no"),
         lambda: tenure.Permanent("never"),
-        lambda: tenure.Suspend("\ud800"),
+        lambda: Parked(Parking("\ud800")),
     ):
         handlers.update((f"{name}_{len(handlers)}", one) for name, one in raised(make))
     others: list[Handler] = [
@@ -299,7 +299,7 @@ async def test_a_sync_handler_that_ignores_a_lost_lease_gives_its_slot_back(bed:
 
     bed.handle(healthy)
     job_id = bed.enqueue(bed.handle(ignores))
-    async with bed.working(concurrency=1, grace_seconds=0.1, lease_seconds=1.0) as worker:
+    async with bed.working(concurrency=1, grace_seconds=0.1, lease_seconds=30.0, heartbeat_seconds=0.2) as worker:
         await until(has_begun.is_set)
         bed.store.do(Exchange([Rejected(job_id, bed.job(job_id).token, "settled elsewhere")], None))
         other = bed.enqueue("healthy")

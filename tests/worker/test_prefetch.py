@@ -14,8 +14,8 @@ from tenure.model.job import NewJob
 from tenure.model.outcome import Completed
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.store.contract import Exchange, Exchanged, Heartbeat, Request
+from tenure.worker.claims import AUTO_LIMIT, Prefetch
 from tenure.worker.config import WorkerConfig
-from tenure.worker.prefetch import AUTO_LIMIT, Prefetch
 from tests.waiting import until
 from tests.worker.bed import Bed
 from tests.worker.fetchers import Claims, NoHeartbeats, fetcher, grant
@@ -81,16 +81,16 @@ async def test_a_claim_asks_for_the_free_slots_and_the_prefetch() -> None:
     _, ask = fetcher(Claims(), concurrency=10, prefetch=90)._next() or ([], None)
 
     assert ask is not None
-    assert ask.limit == 100
+    assert ask.claim.limit == 100
 
 
 @pytest.mark.anyio
 async def test_no_more_is_held_than_a_heartbeat_can_carry() -> None:
     heartbeats = NoHeartbeats()
     made = fetcher(Claims(), concurrency=10, prefetch=500, leases=heartbeats)
-    heartbeats.carries = 60
+    heartbeats.capacity = 60
     assert made._free() == 60
-    heartbeats.carries = 3
+    heartbeats.capacity = 3
     assert made._free() == 10, "never less than the worker runs at once"
 
 
@@ -100,7 +100,7 @@ async def test_a_heartbeat_that_is_due_goes_before_a_claim() -> None:
     made = fetcher(Claims(), leases=heartbeats)
     heartbeats.due = True
     assert made._next() is None
-    made._outbox.add(Completed((one := grant()).id, one.token))
+    made._outbox.waiting.append(Completed((one := grant()).id, one.token))
     outcomes, ask = made._next() or ([], None)
     assert (len(outcomes), ask) == (1, None), "outcomes do not wait"
 
@@ -109,11 +109,11 @@ async def test_a_heartbeat_that_is_due_goes_before_a_claim() -> None:
 async def test_a_second_exchange_goes_out_only_with_a_fair_share() -> None:
     made = fetcher(Claims(), concurrency=10, prefetch=20)
     ended = [Completed(one.id, one.token) for one in (grant() for _ in range(10))]
-    made._depart(made._ask())
+    made._count_request(made._ask(), 1)
     for outcome in ended[:9]:
-        made._outbox.add(outcome)
+        made._outbox.waiting.append(outcome)
     assert made._next() is None
-    made._outbox.add(ended[9])
+    made._outbox.waiting.append(ended[9])
     outcomes, _ = made._next() or ([], None)
     assert len(outcomes) == 10
 
@@ -163,7 +163,7 @@ class SlowHeartbeats:
 @pytest.mark.anyio
 async def test_slow_heartbeats_under_a_short_lease_lose_no_job(bed: Bed) -> None:
     """B16: a worker that holds more than its heartbeats can carry loses healthy jobs."""
-    bed.queue(QueuePolicy(lease_seconds=3.0, max_attempts=1, backoff=Backoff(shape="none")))
+    bed.queue(QueuePolicy(lease_seconds=6.0, max_attempts=1, backoff=Backoff(shape="none")))
 
     async def work() -> None:
         await asyncio.sleep(0.005)

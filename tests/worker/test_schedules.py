@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
+import tenure
 from tenure.model.cron import Cron
 from tenure.model.schedule import Schedule, tick_job_id
 from tenure.store.admin import AcquireLease
@@ -52,10 +55,11 @@ def test_ticks_of_an_expression(cron: str, after: str, expected: list[str]) -> N
     assert ticks(cron, after, len(expected)) == expected
 
 
-def test_a_time_that_the_clock_jumps_over_happens_once_and_later() -> None:
+def test_a_time_that_the_clock_jumps_over_happens_right_after_the_jump() -> None:
     found = ticks("30 2 * * *", "2026-03-28T00:00:00", 3, VIENNA)  # clocks go from 2:00 to 3:00 on 29 March
 
-    assert found == ["2026-03-28 01:30", "2026-03-29 01:30", "2026-03-30 00:30"]
+    assert found == ["2026-03-28 01:30", "2026-03-29 01:00", "2026-03-30 00:30"]
+    assert ticks("0,30 2 * * *", "2026-03-28T12:00:00", 2, VIENNA) == ["2026-03-29 01:00", "2026-03-30 00:00"]
 
 
 def test_a_time_that_comes_twice_happens_once() -> None:
@@ -76,20 +80,50 @@ def test_every_half_hour_follows_real_time_through_a_change_of_clocks() -> None:
     ("cron", "why"),
     [
         ("* * * *", "expected 5 fields"),
-        ("60 * * * *", "the minute '60'"),
-        ("* 24 * * *", "the hour '24'"),
-        ("* * 0 * *", "the day of month '0'"),
-        ("* * * foo *", "the month 'foo'"),
-        ("* * * * 8", "the day of week '8'"),
-        ("*/0 * * * *", "the minute '\\*/0'"),
-        ("5-1 * * * *", "the minute '5-1'"),
-        ("0 0 30 2 *", "never comes"),
+        ("60 * * * *", "bad minute"),
+        ("* 24 * * *", "bad hour"),
+        ("* * 0 * *", "bad day-of-month"),
+        ("* * * foo *", "bad month"),
+        ("* * * * 8", "bad day-of-week"),
+        ("*/0 * * * *", "bad minute"),
+        ("5-1 * * * *", "bad minute"),
+        ("0 0 30 2 *", "bad day-of-month"),
         ("", "expected 5 fields"),
     ],
 )
 def test_an_expression_that_cannot_be_is_refused_with_its_field(cron: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Schedule("s", cron, "k")
+
+
+def test_every_needs_no_library_and_cron_says_which_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cron is an extra; `every=` works without it, and so does a worker that finds a cron schedule in the store."""
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    app = tenure.App("sqlite:///never-opened.db")
+
+    steady = app.schedule("tidy", job="tidy", every=timedelta(minutes=5))
+    with pytest.raises(tenure.MissingExtra, match=r"pip install 'tenure\[cron\]'"):
+        app.schedule("nightly", "0 3 * * *", "report")
+    with pytest.raises(ValueError, match=r"schedule 'nightly' cannot be read: .* needs the extra 'cron'"):
+        Schedule.from_spec("nightly", '{"cron": "0 3 * * *", "kind": "k"}')
+
+    assert steady.next_tick(at("2026-01-01T00:02:00")) == at("2026-01-01T00:05:00")
+    assert steady.next_tick(at("2026-01-01T00:05:00")) == at("2026-01-01T00:10:00")
+    assert Schedule.from_spec("tidy", steady.spec()) == steady
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, "Give a cron expression, or `every`, and not both|needs a kind"),
+        ({"cron": "@daily", "every": 60, "job": "k"}, "and not both"),
+        ({"every": 0.5, "job": "k"}, "at most once a second"),
+        ({"every": -1, "job": "k"}, "`every` is -1"),
+    ],
+)
+def test_when_a_schedule_happens_is_said_once(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(tenure.InvalidArgument, match=why):
+        tenure.App("sqlite:///never-opened.db").schedule("s", **given)
 
 
 def test_a_time_zone_that_is_not_there_is_refused() -> None:

@@ -44,7 +44,7 @@ async def test_a_worker_that_is_stopping_keeps_the_leases_of_what_still_runs(bed
         await go_on.wait()
 
     job_id = bed.enqueue(bed.handle(work))
-    async with bed.working(lease_seconds=3.0, heartbeat_seconds=0.1) as worker:
+    async with bed.working(lease_seconds=30.0, heartbeat_seconds=0.1) as worker:
         await begun.wait()
         worker.stop()
         await until(lambda: worker.stats().is_stopping)
@@ -171,7 +171,7 @@ async def test_a_worker_that_was_stopped_before_it_ran_takes_nothing(bed: Bed) -
     job_id = bed.enqueue(bed.handle(work))
     worker = bed.worker()
     worker.stop()
-    await asyncio.wait_for(worker.run(), 5)
+    await asyncio.wait_for(worker.run(), 30)
 
     assert bed.job(job_id).attempt == 0
 

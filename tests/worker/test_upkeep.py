@@ -15,7 +15,7 @@ from tenure.model.clock import ManualClock
 from tenure.model.ids import WorkerId
 from tenure.model.outcome import Completed
 from tenure.store.admin import AcquireLease, ReleaseLease
-from tenure.store.contract import Claim, Enqueue, Settle, Store
+from tenure.store.contract import Claim, Enqueue, Prune, Settle, Store
 from tenure.store.metrics import ListMetrics, Metric
 from tenure.worker import leader
 from tenure.worker.config import WorkerConfig
@@ -147,3 +147,35 @@ async def test_a_duty_that_is_denied_is_said_once_and_told_until_it_is_allowed(g
     assert told == [{"prune": "no right"}, {"prune": "no right"}, {}, {"prune": "no right again"}]
     assert ear.names() == ["upkeep_denied", "upkeep_denied"]
     assert "tenure_operator" in str(ear.notices[0].message)
+
+
+@pytest.mark.anyio
+async def test_one_sweep_prunes_more_than_any_number_of_batches(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention keeps up with a fleet however many jobs it ends: only time bounds a sweep."""
+    monkeypatch.setattr(leader, "SWEEP_LIMIT", 5)
+    jobs = 40 * leader.SWEEP_LIMIT
+    ground.store.do(Enqueue([new_job() for _ in range(jobs)]))
+    grants = ground.store.do(Claim(WorkerId("w1"), ["default"], limit=jobs))
+    ground.store.do(Settle([Completed(grant.id, grant.token) for grant in grants]))
+    ground.clock.advance(8 * 86_400)
+
+    await ground.worker("one").sweep()
+
+    assert ground.store.do(Prune()).cleaned == 0
+    assert len(grants) == jobs
+
+
+@pytest.mark.anyio
+async def test_a_sweep_ends_when_its_time_is_over(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader, "SWEEP_LIMIT", 1)
+    monkeypatch.setattr(leader, "PRUNE_SECONDS", 0.0)
+    ground.happen()
+    grants = ground.store.do(Claim(WorkerId("w1"), ["default"], limit=9))
+    ground.store.do(Settle([Completed(grant.id, grant.token) for grant in grants]))
+    ground.clock.advance(8 * 86_400)
+
+    await ground.worker("one").sweep()
+
+    assert ground.store.do(Prune()).cleaned == 1, "one batch of one job was pruned, and the next sweep goes on"

@@ -10,22 +10,35 @@ from datetime import datetime
 from typing import Any
 
 from tenure import (
+    Approval,
     Attempt,
+    Audit,
+    Budget,
     Cancelled,
     DeadLetter,
     DeadLetterGroup,
     Effect,
     Enqueued,
+    EscalationRow,
     Event,
+    Figures,
     Gate,
+    Graph,
+    Hit,
     Job,
+    Limiter,
+    MemoryStats,
     Pruned,
     QueuePolicy,
     QueueRow,
+    Reindexed,
     Settled,
+    Step,
     WorkerSeen,
+    WorkflowRow,
 )
 from tenure.model.frozen import frozen
+from tenure.observe.stats import Overview
 
 
 @frozen
@@ -41,6 +54,47 @@ class JobShown:
     dead_letters: list[DeadLetter]
     effects: list[Effect]
     events: list[Event]
+    steps: list[Step]
+    approvals: list[Approval]
+
+
+@frozen
+class ForgottenSteps:
+    forgotten: list[str]
+
+
+@frozen
+class SentSignal:
+    id: str
+    key: str
+    is_taken: bool
+
+
+@frozen
+class Stats(Overview):
+    metrics: list[Figures]
+    """What was counted, with --since."""
+
+
+@frozen
+class MemoriesFound:
+    memories: list[Hit]
+
+
+@frozen
+class Forgotten:
+    forgotten: int
+
+
+@frozen
+class ReindexAsked:
+    reindexed: Reindexed
+
+
+@frozen
+class MemoryShown:
+    stats: MemoryStats
+    embedder: str
 
 
 @frozen
@@ -105,8 +159,37 @@ class DeadLetterGroups:
 
 
 @frozen
+class PolicyDifference:
+    queue: str
+    setting: str
+    in_code: Any
+    in_database: Any
+
+
+@frozen
+class Applied:
+    """What `apply` found and, unless it only checked, brought over."""
+
+    differences: list[PolicyDifference]
+    applied: bool
+    strange_schedules: list[str]
+
+
+@frozen
 class Changed:
     changed: list[str]
+
+
+@frozen
+class SkillFiles:
+    changed: list[str]
+    """Files that were written or removed; with --dry-run, those that would be."""
+    dry_run: bool
+
+
+@frozen
+class Agreed:
+    code: str
 
 
 @frozen
@@ -115,8 +198,30 @@ class Queues:
 
 
 @frozen
+class Budgets:
+    budgets: list[Budget]
+
+
+@frozen
+class BudgetPage:
+    budgets: list[Budget]
+    next: str | None
+
+
+@frozen
+class QueueBacklog:
+    queue: str
+    backlog: int
+
+
+@frozen
 class Gates:
     gates: list[Gate]
+
+
+@frozen
+class Limits:
+    limiters: list[Limiter]
 
 
 @frozen
@@ -144,7 +249,8 @@ class Version:
 @frozen
 class Schedule:
     name: str
-    cron: str
+    cron: str | None
+    every_seconds: float | None
     tz: str
     kind: str
     queue: str
@@ -159,6 +265,69 @@ class Schedule:
 @frozen
 class Schedules:
     schedules: list[Schedule]
+
+
+@frozen
+class Workflows:
+    workflows: list[WorkflowRow]
+    next: str | None
+
+
+@frozen
+class WorkflowShown:
+    workflow: WorkflowRow
+    counts: dict[str, int]
+    graph: Graph
+    escalations: list[EscalationRow]
+
+
+@frozen
+class WorkflowMoved:
+    workflow: WorkflowRow
+    counts: dict[str, int]
+
+
+@frozen
+class Escalations:
+    escalations: list[EscalationRow]
+
+
+@frozen
+class EscalationAnswered:
+    escalation: EscalationRow
+    workflow: WorkflowRow
+
+
+@frozen
+class InboxLine:
+    kind: str
+    id: str
+    title: str
+    state: str
+    since: datetime
+    due_at: datetime | None
+    asked_of: list[str]
+    job_id: str | None
+    workflow_id: str | None
+
+
+@frozen
+class Inbox:
+    inbox: list[InboxLine]
+    next: str | None
+
+
+@frozen
+class ApprovalShown:
+    approval: Approval
+
+
+@frozen
+class ApprovalLink:
+    link: str
+    approval: str
+    person: str
+    valid_seconds: float
 
 
 @frozen
@@ -200,9 +369,75 @@ class ProfileInstall:
     name: str
     is_new: bool
     queues: list[str]
+    adopted: list[str]
     gates: list[str]
 
 
 @frozen
 class ProfileInstalled:
     installed: ProfileInstall
+
+
+@frozen
+class Served:
+    """Said once the port is open. `links` sign a browser in, once, by tenant."""
+
+    url: str
+    links: dict[str, str]
+
+
+@frozen
+class TokenShown:
+    id: str
+    name: str
+    scopes: list[str]
+    is_valid: bool
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+@frozen
+class TokenNew:
+    """A token with its secret, which is shown this once."""
+
+    token: str
+    id: str
+    name: str
+    scopes: list[str]
+    is_valid: bool
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+@frozen
+class Tokens:
+    tokens: list[TokenShown]
+
+
+@frozen
+class AuditRows:
+    audit: list[Audit]
+
+
+@frozen
+class AuditSealed:
+    links: int
+    head: str
+    added: int
+
+
+@frozen
+class AuditVerified:
+    links: int
+    head: str
+    unsealed: int
+    faults: list[str]
+    is_sound: bool

@@ -145,7 +145,7 @@ def ack(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Say that somebody has seen them."""
+    """Mark them as seen."""
     _triage(Triage.ACKNOWLEDGED, "acknowledge", ids, fingerprint, note, yes, actor, url, as_json)
 
 
@@ -159,7 +159,7 @@ def escalate(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Say that somebody else has to look at them."""
+    """Mark them as passed on to other people."""
     _triage(Triage.ESCALATED, "escalate", ids, fingerprint, note, yes, actor, url, as_json)
 
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import typer
 
 from tenure.cli.group import verbs
+from tenure.cli.moves import AppName
 from tenure.cli.options import Json, Url, database_url, opened
 from tenure.cli.screen import Facts, Grid, Screen, state
-from tenure.errors import StoreUnavailable
+from tenure.errors import ConfigError, SchemaError, StoreUnavailable
 from tenure.observe.doctor import Check, diagnosis, examine
 
 app = verbs()
@@ -19,6 +20,7 @@ app = verbs()
 
 @app.command()
 def doctor(
+    app_name: AppName = None,
     url: Url = None,
     sandbox: bool = typer.Option(True, help="Try what this machine offers to fence in agents."),
     as_json: Json = False,
@@ -30,6 +32,7 @@ def doctor(
         # Never migrates: a schema that is behind is one of the things to be found.
         with opened(url, migrate="never") as tenure:
             checks += examine(tenure.store, database_url(url))
+        checks += _app(app_name, url)
     except StoreUnavailable as exc:
         unreachable = True
         checks.append(Check("database", "wrong", str(exc)))
@@ -49,6 +52,31 @@ def doctor(
         raise typer.Exit(StoreUnavailable.exit_code)
     if found.status == "wrong":
         raise typer.Exit(1)
+
+
+def _app(app_name: str | None, url: str | None) -> Iterator[Check]:
+    """Whether the app of this folder can be loaded, and its policies are those of the database."""
+    from tenure.cli.loading import default_target, loaded
+
+    target = app_name or default_target()
+    if target is None:
+        return
+    try:
+        with loaded(target, database_url(url)) as tenure:
+            found = tenure.policies.differences()
+    except SchemaError:
+        return
+    except ConfigError as exc:
+        yield Check("app", "wrong", str(exc).partition("\n")[0], f"tenure worker {target}  (shows the traceback)")
+        return
+    yield Check("app", "ok", f"{target} has {len(tenure.registry)} kinds")
+    for one in found:
+        yield Check(
+            "policy",
+            "warn",
+            f"queue {one.queue!r} has {one.setting}={one.in_database}, and the code says {one.in_code}",
+            f"tenure apply {target}",
+        )
 
 
 def _sandbox() -> Iterator[Check]:

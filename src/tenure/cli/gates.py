@@ -17,7 +17,9 @@ app = noun("gates", "List, open and close the switches that stop all work.")
 
 Name = Annotated[
     str,
-    typer.Argument(help="master, worker, notify, heartbeat, PROFILE.one-of-these, or queue:NAME.", show_default=False),
+    typer.Argument(
+        help="master, worker, notify, heartbeat, PROFILE.one-of-these, queue:NAME or kind:NAME.", show_default=False
+    ),
 ]
 Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 
@@ -42,7 +44,7 @@ def open_(name: Name, reason: Reason = None, actor: Actor = None, url: Url = Non
 
 @app.command("close")
 def close(name: Name, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
-    """Refuse what the gate guards, at once and for all: exit code 7 for whoever tries."""
+    """Refuse what the gate guards, at once and for all: exit code 7 for every caller that tries."""
     with opened(url, actor=actor) as tenure:
         found = tenure.gates.close(name, reason=reason)
         screen = Screen(as_json, tenure.now())

@@ -10,6 +10,8 @@ import typer
 
 from tenure.cli import text
 from tenure.cli.group import noun
+from tenure.cli.ids import full_id, full_ids, short_ids
+from tenure.cli.job_parts import job_parts, says
 from tenure.cli.options import (
     Actor,
     After,
@@ -23,14 +25,25 @@ from tenure.cli.options import (
     duration,
     opened,
 )
-from tenure.cli.screen import Cell, Facts, Grid, Part, Passage, Screen, confirm, each_or_counts, progress, state
+from tenure.cli.screen import (
+    Cell,
+    Facts,
+    Grid,
+    Screen,
+    batches,
+    confirm,
+    each_or_counts,
+    progress,
+    state,
+)
 from tenure.errors import UsageError
+from tenure.model.budget import parts_of, raise_command, shown_name
 from tenure.model.frozen import frozen
 from tenure.model.state import ACTIVE, TERMINAL, State
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.model.job import Attempt, Job
+    from tenure.model.stream import Chunk
 
 app = noun("jobs", "List, show, explain, cancel, revive and await jobs.")
 
@@ -41,7 +54,11 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The jobs' i
 States = Annotated[
     list[str] | None,
     typer.Option(
-        "--state", "-s", metavar="STATE", help="Only this state; may be repeated.", autocompletion=lambda: list(State)
+        "--state",
+        "-s",
+        metavar="STATE",
+        help="Only this state; may be repeated.",
+        autocompletion=lambda: [*State, "retry_waiting", "cleaned"],
     ),
 ]
 
@@ -74,22 +91,23 @@ def ls(
             after=after,
         )
         screen = Screen(as_json, tenure.now())
+    ids: list[str] = [job.id for job in page.items]
     rows = [
         (
-            job.id,
+            shown_id,
             state(job.shown_state),
             job.kind,
             job.queue,
             f"{job.attempt}/{job.max_attempts}",
             job.created_at,
-            text.first_line(job.last_error, 120) if job.last_error else job.result_summary,
+            says(job),
         )
-        for job in page.items
+        for shown_id, job in zip(short_ids(ids) if screen.is_narrow else ids, page.items, strict=True)
     ]
     columns = ("id", "state", "kind", "queue", "attempt", "created", "says")
     screen.show(
         {"jobs": page.items, "next": page.next},
-        Grid(columns, rows, wide="says", drop=("says", "created", "attempt", "queue")),
+        Grid(columns, rows, wide="says", drop=("queue", "attempt", "created", "says")),
     )
     if page.next is not None:
         screen.note(f"There are more: --after {page.next}")
@@ -99,33 +117,32 @@ def ls(
 def show(job_id: JobIdArgument, url: Url = None, as_json: Json = False) -> None:
     """Show everything about one job: its payload, its attempts, its events."""
     with opened(url) as tenure:
+        job_id = full_id(tenure, job_id)
         job = tenure.get(job_id)
         attempts = tenure.attempts(job_id)
         events = tenure.events(job_id=job_id, limit=200)
         letters = tenure.dead_letters(job_id=job_id, limit=20).items
         effects = tenure.effects(job_id=job_id, limit=100).items
+        steps = tenure.steps.all(job_id) if job.step_token is not None else []
+        has_asked = any(step.kind == "approval" for step in steps)
+        asked = tenure.approvals.list(job_id=job_id, state=None, limit=100).items if has_asked else []
         screen = Screen(as_json, tenure.now())
-    parts: list[Part] = [_about(job), Passage(text.to_json(job.payload, indent=2), "Payload")]
-    if job.result is not None:
-        parts.append(Passage(text.to_json(job.result, indent=2), "Result"))
-    if attempts:
-        parts.append(_attempts(attempts))
-    if job.last_error and "\n" in job.last_error.strip():
-        parts.append(Passage(job.last_error, "Last error"))
-    if letters:
-        rows = [(one.id, state(one.triage), one.moved_at, one.triaged_by, one.triage_note) for one in letters]
-        parts.append(
-            Grid(("dead_letter", "triage", "died", "by", "note"), rows, drop=("by", "note"), title="Dead letters")
-        )
-    if effects:
-        told = [(one.step, one.name, state(one.state), one.updated_at, one.key) for one in effects]
-        parts.append(Grid(("step", "effect", "state", "since", "key"), told, drop=("key",), title="Effects"))
-    if events:
-        happened = [(one.at, one.kind, text.to_json(one.data)) for one in events]
-        parts.append(Grid(("at", "event", "data"), happened, wide="data", title="Events"))
     screen.show(
-        {"job": job, "attempts": attempts, "dead_letters": letters, "effects": effects, "events": events}, *parts
+        {
+            "job": job,
+            "attempts": attempts,
+            "dead_letters": letters,
+            "effects": effects,
+            "events": events,
+            "steps": steps,
+            "approvals": asked,
+        },
+        *job_parts(job, attempts, letters, effects, events, steps, asked),
     )
+    if (job.waiting_for or "").startswith("budget:"):
+        scope, unit, per = parts_of(str(job.waiting_for))
+        command = raise_command(scope, unit, per)
+        screen.note(f"It waits for the budget {shown_name(scope, unit, per)}. Raise it with `{command}`.")
 
 
 @app.command("explain")
@@ -134,7 +151,7 @@ def explain(job_id: JobIdArgument, url: Url = None, as_json: Json = False) -> No
     from tenure.observe.explain import explain as why
 
     with opened(url) as tenure:
-        found = why(tenure.store, tenure.get(job_id).id)
+        found = why(tenure.store, tenure.get(full_id(tenure, job_id)).id)
         screen = Screen(as_json, found.at)
     rows = [(Cell(reason.code, "bold" if reason.blocks else "dim"), reason.sentence) for reason in found.reasons]
     fixes = [(f"fix_{number}", reason.fix) for number, reason in enumerate(found.reasons, 1) if reason.fix]
@@ -158,7 +175,7 @@ def logs(
     from tenure.observe.follow import Follower
 
     with opened(url) as tenure:
-        tenure.get(job_id)
+        job_id = tenure.get(full_id(tenure, job_id)).id
         screen = Screen(as_json)
         lines = EventLines(screen)
         follower = Follower(tenure.store, job_id=job_id)
@@ -178,6 +195,50 @@ def logs(
             time.sleep(0.25)
 
 
+@app.command("follow")
+def follow(
+    job_id: JobIdArgument,
+    stream: Annotated[str, typer.Option("--stream", metavar="NAME", help="Which of the job's streams.")] = "output",
+    after: Annotated[int, typer.Option("--after", metavar="OFFSET", min=0, help="Only what is behind it.")] = 0,
+    once: Annotated[bool, typer.Option("--once", help="Print what is there and end.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Print what a job writes to a stream, until the job ends; with --json one object a line."""
+    with opened(url) as tenure:
+        job_id = full_id(tenure, job_id)
+        screen = Screen(as_json)
+        is_silent = True
+        while True:
+            page = tenure.streams.read(job_id, stream, after=after, wait=0.0 if once else 20.0)
+            for chunk in page.chunks:
+                is_silent = False
+                after = chunk.offset
+                _print_chunk(screen, chunk)
+            screen.flush()
+            if page.is_ended or (once and not page.chunks):
+                break
+        if is_silent:
+            _say_other_streams(tenure, job_id, stream, screen)
+
+
+def _print_chunk(screen: Screen, chunk: Chunk) -> None:
+    if screen.as_json:
+        screen.line(text.to_json(chunk))
+    elif chunk.kind == "reset":
+        screen.note("--- another attempt begins; what stands above is void ---")
+    elif chunk.kind == "truncated":
+        screen.note("--- truncated: the job has given out as much as is kept ---")
+    else:
+        screen.put(text.safe_piece(chunk.text))
+
+
+def _say_other_streams(tenure: App, job_id: str, stream: str, screen: Screen) -> None:
+    names = [one.name for one in tenure.streams.names(job_id)]
+    there = f"It has {', '.join(map(text.safe, names))}." if names else "Handlers write with `ctx.stream().write(…)`."
+    screen.note(f"This job has written nothing to the stream {stream!r}. {there}")
+
+
 @app.command("wait")
 def wait(
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="The jobs' ids.", show_default=False)],
@@ -191,6 +252,7 @@ def wait(
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = 0.02
     with opened(url) as tenure:
+        ids = full_ids(tenure, ids)
         for job_id in ids:
             tenure.get(job_id)  # an id that is not there is an error, not a wait
         while True:
@@ -203,7 +265,7 @@ def wait(
             time.sleep(max(left, 0.0))
             pause = min(pause * 1.5, 0.5)
         screen = Screen(as_json, tenure.now())
-    rows = [(job.id, state(job.shown_state), job.kind, text.first_line(job.last_error)) for job in found]
+    rows = [(job.id, state(job.shown_state), job.kind, says(job)) for job in found]
     screen.show({"jobs": found, "next": None}, Grid(("id", "state", "kind", "says"), rows, wide="says"))
     if pending:
         screen.note(f"Time was up after {text.seconds(timeout or 0)} with {len(pending)} of {len(found)} not ended.")
@@ -229,12 +291,12 @@ def cancel(
     """Cancel jobs by id, or all that match. Held ones are asked to stop by their worker."""
     with opened(url, actor=actor) as tenure:
         if ids and len(ids) == 1 and not (queue or kind or states):
-            done = [tenure.cancel(ids[0], reason=reason)]
+            done = [tenure.cancel(full_id(tenure, ids[0]), reason=reason)]
         else:
             choice = _choose(tenure, ids, queue, kind, states, sorted(ACTIVE), "cancel", yes)
             done = []
             with progress("cancelling", choice.count) as advance:
-                for batch in choice.batches():
+                for batch in choice.batches:
                     done += tenure.cancel_many(batch, reason=reason)
                     advance(len(batch))
     rows = [(one.job_id, state(one.answer), one.state) for one in done]
@@ -253,6 +315,10 @@ def revive(
     reason: Annotated[
         str, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")
     ] = "revived by hand",
+    from_step: Annotated[
+        str | None,
+        typer.Option("--from-step", metavar="KEY", help="Of one durable job: run this step and all later ones again."),
+    ] = None,
     yes: Yes = False,
     actor: Actor = None,
     url: Url = None,
@@ -261,12 +327,14 @@ def revive(
     """Queue failed, dead or cancelled jobs again, with all their attempts."""
     with opened(url, actor=actor) as tenure:
         if ids and len(ids) == 1 and not (queue or kind or states):
-            done = [tenure.revive(ids[0], reason=reason)]
+            done = [tenure.revive(full_id(tenure, ids[0]), reason=reason, from_step=from_step)]
+        elif from_step is not None:
+            raise UsageError("--from-step names a step of one job. Give the id of that job, and no filter.")
         else:
             choice = _choose(tenure, ids, queue, kind, states, list(REVIVABLE), "revive", yes)
             done = []
             with progress("reviving", choice.count) as advance:
-                for batch in choice.batches():
+                for batch in choice.batches:
                     done += tenure.revive_many(batch, reason=reason)
                     advance(len(batch))
     rows = [(one.job_id, state(one.state or "refused")) for one in done]
@@ -276,16 +344,31 @@ def revive(
         raise typer.Exit(4)
 
 
+@app.command("forget-step")
+def forget_step(
+    job_id: JobIdArgument,
+    key: Annotated[str, typer.Argument(metavar="STEP", help="Its key, as `jobs show` lists it.", show_default=False)],
+    and_later: Annotated[bool, typer.Option("--and-later", help="Also all that were recorded after it.")] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")
+    ] = "forgotten by hand",
+    actor: Actor = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Forget a step of a durable job, so that its next attempt runs it again."""
+    with opened(url, actor=actor) as tenure:
+        forgotten = tenure.steps.forget(full_id(tenure, job_id), key, reason=reason, and_later=and_later)
+    Screen(as_json).show({"forgotten": forgotten}, Grid(("forgotten",), [(one,) for one in forgotten]))
+
+
 @frozen
 class _Choice:
     """Jobs to act on, fetched as they are needed."""
 
-    count: int
-    ids: list[str]
-
-    def batches(self) -> Iterator[list[str]]:
-        for first in range(0, len(self.ids), BATCH):
-            yield self.ids[first : first + BATCH]
+    count: int | None
+    """None: not known before they are looked at."""
+    batches: Iterator[list[str]]
 
 
 def _choose(
@@ -298,74 +381,44 @@ def _choose(
     act: str,
     yes: bool,
 ) -> _Choice:
-    """The jobs named, or all that match, after asking. Raises: UsageError."""
+    """The jobs named, or all that match, after asking: they are counted first, and read as the act goes on.
+
+    Raises: UsageError.
+    """
     if ids:
         if queue or kind or states:
             raise UsageError("Give ids, or --queue, --kind and --state, not both.")
-        return _Choice(len(ids), ids)
+        return _Choice(len(ids), batches(full_ids(tenure, ids), BATCH))
     if not (queue or kind or states):
         raise UsageError(f"Which jobs should it {act}? Give ids, or --queue, --kind or --state.")
     wanted = list(states or possible)
-    stray = [one for one in wanted if one not in possible]
+    stray = [one for one in wanted if one not in possible and not (one == "retry_waiting" and State.QUEUED in possible)]
     if stray:
         raise UsageError(f"It cannot {act} jobs that are {stray[0]}: only {', '.join(possible)} ones.")
-    chosen = [job.id for job in _matching(tenure, queue, kind, wanted)]
-    if not chosen:
-        return _Choice(0, [])
-    counts = f"{len(chosen):,} job{'s' if len(chosen) != 1 else ''}"
+    count = _count(tenure, queue, kind, wanted)
+    if count == 0:
+        return _Choice(0, iter(()))
+    counted = "all jobs" if count is None else f"{count:,} job{'s' if count != 1 else ''}"
     narrowed = [("queue", queue), ("kind", kind), ("state", states)]
     where = " and ".join(f"{name} {', '.join(given)}" for name, given in narrowed if given)
-    confirm(f"{act} {counts} with {where}", yes=yes)
-    return _Choice(len(chosen), [str(one) for one in chosen])
+    confirm(f"{act} {counted} with {where}", yes=yes)
+    return _Choice(count, _matching(tenure, queue, kind, wanted))
 
 
-def _matching(tenure: App, queue: Any, kind: Any, states: list[Any]) -> Iterator[Job]:
+def _count(tenure: App, queue: list[str] | None, kind: list[str] | None, states: list[str]) -> int | None:
+    """How many match, by one question that reads no job; None for states that are shown and not stored."""
+    if "retry_waiting" in states:
+        return None
+    return sum(one.jobs for one in tenure.counts(queue=queue, state=states) if not kind or one.kind in kind)
+
+
+def _matching(tenure: App, queue: Any, kind: Any, states: list[Any]) -> Iterator[list[str]]:
+    """Ids, a page at a time: the next page is read when the one before has been acted on."""
     after: str | None = None
     while True:
-        page = tenure.jobs(state=states, queue=queue, kind=kind, limit=1000, after=after)
-        yield from page.items
+        page = tenure.jobs(state=states, queue=queue, kind=kind, limit=BATCH, after=after)
+        if page.items:
+            yield [job.id for job in page.items]
         if page.next is None:
             return
         after = page.next
-
-
-def _about(job: Job) -> Facts:
-    """What one sees first of a job. Empty columns are left out."""
-    from tenure.observe.explain import suspicion_says
-
-    names = (
-        "priority key concurrency_key affinity_key parent_id workflow_id run_id actor tenant source_ref target_ref "
-        "payload_ref waiting_for cancel_requested_at lease_owner lease_until created_at run_at claimed_at started_at "
-        "finished_at cleaned_at failure_class progress result_summary artifacts_path trace"
-    )
-    rest = [(name, getattr(job, name)) for name in names.split()]
-    return Facts(
-        [
-            ("id", job.id),
-            ("kind", Cell(job.kind, "bold")),
-            ("queue", job.queue),
-            ("state", state(job.shown_state)),
-            ("attempt", f"{job.attempt} of {job.max_attempts}" + (f", {job.crashes} crashed" if job.crashes else "")),
-            ("token", job.token),
-            ("suspicion", f"{job.suspicion}: {suspicion_says(job.suspicion)}" if job.suspicion else None),
-            *((name, text.to_json(value) if name == "progress" and value else value) for name, value in rest),
-            ("took", _took(job)),
-            ("says", text.first_line(job.last_error) or None),
-        ]
-    )
-
-
-def _took(job: Job) -> float | None:
-    """How long the last attempt took."""
-    if job.claimed_at is None or job.finished_at is None:
-        return None
-    return (job.finished_at - job.claimed_at).total_seconds()
-
-
-def _attempts(attempts: list[Attempt]) -> Grid:
-    rows = [
-        (one.attempt, state(one.outcome), one.failure_class, one.ended_at, one.worker, text.first_line(one.error))
-        for one in attempts
-    ]
-    columns = ("attempt", "outcome", "class", "ended", "worker", "error")
-    return Grid(columns, rows, wide="error", drop=("worker", "ended"), title="Attempts that did not end well")

@@ -1,50 +1,59 @@
-"""Finding the user's app: `module:name`, as in `tasks:app`."""
+"""Finding the user's app: `module:name`, as in `tasks:app`.
+
+The current folder comes last on `sys.path`, so no file in it is imported in place of a library, and only commands that
+load an app have it there at all.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
-from tenure.errors import ConfigError, nearest
+from tenure.errors import AppNotLoaded, ConfigError, nearest
 
 if TYPE_CHECKING:
     from tenure.app import App
 
+DEFAULT_FILE = "tasks.py"
 DEFAULT_TARGET = "tasks:app"
 
 
-def load_app(target: str | None) -> App:
-    """Import the app; the current folder comes first on the path.
+def default_target() -> str | None:
+    """The app that TENURE_APP names, or that of this folder, if there is a tasks.py."""
+    if named := os.environ.get("TENURE_APP"):
+        return named
+    return DEFAULT_TARGET if Path(DEFAULT_FILE).is_file() else None
 
-    Raises: ConfigError, with what was found instead.
+
+def load_app(target: str | None) -> App:
+    """Import the app named as `module:name`, `module` or `folder/module.py:name`.
+
+    Raises: AppNotLoaded, with the traceback of the user's own code; ConfigError, with what was found instead.
     """
     from tenure.app import App
 
+    target = target or default_target()
     if target is None:
-        if not Path("tasks.py").is_file():
-            raise ConfigError("Which app? Name it as module:name, as in `tenure worker tasks:app`.")
-        target = DEFAULT_TARGET
-    module_name, _, attribute = target.partition(":")
-    module_name = module_name.removesuffix(".py").replace("/", ".")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as exc:
-        if exc.name is None or not (module_name == exc.name or module_name.startswith(exc.name + ".")):
-            raise ConfigError(f"{target!r} could not be loaded: it imports {exc.name!r}, which is not there.") from exc
-        there = [path.stem for path in Path().glob("*.py")]
-        raise ConfigError(f"There is no module {exc.name!r} to import.{nearest(module_name, there)}") from exc
+        raise ConfigError("Which app? Name it as module:name, as in `tenure worker tasks:app`.")
+    where, _, attribute = target.partition(":")
+    module_name, folder = _module_of(where)
+    if not module_name.startswith("tenure.") and str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    module = _imported(module_name, target)
     apps = {name: value for name, value in vars(module).items() if isinstance(value, App)}
     found = apps.get(attribute or "app")
     if found is None:
         raise ConfigError(
-            f"Module {module_name!r} has no App named {attribute or 'app'!r}."
+            f"Module {module_name!r} ({_file_of(module)}) has no App named {attribute or 'app'!r}."
             + (f" It has: {', '.join(sorted(apps))}." if apps else " Make one: app = tenure.App('sqlite:///jobs.db').")
+            + _shadowed(module, module_name, folder)
         )
     return found
 
@@ -55,3 +64,62 @@ def loaded(target: str | None, url: str | None = None) -> Iterator[App]:
     found = load_app(target)
     with closing(found) if url is None else found.pointed_at(url):
         yield found
+
+
+def _module_of(where: str) -> tuple[str, Path]:
+    """The module's name and the folder from which it is imported: this one, or that of a file elsewhere."""
+    here = Path.cwd()
+    if not where.endswith(".py") and "/" not in where:
+        return where, here
+    path = Path(where if where.endswith(".py") else f"{where}.py").resolve()
+    if not path.is_file():
+        there = [one.name for one in Path(where).resolve().parent.glob("*.py")]
+        raise ConfigError(f"There is no file {where!r}.{nearest(Path(where).name, there)}")
+    if path.is_relative_to(here):
+        return ".".join(path.relative_to(here).with_suffix("").parts), here
+    return path.stem, path.parent
+
+
+def _imported(name: str, target: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and (name == exc.name or name.startswith(exc.name + ".")):
+            there = [path.stem for path in Path().glob("*.py")]
+            raise ConfigError(f"There is no module {exc.name!r} to import.{nearest(name, there)}") from exc
+        raise AppNotLoaded(target, _headline(exc), _own_traceback(exc)) from exc
+    except (Exception, SystemExit) as exc:  # whatever the user's module raises is the user's to see
+        raise AppNotLoaded(target, _headline(exc), _own_traceback(exc)) from exc
+
+
+def _headline(exc: BaseException) -> str:
+    return traceback.format_exception_only(exc)[-1].strip()
+
+
+def _own_traceback(exc: BaseException) -> str:
+    """The traceback from where the user's own code begins."""
+    found: TracebackType | None = exc.__traceback__
+    while found is not None and _is_machinery(found):
+        found = found.tb_next
+    return "".join(traceback.format_exception(type(exc), exc, found)).rstrip()
+
+
+def _is_machinery(step: TracebackType) -> bool:
+    name = step.tb_frame.f_code.co_filename
+    return (
+        name.startswith("<frozen importlib")
+        or name == __file__
+        or step.tb_frame.f_globals.get("__name__", "").startswith("importlib")
+    )
+
+
+def _file_of(module: ModuleType) -> str:
+    return getattr(module, "__file__", None) or "built in"
+
+
+def _shadowed(module: ModuleType, name: str, folder: Path) -> str:
+    """What to do if a library of the same name was imported instead of a file in the folder."""
+    own = folder / f"{name.replace('.', '/')}.py"
+    if not own.is_file() or Path(_file_of(module)).resolve() == own.resolve():
+        return ""
+    return f" {own.name} in this folder was not imported, because a library has its name: rename it."

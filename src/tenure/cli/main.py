@@ -41,7 +41,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Jobs": {
         "enqueue": ("moves", "Put a job, or a stream of jobs, in a queue."),
         "jobs": ("jobs", "List, show, explain, cancel, revive and await jobs."),
+        "signal": ("flow", "Tell jobs that wait for something."),
         "dlq": ("dlq", "Triage and replay dead letters."),
+        "bundle": ("bundle", "Write one job with its whole history to a file, or open such a file."),
     },
     "A worker of your own": {
         "claim": ("moves", "Take due jobs under a lease."),
@@ -55,21 +57,60 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "top": ("top", "A live screen of queues, workers and running jobs."),
         "tail": ("tail", "Follow events as they happen."),
         "workers": ("workers", "List workers."),
+        "memory": ("memory", "Search, forget and reindex what agents remember."),
         "reconcile": ("reconcile", "Compare what succeeded with the world, and list what differs."),
     },
     "Operate": {
-        "queues": ("queues", "List, change, pause and resume queues."),
+        "queues": ("queues", "List, change, pause, resume and remove queues."),
+        "serve": ("serve", "Serve the HTTP API and the console."),
+        "mcp": ("mcp", "Serve the queue to an agent (Model Context Protocol)."),
+        "confirm": ("mcp", "Agree to what an agent asks for over MCP."),
+        "install-skill": ("skill", "Write a skill file and the entry in .mcp.json for agents."),
+        "token": ("token", "Make, list and revoke tokens of the HTTP API."),
+        "audit": ("audit", "List what was done with power, and verify that the record was not changed."),
+        "budgets": ("budgets", "List, set, raise and remove budgets: how much jobs may spend."),
         "gates": ("gates", "List, open and close the switches that stop all work."),
-        "schedules": ("schedules", "List, run and pause schedules."),
+        "limits": ("limits", "List, set, block and clear the limiters of services that jobs share."),
+        "schedules": ("schedules", "List, run, pause and remove schedules."),
+        "apply": ("apply", "Bring the policies and schedules of an app's code over to the database."),
+        "inbox": ("inbox", "List what waits for a person, show it, approve and deny."),
+        "workflows": ("workflows", "List, show, cancel and retry workflows; answer their escalations."),
         "profile": ("profile", "List, show and install profiles: another queue's words over the same jobs."),
         "bench": ("bench.command", "Measure this database: enqueue, drain, wake-up, beside the bare engine."),
         "doctor": ("doctor", "Check the installation, and say how to fix what is wrong."),
         "migrate": ("upkeep", "Bring the database's schema up to this version."),
+        "move": ("move", "Move everything to another database, of either engine."),
         "prune": ("upkeep", "Clean up what ended long ago."),
         "version": ("upkeep", "Say which version this is."),
     },
 }
 """Sections of the help: command → (module, what it does)."""
+
+OTHER_WORDS = {
+    "run": "worker",
+    "work": "worker",
+    "start": "worker",
+    "add": "enqueue",
+    "push": "enqueue",
+    "submit": "enqueue",
+    "list": "jobs ls",
+    "ls": "jobs ls",
+    "ps": "workers ls",
+    "status": "stats",
+    "info": "stats",
+    "monitor": "top",
+    "logs": "jobs logs",
+    "approvals": "inbox ls",
+    "approve": "inbox approve",
+    "retry": "jobs revive",
+    "cancel": "jobs cancel",
+    "upgrade": "migrate",
+    "cleanup": "prune",
+    "purge": "prune",
+    "check": "doctor",
+    "export": "bundle",
+}
+"""What other programs call a command."""
 
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
@@ -111,7 +152,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def _unread() -> int:
-    """Whoever read us has gone; nothing more can be said to stdout, also not by the interpreter at its end."""
+    """The reader of our output has gone; nothing more can be said to stdout, also not by the interpreter at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
     return 141
@@ -171,7 +212,9 @@ def command_line() -> Any:
 
         def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
             if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-                raise UsageError(f"There is no command {args[0]!r}.{nearest(args[0], COMMANDS)}")
+                meant = OTHER_WORDS.get(args[0])
+                hint = f" Did you mean `{meant}`?" if meant else nearest(args[0], COMMANDS)
+                raise UsageError(f"There is no command {args[0]!r}.{hint}")
             return super().resolve_command(ctx, args)
 
         def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # noqa: ARG002
@@ -181,13 +224,30 @@ def command_line() -> Any:
             with formatter.section("Exit codes"):
                 formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
 
-    root = typer.Typer(cls=Root, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True)
+    root = typer.Typer(
+        cls=Root,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def say_version(wanted: bool) -> None:
+        if wanted:
+            import tenure
+
+            print(f"tenure {tenure.__version__}")
+            raise typer.Exit
 
     @root.callback(
         help="A durable job queue: one SQLite file, or many machines on PostgreSQL.\n\n"
         "New here? `tenure demo`, then `tenure init` and `tenure dev`."
     )
-    def _root() -> None: ...
+    def _root(
+        version: bool = typer.Option(
+            False, "--version", "-V", callback=say_version, is_eager=True, help="Say which this is."
+        ),
+    ) -> None: ...
 
     return typer.main.get_command(root)
 

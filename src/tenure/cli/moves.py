@@ -24,8 +24,8 @@ from tenure.cli.options import (
     moment,
     opened,
 )
-from tenure.cli.screen import Grid, Screen, batches, each_or_counts, progress, state
-from tenure.errors import InvalidPayload, LeaseLost, UsageError
+from tenure.cli.screen import Grid, Screen, batches, confirm, each_or_counts, progress, state
+from tenure.errors import InvalidPayload, LeaseLost, UnknownKind, UsageError, nearest
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -62,6 +62,10 @@ Affinity = Annotated[str | None, typer.Option("--affinity", metavar="KEY", help=
 ConcurrencyKey = Annotated[
     str | None, typer.Option("--concurrency-key", metavar="KEY", help="Jobs that share it are limited together.")
 ]
+LimiterKeys = Annotated[
+    list[str] | None,
+    typer.Option("--limiter", metavar="KEY", help="A service that it shares with other jobs; see `tenure limits`."),
+]
 OwnId = Annotated[
     str | None, typer.Option("--id", metavar="UUID", help="A UUID of your own, so that a repeat is harmless.")
 ]
@@ -72,8 +76,12 @@ AppName = Annotated[
         "--app",
         metavar="MODULE:APP",
         envvar="TENURE_APP",
-        help="module:app, whose handlers check payload and queue.",
+        help="module:app, whose handlers decide on queue, attempts and payload; tasks:app where there is a tasks.py.",
     ),
+]
+Raw = Annotated[
+    bool,
+    typer.Option("--raw", help="Load no app: any kind and payload, for workers elsewhere or in other languages."),
 ]
 
 
@@ -89,13 +97,18 @@ def enqueue(
     max_attempts: MaxAttempts = None,
     affinity: Affinity = None,
     concurrency_key: ConcurrencyKey = None,
+    limiter: LimiterKeys = None,
     job_id: OwnId = None,
     lines: Lines = False,
     app_name: AppName = None,
+    raw: Raw = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Put a job, or a stream of jobs, in a queue. It is durable when this returns."""
+    """Put a job, or a stream of jobs, in a queue. It is durable when this returns.
+
+    The handler in the app decides on queue, attempts and payload, as it does from Python; what is given here wins.
+    """
     options: dict[str, Any] = {
         "queue": queue,
         "key": key,
@@ -105,11 +118,13 @@ def enqueue(
         "max_attempts": max_attempts,
         "affinity_key": affinity,
         "concurrency_key": concurrency_key,
+        "limits": limiter,
         "id": job_id,
     }
     if lines and (key or job_id):
         raise UsageError("--lines makes many jobs, and a --key or --id belongs to one.")
-    with _producer(app_name, url) as tenure:
+    with _producer(app_name, url, raw) as tenure:
+        _check_kind(tenure, kind)
         if lines:
             made = _enqueue_lines(tenure, kind, options)
         else:
@@ -181,6 +196,8 @@ def heartbeat(
     told = None if progress_value is None else {job_id: json_value("progress", progress_value)}
     with opened(url) as tenure:
         beat = tenure.heartbeat((job_id, token), lease_seconds=lease, progress=told)
+        if beat.lost:
+            tenure.get(job_id)  # an id that is not there was never held
     if beat.lost:
         raise LeaseLost(
             f"Job {job_id}: the lease with token {token} has run out or passed on. Stop working on it; "
@@ -243,12 +260,18 @@ def release(
     token: TokenArgument,
     delay: Annotated[float, typer.Option("--delay", parser=duration, metavar="DURATION", help="Due after this.")] = 0.0,
     reason: Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why.")] = None,
+    limiter: Annotated[
+        str | None,
+        typer.Option(
+            "--limiter", metavar="KEY", help="A service refused: hold back all jobs with this key for --delay."
+        ),
+    ] = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Give a job back unspent: its attempt is refunded."""
     with opened(url) as tenure:
-        done = tenure.release((job_id, token), delay=delay, reason=reason)
+        done = tenure.release((job_id, token), delay=delay, reason=reason, limiter=limiter)
     _show_settled(done, as_json)
 
 
@@ -271,13 +294,26 @@ def _granted(grant: Grant) -> Granted:
     )
 
 
-def _producer(app_name: str | None, url: str | None) -> Any:
-    """The user's own app, which checks payloads and knows queues, or a bare one."""
-    if app_name is None:
-        return opened(url, create=True)
-    from tenure.cli.loading import loaded
+def _producer(app_name: str | None, url: str | None, raw: bool) -> Any:
+    """The user's own app, which checks payloads and knows queues, or a bare one. Found as `tenure worker` finds it."""
+    from tenure.cli.loading import default_target, loaded
 
-    return loaded(app_name, url)
+    target = None if raw else app_name or default_target()
+    return opened(url, create=True) if target is None else loaded(target, url)
+
+
+def _check_kind(tenure: App, kind: str) -> None:
+    """Ask before a kind is enqueued that the app has no handler for, or insist on --raw where there is no terminal.
+
+    Raises: UnknownKind; SystemExit, if the answer is no.
+    """
+    if not tenure.registry or kind in tenure.registry:
+        return
+    missing = f"The app has no handler for kind {kind!r}.{nearest(kind, tenure.registry)}"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UnknownKind(f"{missing} Use --raw for a kind that a worker elsewhere handles. Nothing was enqueued.")
+    Screen().note(missing)
+    confirm(f"enqueue a job of kind {kind}", yes=False)
 
 
 def _enqueue_lines(tenure: App, kind: str, options: dict[str, Any]) -> list[Enqueued]:

@@ -6,9 +6,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,12 +38,16 @@ def duration(value: str | float) -> float:
 
 
 def moment(value: str) -> datetime:
-    """A moment from ISO 8601; without a time zone it is UTC. Raises: BadParameter."""
+    """A moment from ISO 8601, with its time zone. Raises: BadParameter."""
     try:
         at = datetime.fromisoformat(value)
     except ValueError:
         raise typer.BadParameter(f"{value!r} is no moment. Write it as 2026-01-31T12:00:00Z.") from None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    if at.tzinfo is None:
+        raise typer.BadParameter(
+            f"{value!r} has no time zone, so it names no moment. Write {value}Z for UTC, or {value}+01:00."
+        )
+    return at
 
 
 def json_value(what: str, given: str) -> Any:
@@ -85,11 +89,34 @@ Actor = Annotated[
         help="Who is written down; you if left out.",
     ),
 ]
+
+
+def complete_queue(incomplete: str) -> list[str]:
+    """For the shell's completion: the queues of the database at hand."""
+    return _completed(incomplete, lambda app: [one.name for one in app.queues()])
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """For the shell's completion: the kinds of which there are jobs."""
+    return _completed(incomplete, lambda app: [one.kind for one in app.counts()])
+
+
+def _completed(incomplete: str, read: Callable[[App], Iterable[str]]) -> list[str]:
+    """Names that begin so. Says nothing where something is wrong: a shell that completes is no place for errors."""
+    with suppress(Exception), opened(os.environ.get("TENURE_URL")) as app:
+        return sorted({name for name in read(app) if name.startswith(incomplete)})
+    return []
+
+
 Queues = Annotated[
-    list[str] | None, typer.Option("--queue", "-q", metavar="NAME", help="Only this queue; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--queue", "-q", metavar="NAME", help="Only this queue; may be repeated.", autocompletion=complete_queue
+    ),
 ]
 Kinds = Annotated[
-    list[str] | None, typer.Option("--kind", "-k", metavar="KIND", help="Only this kind; may be repeated.")
+    list[str] | None,
+    typer.Option("--kind", "-k", metavar="KIND", help="Only this kind; may be repeated.", autocompletion=complete_kind),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="How many at most.")]
 After = Annotated[str | None, typer.Option("--after", metavar="NEXT", help="Go on after a page: its `next`.")]
@@ -103,7 +130,7 @@ TokenArgument = Annotated[
 def opened(
     url: str | None, *, create: bool = False, actor: str | None = None, migrate: Literal["auto", "never"] = "auto"
 ) -> Iterator[App]:
-    """An App on the database, closed at the end. Only commands that `create` make a SQLite file that is not there."""
+    """An App on the database, closed at the end. Only commands that `create` make a file or a schema."""
     from tenure.app import App
 
     found = database_url(url)
@@ -112,7 +139,7 @@ def opened(
         raise StoreUnavailable(
             f"There is no database file {missing}. Check the URL, or create it with `tenure migrate --url {found}`."
         )
-    app = App(found, actor=actor or default_actor(), migrate=migrate)
+    app = App(found, actor=actor or default_actor(), migrate=migrate if create or migrate == "never" else "existing")
     try:
         yield app
     finally:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 app = noun("profile", "List, show and install profiles: another queue's words over the same jobs.")
 
+Sql = Annotated[
+    str | None,
+    typer.Option("--sql", metavar="ENGINE", help="Print what `install` runs on postgres or on sqlite."),
+]
 Name = Annotated[
     str, typer.Argument(help="A profile that comes with Tenure, or a .toml file of your own.", show_default=False)
 ]
@@ -52,11 +56,14 @@ def ls(url: Url = None, as_json: Json = False) -> None:
 
 
 @app.command("show")
-def show(name: Name, as_json: Json = False) -> None:
-    """Show a profile: its words, how its queues behave, its gates, views and functions."""
+def show(name: Name, sql: Sql = None, as_json: Json = False) -> None:
+    """Show a profile: its words, how its queues behave, its gates, views and functions; or its SQL."""
     from tenure.app import App
 
     found = App().profiles.read(name)
+    if sql is not None:
+        Screen().line(App().profiles.script(name, sql))
+        return
     policy = {field.name: getattr(found.policy, field.name) for field in fields(found.policy)}
     closed = [f"{found.name}.{gate}" for gate in found.closed_gates]
     answer = {
@@ -92,15 +99,33 @@ def install(name: Name, actor: Actor = None, url: Url = None, as_json: Json = Fa
     profile = App().profiles.read(name)
     with opened(url, create=True, actor=actor) as tenure:
         made = tenure.profiles.install(name)
-    answer = {"name": profile.name, "is_new": made.is_new, "queues": list(made.queues), "gates": list(made.gates)}
+    answer = {
+        "name": profile.name,
+        "is_new": made.is_new,
+        "queues": list(made.queues),
+        "adopted": list(made.adopted),
+        "gates": list(made.gates),
+    }
     rows = [
         ("profile", profile.name),
         ("was", "installed" if made.is_new else "brought up to date"),
         ("new queues", ", ".join(made.queues)),
+        ("adopted queues", ", ".join(made.adopted)),
         ("closed gates", ", ".join(made.gates)),
-        ("shows", ", ".join(profile.shows)),
+        ("shows", ", ".join(_shown(profile, name, tenure.url))),
     ]
     Screen(as_json).show({"installed": answer}, Facts([(key, value) for key, value in rows if value]))
+
+
+def _shown(profile: Profile, source: str, url: str) -> list[str]:
+    """What the database has since: SQLite has views of flat names, and no functions."""
+    from tenure.app import App
+
+    if not url.startswith("sqlite"):
+        return list(profile.shows)
+    script = App().profiles.script(source, "sqlite")
+    flat = [f"{profile.name}_{name}" for name in profile.shows]
+    return [name for name in flat if f"VIEW {name}" in script or f"VIEW IF NOT EXISTS {name}" in script]
 
 
 def _seen(name: str, known: Profile | None, installed: Any) -> dict[str, Any]:

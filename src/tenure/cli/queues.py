@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tenure import QueueRow
     from tenure.app import App
 
-app = noun("queues", "List, change, pause and resume queues.")
+app = noun("queues", "List, change, pause, resume and remove queues.")
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="The queues.", show_default=False)]
 Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
@@ -61,6 +61,19 @@ def ls(
     )
 
 
+@app.command("backlog")
+def backlog(
+    name: Annotated[str, typer.Argument(help="The queue.", show_default=False)],
+    cap: Annotated[int, typer.Option(metavar="N", help="Count no further.", min=1, max=1_000_000)] = 10_000,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Tell how much work a queue has for workers: jobs that are ready or held. For an autoscaler."""
+    with opened(url) as tenure:
+        found = tenure.backlog(name, cap=cap)
+    Screen(as_json).show({"queue": name, "backlog": found}, Facts([("queue", name), ("backlog", found)]))
+
+
 @app.command("set")
 def set_(
     name: Annotated[str, typer.Argument(help="The queue; created if it is not there.", show_default=False)],
@@ -82,6 +95,14 @@ def set_(
         screen = Screen(as_json, tenure.now())
     told = [(field.name, getattr(row.policy, field.name)) for field in fields(QueuePolicy)]
     screen.show({"queues": [row]}, Facts([("queue", row.name), *((key, _told(value)) for key, value in told)]))
+
+
+@app.command("rm")
+def rm(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
+    """Remove queues that have no jobs, neither live nor ended. Exit 4 if one has."""
+    with opened(url, actor=actor) as tenure:
+        removed = tenure.policies.remove(names, reason=reason)
+    Screen(as_json).show({"changed": removed}, Grid(("queue", "is"), [(name, state("removed")) for name in removed]))
 
 
 @app.command("pause")

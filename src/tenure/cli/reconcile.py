@@ -107,7 +107,7 @@ def _app(target: str | None, root: Path | None, url: str | None) -> Iterator[App
             "What is to be compared? Name an app, as in `tenure reconcile tasks:app`, or give --root DIR."
         )
     with loaded(target, url) as found:
-        if not found.checkers and not found.verifiers:
+        if not found.registry.checkers and not found.registry.verifiers:
             raise ConfigError(
                 "The app has no kinds or effects that know how to compare themselves with the world. Take them in with "
                 "`app.use(files(root=…))` and the like."
@@ -117,9 +117,9 @@ def _app(target: str | None, root: Path | None, url: str | None) -> Iterator[App
 
 def _total(tenure: App) -> int | None:
     """How many jobs there are to compare; unknown where effects are verified as well."""
-    if tenure.verifiers:
+    if tenure.registry.verifiers:
         return None
-    kinds = {kind for checker in tenure.checkers for kind in checker.kinds}
+    kinds = {kind for checker in tenure.registry.checkers for kind in checker.kinds}
     return sum(count.jobs for count in tenure.counts(state="succeeded") if count.kind in kinds)
 
 

@@ -14,14 +14,17 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tenure.cli import answers
 from tenure.cli.bench.rounds import Benched
+from tenure.cli.bundle import BundleOpened, BundleWritten
 from tenure.cli.demo.command import Shown
 from tenure.cli.main import COMMANDS, EXIT_CODES, SECTIONS, find_command
+from tenure.cli.move import MoveAnswer
 from tenure.cli.reconcile import Reconciled
 from tenure.model.event import Event
 from tenure.model.job import Job
+from tenure.model.stream import Chunk
 from tenure.observe.doctor import Diagnosis
 from tenure.observe.explain import Explanation
-from tenure.observe.stats import Glance, Overview
+from tenure.observe.stats import Glance
 from tenure.worker.worker import WorkerStats
 
 WIDTH = 100
@@ -40,9 +43,12 @@ SHAPES: Mapping[str, type] = {
     "jobs show": answers.JobShown,
     "jobs explain": Explanation,
     "jobs logs": Event,
+    "jobs follow": Chunk,
     "jobs wait": answers.Jobs,
     "jobs cancel": answers.CancelledJobs,
     "jobs revive": answers.SettledJobs,
+    "jobs forget-step": answers.ForgottenSteps,
+    "signal": answers.SentSignal,
     "dlq ls": answers.DeadLetters,
     "dlq show": answers.DeadLetterShown,
     "dlq groups": answers.DeadLetterGroups,
@@ -50,36 +56,76 @@ SHAPES: Mapping[str, type] = {
     "dlq escalate": answers.Changed,
     "dlq close": answers.Changed,
     "dlq replay": answers.SettledJobs,
+    "bundle write": BundleWritten,
+    "bundle open": BundleOpened,
     "queues ls": answers.Queues,
+    "queues backlog": answers.QueueBacklog,
     "queues set": answers.Queues,
+    "queues rm": answers.Changed,
     "queues pause": answers.Changed,
     "queues resume": answers.Changed,
+    "budgets ls": answers.BudgetPage,
+    "budgets set": answers.Budgets,
+    "budgets raise": answers.Budgets,
+    "budgets rm": answers.Changed,
     "gates ls": answers.Gates,
     "gates open": answers.Gates,
     "gates close": answers.Gates,
+    "limits ls": answers.Limits,
+    "limits set": answers.Limits,
+    "limits block": answers.Limits,
+    "limits clear": answers.Limits,
+    "limits rm": answers.Changed,
+    "serve": answers.Served,
+    "install-skill": answers.SkillFiles,
+    "confirm": answers.Agreed,
+    "token new": answers.TokenNew,
+    "token ls": answers.Tokens,
+    "token revoke": answers.Changed,
+    "audit ls": answers.AuditRows,
+    "audit seal": answers.AuditSealed,
+    "audit verify": answers.AuditVerified,
     "workers ls": answers.Workers,
     "schedules ls": answers.Schedules,
     "schedules run": answers.EnqueuedJobs,
+    "schedules rm": answers.Changed,
+    "apply": answers.Applied,
     "schedules pause": answers.Changed,
     "schedules resume": answers.Changed,
+    "inbox ls": answers.Inbox,
+    "inbox show": answers.ApprovalShown,
+    "inbox approve": answers.ApprovalShown,
+    "inbox deny": answers.ApprovalShown,
+    "inbox link": answers.ApprovalLink,
+    "workflows ls": answers.Workflows,
+    "workflows show": answers.WorkflowShown,
+    "workflows cancel": answers.WorkflowMoved,
+    "workflows retry": answers.WorkflowMoved,
+    "workflows escalations": answers.Escalations,
+    "workflows answer": answers.EscalationAnswered,
     "profile ls": answers.Profiles,
     "profile show": answers.ProfileShown,
     "profile install": answers.ProfileInstalled,
-    "stats": Overview,
+    "memory search": answers.MemoriesFound,
+    "memory forget": answers.Forgotten,
+    "memory reindex": answers.ReindexAsked,
+    "memory stats": answers.MemoryShown,
+    "stats": answers.Stats,
     "top": Glance,
     "tail": Event,
     "reconcile": Reconciled,
     "doctor": Diagnosis,
     "migrate": answers.Migrated,
+    "move": MoveAnswer,
     "prune": answers.PruneDone,
     "version": answers.Version,
 }
 """What each command answers with --json."""
 
-LINES = frozenset({"tail", "jobs logs"})
+LINES = frozenset({"tail", "jobs logs", "jobs follow"})
 """One object a line, as they come."""
 
-WITHOUT_JSON = frozenset({"init", "dev"})
+WITHOUT_JSON = frozenset({"init", "dev", "mcp"})
 """They answer nothing."""
 
 SHOWN_BESIDES: Mapping[type, Mapping[str, Any]] = {Job: {"shown_state": str}}
@@ -87,9 +133,12 @@ SHOWN_BESIDES: Mapping[type, Mapping[str, Any]] = {Job: {"shown_state": str}}
 
 VARIABLES = {
     "TENURE_URL": "the database, where `--url` is left out",
-    "TENURE_APP": "`module:app` for `tenure enqueue`, whose handlers check payload and queue",
+    "TENURE_APP": "`module:app` for commands that load an app and are given none, such as `tenure worker`",
     "TENURE_ACTOR": "who is written down in the audit, where `--actor` is left out",
+    "TENURE_EMBEDDER": "how memories are embedded: `words`, `wordllama:256`, `file:FOLDER`, `openai:URL#MODEL?dim=N`",
+    "TENURE_EMBEDDER_KEY": "the key for an `openai:` embedder; OPENAI_API_KEY if left out",
     "TENURE_WORKER": "the name under which `tenure claim` claims",
+    "TENURE_TENANTS": "databases of `tenure serve`, as NAME=URL, separated by spaces",
     "TENURE_DEBUG": "if set, a fault of Tenure's own shows its traceback",
     "NO_COLOR": "if set, no colours",
 }

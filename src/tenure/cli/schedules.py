@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tenure.cli import text
 from tenure.cli.group import noun
 from tenure.cli.options import Actor, Json, Url, opened
 from tenure.cli.screen import Grid, Screen, state
@@ -34,7 +35,7 @@ def ls(url: Url = None, as_json: Json = False) -> None:
         (
             one.name,
             state("paused" if one.paused_at else "open"),
-            one.cron,
+            one.cron or f"every {text.seconds(one.every_seconds or 0.0)}",
             one.tz,
             one.kind,
             one.queue,
@@ -43,7 +44,7 @@ def ls(url: Url = None, as_json: Json = False) -> None:
         )
         for one in shown
     ]
-    columns = ("schedule", "is", "cron", "zone", "kind", "queue", "last", "next")
+    columns = ("schedule", "is", "when", "zone", "kind", "queue", "last", "next")
     Screen(as_json, now).show({"schedules": shown}, Grid(columns, told, drop=("queue", "zone", "last")))
 
 
@@ -58,6 +59,15 @@ def run(
         _known(tenure, [name])
         made = tenure.schedules.run(name)
     Screen(as_json).show({"jobs": [made]}, Grid(("id", "answer"), [(made.id, "queued")]))
+
+
+@app.command("rm")
+def rm(names: Names, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
+    """Remove schedules; the jobs they made stay. An app that still declares one brings it back when a worker starts."""
+    with opened(url, actor=actor) as tenure:
+        _known(tenure, names)
+        changed = tenure.schedules.remove(names)
+    _show(names, changed, "removed", as_json)
 
 
 @app.command("pause")
@@ -96,7 +106,8 @@ def _shown(row: Any, now: datetime) -> Schedule:
     spec = json.loads(row.spec)
     return Schedule(
         name=row.name,
-        cron=str(spec.get("cron")),
+        cron=spec.get("cron"),
+        every_seconds=spec.get("every_seconds"),
         tz=str(spec.get("tz", "UTC")),
         kind=str(spec.get("kind")),
         queue=str(spec.get("queue", "default")),

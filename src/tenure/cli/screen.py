@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MANY = 30
+NARROW = 120
 GAP = 2
 FOLDED = 24
 WIDEST = 60
@@ -106,6 +107,11 @@ class Screen:
         self.now = now
         self.is_terminal = sys.stdout.isatty()
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it is a terminal on which ids in full leave little room for anything else."""
+        return self.is_terminal and console().width < NARROW
+
     def show(self, answer: Any, *parts: Part) -> None:
         """The answer as JSON, or its parts for people and pipes."""
         if self.as_json:
@@ -124,6 +130,10 @@ class Screen:
     def line(self, line: str) -> None:
         """One line of data, already safe."""
         sys.stdout.write(line + "\n")
+
+    def put(self, words: str) -> None:
+        """Data that need not end with a line, already safe."""
+        sys.stdout.write(words)
 
     def flush(self) -> None:
         sys.stdout.flush()
@@ -279,9 +289,9 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def confirm(act: str, *, yes: bool) -> None:
-    """Ask before an act on many things, or insist on --yes where nobody can answer.
+    """Ask before an act on many things, or insist on --yes where there is no terminal to ask on.
 
-    Raises: UsageError, if there is nobody to ask; SystemExit, if the answer is no.
+    Raises: UsageError, if there is no terminal to ask on; SystemExit, if the answer is no.
     """
     if yes:
         return
@@ -290,11 +300,21 @@ def confirm(act: str, *, yes: bool) -> None:
             f"This would {act}, and there is nobody to ask: this is not a terminal. Repeat it with --yes. "
             "Nothing was changed."
         )
+    # Before the question is shown: an answer that comes at once must not be dropped.
+    _forget_typed_ahead()
     sys.stderr.write(f"This will {text.safe(act)}. Go on? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         sys.stderr.write("Nothing was changed.\n")
         raise SystemExit(1)
+
+
+def _forget_typed_ahead() -> None:
+    """Drop what was typed before the question was there to be read: it cannot be its answer."""
+    import termios
+
+    with suppress(OSError, termios.error, ValueError):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 @contextmanager

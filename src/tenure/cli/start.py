@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from tenure.cli.group import verbs
 from tenure.cli.loading import DEFAULT_TARGET
 from tenure.cli.options import DEFAULT_FILE
 from tenure.cli.screen import Screen
+from tenure.cli.serve import console_beside
 from tenure.cli.work import LogLevel, OwnUrl, Target
 from tenure.errors import ConfigError, IllegalMove
 
@@ -77,25 +79,30 @@ def dev(
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Handlers at once.")] = 10,
     log_level: LogLevel = "debug",
+    console: Annotated[bool, typer.Option("--console/--no-console", help="Serve the console and the API too.")] = True,
     url: OwnUrl = None,
 ) -> None:
-    """Run a worker that reloads when files change, with a live log. Ctrl-C ends it."""
+    """Run a worker that reloads when files change, with a live log and the console. Ctrl-C ends it."""
     if target is None and not Path("tasks.py").is_file():
         raise ConfigError(
             "There is no tasks.py here. Write one with `tenure init`, or name an app: tenure dev shop:app."
         )
-    command = [sys.executable, "-m", "tenure.cli.main", "worker", target or DEFAULT_TARGET]
+    command = [sys.executable, "-P", "-m", "tenure.cli.main", "worker", target or DEFAULT_TARGET]
     command += ["--concurrency", str(concurrency), "--log-level", log_level, "--grace", "2"]
     command += [part for one in queue or () for part in ("--queue", one)]
-    command += ["--url", url] if url else []
-    _Reloader(command, Path.cwd()).run()
+    with console_beside(target or DEFAULT_TARGET, url) if console else nullcontext():
+        _Reloader(command, Path.cwd(), url).run()
 
 
 class _Reloader:
     """Keeps one worker running, and starts it anew when a Python file beneath the folder changes."""
 
-    def __init__(self, command: list[str], folder: Path) -> None:
+    def __init__(self, command: list[str], folder: Path, url: str | None) -> None:
         self._command = command
+        # The URL goes by the environment: it may hold a password, and others see arguments in `ps`.
+        self._environment = {**os.environ, "TENURE_SUPERVISOR": str(os.getpid())}
+        if url is not None:
+            self._environment["TENURE_URL"] = url
         self._folder = folder
         self._screen = Screen()
         self._child: subprocess.Popen[bytes] | None = None
@@ -126,9 +133,7 @@ class _Reloader:
 
     def _start(self) -> None:
         # A session of its own: Ctrl-C reaches us only, and the worker gets one orderly SIGTERM.
-        self._child = subprocess.Popen(
-            self._command, start_new_session=True, env={**os.environ, "TENURE_SUPERVISOR": str(os.getpid())}
-        )
+        self._child = subprocess.Popen(self._command, start_new_session=True, env=self._environment)
 
     def _stop(self) -> None:
         if self._child is None:

@@ -10,10 +10,12 @@ from tenure.cli import text
 from tenure.cli.group import verbs
 from tenure.cli.options import Json, Queues, Url, duration, opened
 from tenure.cli.screen import Grid, Screen, state
+from tenure.errors import UsageError
 from tenure.observe.plural import counted
 from tenure.observe.stats import HOUR, Overview, overview
 
 if TYPE_CHECKING:
+    from tenure import Figures
     from tenure.cli.screen import Part
 
 app = verbs()
@@ -37,6 +39,16 @@ def stats(
             help="Also what was counted in each of the last N minutes.",
         ),
     ] = 0,
+    since: Annotated[
+        float | None,
+        typer.Option("--since", parser=duration, metavar="DURATION", help="Also what was counted since so long ago."),
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--by", metavar="SPAN", help="With --since: minute, hour, day or total.")
+    ] = "total",
+    p50: Annotated[bool, typer.Option("--p50", help="With --since: what half of the jobs did not exceed.")] = False,
+    p95: Annotated[bool, typer.Option("--p95", help="With --since: what 95 of 100 did not exceed.")] = False,
+    p99: Annotated[bool, typer.Option("--p99", help="With --since: what 99 of 100 did not exceed.")] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -44,11 +56,23 @@ def stats(
 
     Where its queue starts on claim, a job is `running` from its grant on, also while it waits in a worker for a slot.
     """
+    if by not in {"minute", "hour", "day", "total"}:
+        raise UsageError(f"--by {by}: it is minute, hour, day or total.")
+    shares = [share for share, is_asked in ((0.5, p50), (0.95, p95), (0.99, p99)) if is_asked]
     with opened(url) as tenure:
         found = overview(tenure.store, window_seconds=window, queues=queue or (), limit=limit, minutes=minutes)
+        counted = [] if since is None else tenure.metrics(since, by=by, queues=queue, quantiles=shares)  # type: ignore[arg-type]
     screen = Screen(as_json, found.summary.at)
-    screen.show(found, *_parts(found), *(_minutes(found) if minutes else ()))
-    if minutes and not found.minutes:
+    told = {
+        "outstanding": found.outstanding,
+        "failures": found.failures,
+        "summary": found.summary,
+        "minutes": found.minutes,
+        "metrics": counted,
+    }
+    parts = [] if since is None else [_metrics(counted, shares, text.seconds(since))]
+    screen.show(told, *_parts(found), *(_minutes(found) if minutes else ()), *parts)
+    if (minutes and not found.minutes) or (since is not None and not counted):
         screen.note(
             "No minute is counted here. A worker that leads counts once a minute, some two minutes after one is over."
         )
@@ -135,3 +159,30 @@ def _minutes(found: Overview) -> list[Part]:
             title="7. What happened minute by minute?",
         )
     ]
+
+
+def _metrics(counted: list[Figures], shares: list[float], since: str) -> Part:
+    columns = ["from", "queue", "created", "completed", "failed", "error_rate", "latency", "heartbeat_delay"]
+    named = [(what, share) for share in shares for what in ("wait", "run", "total")]
+    timed = [f"{what}_p{100 * share:g}" for what, share in named]
+    rows = [
+        (
+            one.at,
+            one.queue,
+            one.created,
+            one.completed,
+            one.failed,
+            None if one.error_rate is None else f"{one.error_rate:.1%}",
+            one.latency_average,
+            one.heartbeat_delay,
+            *(getattr(one, what)[share] for what, share in named),
+        )
+        for one in counted
+    ]
+    return Grid(
+        tuple(columns + timed),
+        rows,
+        right=frozenset({*columns[2:], *timed}),
+        drop=("heartbeat_delay", "latency", "from"),
+        title=f"8. What was counted in the last {since}?",
+    )

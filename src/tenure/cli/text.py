@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f]"
-)
-_UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
+from tenure.model.plain import iso, plain
+from tenure.model.visible import UNSAFE, visible, visible_lines
+
+__all__ = ["ago", "first_line", "iso", "plain", "safe", "safe_lines", "safe_piece", "seconds", "size", "to_json"]
+
+_UNSAFE_IN_JSON = re.compile(UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 """Raw line feeds are ours: inside strings JSON has escaped them already."""
 
 
 def safe(text: str) -> str:
     """One line, harmless on any terminal."""
-    return _UNSAFE.sub(_number, text)
+    return visible(text)
 
 
 def safe_lines(text: str) -> str:
     """The same for text of several lines, such as a traceback: its line feeds stay."""
-    return "\n".join(safe(line.replace("\t", "    ")) for line in text.splitlines())
+    return visible_lines(text)
+
+
+def safe_piece(text: str) -> str:
+    """The same for a piece of a stream, which another may follow: the line feed at its end stays too."""
+    return visible_lines(text) + ("\n" if text.endswith("\n") else "")
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
@@ -36,30 +40,6 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     separators = (",", ":") if indent is None else (",", ": ")
     text = json.dumps(plain(value), ensure_ascii=False, indent=indent, separators=separators)
     return _UNSAFE_IN_JSON.sub(_json_escape, text)
-
-
-def plain(value: Any) -> Any:
-    """The value in terms of JSON."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, datetime):
-        return iso(value)
-    if is_dataclass(value):
-        told = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-        shown = getattr(value, "shown_state", None)
-        return told if shown is None else {**told, "shown_state": shown}
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, set | frozenset):
-        return sorted(plain(one) for one in value)
-    return [plain(one) for one in value]
-
-
-def iso(at: datetime) -> str:
-    """`2026-01-31T12:00:00.000000Z`."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def seconds(value: float) -> str:
@@ -97,11 +77,6 @@ def first_line(text: str | None, width: int = 200) -> str:
     """The first line of an error, cut."""
     line = (text or "").split("\n", 1)[0]
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def _number(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _json_escape(found: re.Match[str]) -> str:

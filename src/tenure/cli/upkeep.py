@@ -56,7 +56,10 @@ OlderThan = Annotated[
 DeleteAfter = Annotated[
     float | None,
     typer.Option(
-        "--delete-after", parser=duration, metavar="DURATION", help="Remove rows that ended longer ago than this."
+        "--delete-after",
+        parser=duration,
+        metavar="DURATION",
+        help="Delete rows that ended longer ago than this, with all that belongs to them.",
     ),
 ]
 WorkersAfter = Annotated[
@@ -81,24 +84,29 @@ def prune(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Clean up what ended long ago: payloads and results go, rows and dead letters stay."""
+    """Clean up what ended long ago: payloads and results go, rows and dead letters stay (but: --delete-after).
+
+    Workers do so by themselves: payloads and results after each queue's `retain_seconds` (7 days), rows after 30 days.
+    """
     from tenure import Pruned
     from tenure.observe.stats import prunable
 
     total = Pruned(0, 0, 0, 0, more=False)
     screen = Screen(as_json)
     with opened(url) as tenure:
+        # Only what was cleaned is deleted: to delete rows that their queue still retains, clean them first.
         terms: dict[str, Any] = {
-            "older_than": older_than,
+            "older_than": delete_after if older_than is None else older_than,
             "delete_after": delete_after,
             "worker_after": workers_after,
             "metric_after": metrics_after,
         }
         found = prunable(tenure.store, **terms)
-        if found.cleaned or found.deleted or found.workers or found.metrics:
+        if found.cleaned or found.deleted or found.workers or found.metrics or found.memories:
             confirm(
-                f"clean {found.cleaned:,} jobs, delete {found.deleted:,} jobs with {found.events:,} events, and forget "
-                f"{found.workers:,} workers and {found.metrics:,} counted minutes",
+                f"clean {found.cleaned:,} jobs (payload, result and error go), delete "
+                f"{found.deleted:,} jobs for good, and forget "
+                f"{found.workers:,} workers, {found.metrics:,} counted minutes and {found.memories:,} memories",
                 yes=yes,
             )
             with progress("pruning", found.cleaned + found.deleted) as advance:
@@ -108,7 +116,7 @@ def prune(
                     total = _plus(total, step)
                     advance(step.cleaned + step.deleted)
                     more = step.more
-    names = ("cleaned", "deleted", "events", "workers", "metrics")
+    names = ("cleaned", "deleted", "events", "workers", "metrics", "memories")
     screen.show({"pruned": total}, Facts([(name, getattr(total, name)) for name in names]))
 
 
@@ -141,4 +149,5 @@ def _plus(one: Pruned, other: Pruned) -> Pruned:
         one.workers + other.workers,
         more=False,
         metrics=one.metrics + other.metrics,
+        memories=one.memories + other.memories,
     )

@@ -13,10 +13,11 @@ from tenure.cli.group import verbs
 from tenure.cli.loading import loaded
 from tenure.cli.options import Json, Kinds, duration
 from tenure.cli.screen import Facts, Screen, colours_on
-from tenure.errors import UsageError
+from tenure.errors import UnknownQueue, UsageError, nearest
 from tenure.worker.config import CONCURRENCY, GRACE_SECONDS, POLL_SECONDS
 
 if TYPE_CHECKING:
+    from tenure.app import App
     from tenure.model.log_event import Emit
 
 app = verbs()
@@ -25,7 +26,24 @@ Target = Annotated[
     str | None,
     typer.Argument(metavar="MODULE:APP", help="As in tasks:app, which is the default where there is a tasks.py."),
 ]
-OwnUrl = Annotated[str | None, typer.Option("--url", metavar="URL", help="Another database than the app's own.")]
+OwnUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        envvar="TENURE_URL",
+        show_default=False,
+        help="Another database than the app's own. A password belongs into TENURE_URL: others see arguments in `ps`.",
+    ),
+]
+DeleteAfter = Annotated[
+    str,
+    typer.Option(
+        "--delete-after",
+        metavar="DURATION",
+        help="Delete the rows of jobs that ended longer ago, once their queue's retention is over; never keeps them.",
+    ),
+]
 Reconcile = Annotated[bool, typer.Option("--reconcile", help="Compare the records with the world at the start.")]
 LogFormat = Annotated[str, typer.Option("--log", metavar="FORMAT", help="human or json, on stderr.")]
 LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
@@ -71,6 +89,7 @@ def worker(
     grace: Grace = GRACE_SECONDS,
     prefetch: Prefetch = "auto",
     artifacts: Artifacts = None,
+    delete_after: DeleteAfter = "30d",
     reconcile: Reconcile = False,
     log: LogFormat = "human",
     log_level: LogLevel = "info",
@@ -82,7 +101,7 @@ def worker(
 
     emit = log_to_stderr("json" if as_json else log, log_level)
     if processes > 1 or needs_init():
-        raise typer.Exit(_supervise(processes, grace, emit))
+        raise typer.Exit(_supervise(processes, grace, emit, url))
     die_with_supervisor()
     settings: dict[str, Any] = {
         "kinds": kind or None,
@@ -95,9 +114,12 @@ def worker(
         "grace_seconds": grace,
         "prefetch": int(prefetch) if prefetch.isdecimal() else prefetch,
         "artifacts_dir": artifacts,
+        "delete_after_seconds": None if delete_after == "never" else duration(delete_after),
         "reconcile": reconcile,
     }
     with loaded(target, url) as tenure:
+        show_logging(emit)
+        _check_queues(tenure, queue)
         stats = tenure.run_worker(_weights(queue), concurrency=concurrency, emit=emit, **settings)
     if as_json:
         Screen(as_json).show(stats)
@@ -117,25 +139,58 @@ def log_to_stderr(log: str, level: str) -> Emit:
     return emitter(log, level, sys.stderr)
 
 
-def _supervise(processes: int, grace: float, emit: Emit) -> int:
+def show_logging(emit: Emit) -> None:
+    """Write what handlers log to the live log too, unless the app has set up logging by itself."""
+    import logging
+
+    from tenure.observe.log import RecordLog
+
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(RecordLog(emit))
+        root.setLevel(max(emit.level, logging.INFO))
+        logging.getLogger("tenure.job").setLevel(emit.level)
+
+
+def _supervise(processes: int, grace: float, emit: Emit, url: str | None) -> int:
     """Start this very command so many times, each as a single worker, and keep them running."""
     from tenure.worker.supervisor import Supervisor
 
-    command = [sys.executable, "-m", "tenure.cli.main", *_without_processes(sys.argv[1:])]
-    return Supervisor(command, processes, grace, emit, environment=dict(os.environ)).run()
+    environment = dict(os.environ) if url is None else {**os.environ, "TENURE_URL": url}
+    command = [sys.executable, "-P", "-m", "tenure.cli.main", *_for_one_process(sys.argv[1:])]
+    return Supervisor(command, processes, grace, emit, environment=environment).run()
 
 
-def _without_processes(args: list[str]) -> list[str]:
+def _for_one_process(args: list[str]) -> list[str]:
+    """The arguments of a child: without the number of processes, and without the URL, which may hold a password."""
     kept: list[str] = []
     skip = False
     for arg in args:
         if skip:
             skip = False
-        elif arg in {"--processes", "-P"}:
+        elif arg in {"--processes", "-P", "--url"}:
             skip = True
-        elif not arg.startswith(("--processes=", "-P")):
+        elif not arg.startswith(("--processes=", "-P", "--url=")):
             kept.append(arg)
     return kept
+
+
+def _check_queues(tenure: App, given: list[str] | None) -> None:
+    """Refuse a queue that neither the app declares nor the database has: a worker would create it and wait.
+
+    Raises: UnknownQueue.
+    """
+    names = [one.rpartition("=")[0] if "=" in one else one for one in given or ()]
+    declared = tenure.policies.declared
+    unknown = [name for name in names if name not in declared]
+    if unknown:
+        known = declared | {row.name for row in tenure.queues()}
+        for name in unknown:
+            if name not in known:
+                raise UnknownQueue(
+                    f"There is no queue {name!r}.{nearest(name, known)} Create it with `tenure queues set {name}`, or "
+                    "declare it in the app."
+                )
 
 
 def _weights(given: list[str] | None) -> list[str] | dict[str, int] | None:

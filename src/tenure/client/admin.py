@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Unpack
 
 from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
-from tenure.client.settings import QueueSettings, with_settings
+from tenure.client.settings import QueueSettings, rules_of, with_settings
 from tenure.errors import NotFound
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
@@ -28,6 +28,7 @@ from tenure.store.admin import (
     TriageDeadLetters,
 )
 from tenure.store.contract import Prune, Pruned, Reap
+from tenure.store.gauges import CAP, CountBacklog
 from tenure.store.queries import (
     Audit,
     DeadLetterGroup,
@@ -55,6 +56,17 @@ class Admin(Client):
         return (yield from ask(ListQueues(arguments.names("name", name))))
 
     @operation
+    def backlog(self, queue: str = "default", *, cap: int = CAP) -> Steps[int]:
+        """How much work a queue has for workers: jobs that are ready or held, at most `cap`. For an autoscaler.
+
+        A paused queue counts only what is held. Costs at most `cap` index entries, whatever the database holds.
+
+        Raises: UnknownQueue, InvalidArgument.
+        """
+        load = yield from ask(CountBacklog(arguments.name("queue", queue), cap))
+        return min(cap, load.backlog)
+
+    @operation
     def set_queue(
         self,
         name: str,
@@ -65,12 +77,19 @@ class Admin(Client):
     ) -> Steps[QueueRow]:
         """Create a queue, or change its policy: to `policy`, or by single settings on what it has now.
 
-        Jobs already there keep the rank and max_attempts they were given.
+        A `profile` that is new to the queue brings its rules along, and the other settings change those. Jobs already
+        there keep the rank and max_attempts they were given.
+
+        Raises: InvalidArgument, UnknownProfile (it is not installed here), IllegalMove (a queue with live jobs stays
+        with its profile).
         """
         arguments.name("name", name)
         if policy is None:
             rows = yield from ask(ListQueues([name]))
             policy = rows[0].policy if rows else QueuePolicy()
+            profile = settings.get("profile", policy.profile)
+            if profile != policy.profile:
+                policy = yield from rules_of(profile)
         wanted = with_settings(policy, settings)
         (row,) = yield from ask(SetQueues({name: wanted}, self._by(actor)))
         return row
@@ -150,9 +169,10 @@ class Admin(Client):
         return (yield from ask(RemoveWorkers(chosen, silent)))
 
     @operation
-    def audit(self, *, subject: str | None = None, limit: int = 100) -> Steps[list[Audit]]:
-        """What people and programs with power did, newest first."""
-        return (yield from ask(ListAudit(subject, _limit(limit))))
+    def audit(self, *, subject: str | None = None, limit: int = 100, before: int | None = None) -> Steps[list[Audit]]:
+        """What people and programs with power did, newest first; `before` is the `seq` of the last one of the page
+        before."""
+        return (yield from ask(ListAudit(subject, _limit(limit), before)))
 
     @operation
     def reap(self, limit: int = 1000) -> Steps[list[Settled]]:
@@ -200,7 +220,8 @@ class Gates(Client):
 
     @operation
     def close(self, name: str, *, actor: str | None = None, reason: str | None = None) -> Steps[Gate]:
-        """Refuse what the gate guards, at once and for all: master, worker, notify, heartbeat, or `queue:NAME`."""
+        """Refuse what the gate guards, at once and for all: master, worker, notify, heartbeat, `queue:NAME`, or
+        `kind:NAME`, which lets jobs of the kind wait."""
         return (yield from ask(SetGate(arguments.name("name", name), False, self._by(actor), reason)))
 
 

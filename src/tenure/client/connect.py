@@ -11,12 +11,18 @@ from tenure.store.contract import Store
 if TYPE_CHECKING:
     from tenure.model.clock import Clock
 
-Migrate = Literal["auto", "always", "never"]
+Migrate = Literal["auto", "always", "existing", "never"]
 
 SCHEMES = ("sqlite", "postgresql", "postgres")
+_WITH_DRIVER = re.compile(r"(sqlite|postgresql|postgres)\+\w+(?=://)")
 
 _PASSWORD = re.compile(r"(?<=://)([^/@]*?):([^/]*)@|(?<=[?&]password=)[^&]*", re.IGNORECASE)
 _DRIVERS = frozenset({"psycopg", "psycopg_pool", "psycopg_binary"})
+
+
+def without_driver(url: str) -> str:
+    """The URL without the driver that SQLAlchemy writes into its scheme: `postgresql+psycopg://` names an engine."""
+    return _WITH_DRIVER.sub(r"\1", url, count=1)
 
 
 def open_store(url: str, migrate: Migrate, clock: Clock | None = None) -> Store:
@@ -24,6 +30,7 @@ def open_store(url: str, migrate: Migrate, clock: Clock | None = None) -> Store:
 
     Raises: ConfigError, MissingExtra, StoreUnavailable, SchemaBehind, SchemaAhead.
     """
+    url = without_driver(url)
     if scheme_of(url) == "sqlite":
         return _open_sqlite(url, migrate, clock)
     if clock is not None:
@@ -33,7 +40,7 @@ def open_store(url: str, migrate: Migrate, clock: Clock | None = None) -> Store:
 
 def scheme_of(url: str) -> str:
     """The engine that a URL names. Raises: ConfigError."""
-    scheme, mark, _ = url.partition("://")
+    scheme, mark, _ = without_driver(url).partition("://")
     if not mark:
         hint = f" For a SQLite file write sqlite:///{url}." if re.fullmatch(r"[\w./~-]+", url) else ""
         raise ConfigError(f"{shown_url(url)!r} is no database URL: it has no '://'.{hint}")
@@ -53,6 +60,12 @@ def _open_sqlite(url: str, migrate: Migrate, clock: Clock | None) -> Store:
     store = SqliteStore(url, clock=clock)
     if migrate != "never":
         try:
+            if migrate == "auto" and (table := store.foreign_table()) is not None:
+                raise SchemaBehind(
+                    f"{shown_url(url)} is the database of another program: it has a table {table!r} and nothing of "
+                    "Tenure's. Nothing was changed. If your jobs belong beside these tables, run `tenure migrate` "
+                    "once, or open it with App(…, migrate='always'). Otherwise name another file."
+                )
             store.migrate()
         except BaseException:
             store.close()
@@ -74,6 +87,11 @@ def _open_postgres(url: str, migrate: Migrate) -> Store:
     try:
         if migrate != "never":
             found = store.schema_version()
+            if found == 0 and migrate == "existing":
+                raise SchemaBehind(
+                    "This database has no schema of Tenure's yet, and reading makes none. Set it up with "
+                    "`tenure migrate`, or by the first enqueue or worker."
+                )
             if found < newest() and (migrate == "always" or found == 0):
                 store.migrate()
             else:

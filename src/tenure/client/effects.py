@@ -78,7 +78,9 @@ def find_discrepancies(state: ClientState, since: datetime | None, progress: Pro
     from tenure.effects.reconcile import reconcile
 
     moment = None if since is None else arguments.moment("since", since)
-    return reconcile(state.open_store(), state.checkers, state.verifiers, since=moment, progress=progress)
+    return reconcile(
+        state.open_store(), state.registry.checkers, state.registry.verifiers, since=moment, progress=progress
+    )
 
 
 @contextmanager

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
+from tenure.client.handle import JobHandle
 from tenure.client.operations import Client, EnqueueOn, Steps, ask, operation
 from tenure.client.state import ClientState
 from tenure.errors import UnknownQueue
 from tenure.handler.building import MISSING, JobOptions, build_job
+from tenure.handler.observers import around
 from tenure.model.job import Enqueued, NewJob
+from tenure.model.log_event import INFO
 from tenure.store.admin import SetQueues
 from tenure.store.contract import Enqueue
 from tenure.store.queries import ListQueues
 
+LOGGER = "tenure.client"
 BATCH_JOBS = 2_000
 BATCH_CHARS = 16 * 1024 * 1024
 
@@ -30,9 +35,11 @@ class Enqueueing(Client):
 
     @operation
     def enqueue(
-        self, kind: str, payload: Any = MISSING, *, connection: Any = None, **options: Unpack[JobOptions]
-    ) -> Steps[Enqueued]:
+        self, kind: str | NewJob, payload: Any = MISSING, *, connection: Any = None, **options: Unpack[JobOptions]
+    ) -> Steps[JobHandle[Any]]:
         """Put one job in its queue; it is durable when this returns. A key that is taken answers the job that holds it.
+
+        In place of a kind it takes a job that `new_job` made; enqueueing that twice makes one job.
 
         A kind that has a handler here gets its payload checked, and goes to the handler's queue; others, which may be
         served in other languages, go to `queue` or `default`. With `connection` (sqlite3, psycopg, SQLAlchemy, Django;
@@ -41,17 +48,13 @@ class Enqueueing(Client):
 
         Raises: InvalidPayload, InvalidArgument, UnknownQueue, KeyConflict, GateClosed, StoreUnavailable.
         """
-        return (yield from enqueue_job(self._state, self.new_job(kind, payload, **options), connection))
-
-    @operation
-    def enqueue_new(self, job: NewJob, connection: Any = None) -> Steps[Enqueued]:
-        """Put one job in its queue that `new_job` made."""
+        job = kind if isinstance(kind, NewJob) else self.new_job(kind, payload, **options)
         return (yield from enqueue_job(self._state, job, connection))
 
     @operation
     def enqueue_many(
         self, jobs: Iterable[NewJob | tuple[str, Any]], *, connection: Any = None
-    ) -> Steps[list[Enqueued]]:
+    ) -> Steps[list[JobHandle[Any]]]:
         """Enqueue many jobs, made by `new_job` or given as (kind, payload); one answer each, in order.
 
         They go in batches of up to 2,000, each all or none. After an error, repeating the same NewJobs does no harm.
@@ -60,13 +63,13 @@ class Enqueueing(Client):
         return (yield from enqueue_jobs(self._state, made, connection))
 
 
-def enqueue_job(state: ClientState, job: NewJob, connection: Any) -> Steps[Enqueued]:
+def enqueue_job(state: ClientState, job: NewJob, connection: Any) -> Steps[JobHandle[Any]]:
     """Enqueue one job."""
     (answer,) = yield from _enqueue_batch(state, [job], connection)
-    return answer
+    return JobHandle(answer.id, answer.duplicate, state)
 
 
-def enqueue_jobs(state: ClientState, jobs: Iterable[NewJob], connection: Any) -> Steps[list[Enqueued]]:
+def enqueue_jobs(state: ClientState, jobs: Iterable[NewJob], connection: Any) -> Steps[list[JobHandle[Any]]]:
     """Enqueue jobs batch by batch, as they are made."""
     answers: list[Enqueued] = []
     batch: list[NewJob] = []
@@ -79,23 +82,51 @@ def enqueue_jobs(state: ClientState, jobs: Iterable[NewJob], connection: Any) ->
             batch, chars = [], 0
     if batch:
         answers += yield from _enqueue_batch(state, batch, connection)
-    return answers
+    return [JobHandle(answer.id, answer.duplicate, state) for answer in answers]
 
 
 def _enqueue_batch(state: ClientState, jobs: list[NewJob], connection: Any) -> Steps[list[Enqueued]]:
+    if state.registry.around_enqueue:
+        with around(state.registry.around_enqueue, jobs):
+            return (yield from _send_batch(state, jobs, connection))
+    return (yield from _send_batch(state, jobs, connection))
+
+
+def _send_batch(state: ClientState, jobs: list[NewJob], connection: Any) -> Steps[list[Enqueued]]:
     declared = {job.queue: state.declared[job.queue] for job in jobs if job.queue in state.declared}
     if connection is not None:
         # The caller may roll back, and the queues with it: declare them each time, and remember nothing.
-        return (yield from ask(EnqueueOn(connection, Enqueue(jobs, declared))))
+        answers: list[Enqueued] = yield EnqueueOn(connection, Enqueue(jobs, declared))
+        return answers
     unseen = {name: policy for name, policy in declared.items() if name not in state.seen_queues}
     try:
-        answers = yield from ask(Enqueue(jobs, unseen))
+        answers = yield Enqueue(jobs, unseen)
     except UnknownQueue:
         if declared == unseen:
             raise
-        answers = yield from ask(Enqueue(jobs, declared))  # the database was replaced since the queues were seen
+        answers = yield Enqueue(jobs, declared)  # the database was replaced since the queues were seen
     state.seen_queues.update(unseen)
+    log_moves(
+        "queued",
+        (
+            {"job": job.id, "kind": job.kind, "queue": job.queue}
+            for job, answer in zip(jobs, answers, strict=True)
+            if not answer.duplicate
+        ),
+    )
     return answers
+
+
+def log_moves(event: str, moves: Iterable[Mapping[str, str]]) -> None:
+    """Say what this process did to jobs, as workers say what becomes of them."""
+    if "logging" not in sys.modules:  # a program that never imported it reads no log
+        return
+    logger = sys.modules["logging"].getLogger(LOGGER)
+    if logger.isEnabledFor(INFO):
+        for move in moves:
+            told = {"event": event, **move}
+            text = " ".join(f"{name}={value}" for name, value in told.items())
+            logger.info("%s", text, extra={"tenure": told})
 
 
 def declare_queues(state: ClientState, queues: Iterable[str]) -> Steps[None]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from tenure.client.operations import Client, Steps, ask, operation
+from tenure.client.enqueue import log_moves
+from tenure.client.flow import every_step
+from tenure.client.handle import wait_for_result
+from tenure.client.operations import AsyncClient, Client, Steps, ask, operation
 from tenure.errors import IllegalMove, NotFound
 from tenure.handler import arguments
-from tenure.handler.arguments import Names
+from tenure.handler.arguments import Duration, Names
 from tenure.model.event import Event
 from tenure.model.ids import JobId, WorkerId, new_job_ids
 from tenure.model.job import Attempt, Enqueued, Job
@@ -19,6 +23,8 @@ from tenure.store.queries import Count, CountJobs, GetJobs, ListAttempts, ListEv
 PAGE_MAX = 1_000
 EVENTS_MAX = 10_000
 BATCH_MAX = 1_000
+SHOWN_STATES = (*State, "retry_waiting", "cleaned")
+"""What `Job.shown_state` may say: a filter takes each of them."""
 
 
 class Jobs(Client):
@@ -29,7 +35,7 @@ class Jobs(Client):
         """One job. Raises: NotFound."""
         (found,) = yield from ask(GetJobs([arguments.job_id("job_id", job_id)]))
         if found is None:
-            raise NotFound(f"There is no job {job_id}. It may have been deleted by retention; look at `app.jobs()`.")
+            raise NotFound(f"There is no job {job_id}. Retention may have deleted it; see `tenure jobs ls`.")
         return found
 
     @operation
@@ -40,6 +46,15 @@ class Jobs(Client):
         for first in range(0, len(ids), PAGE_MAX):
             found += yield from ask(GetJobs(ids[first : first + PAGE_MAX]))
         return found
+
+    @operation
+    def result(self, job_id: str, *, timeout: Duration | None = None) -> Steps[Any]:
+        """Wait until a job has ended and answer what its handler returned. As `JobHandle.result`, by id.
+
+        Raises: ResultTimeout, JobFailed, NotFound.
+        """
+        blocks = not isinstance(self, AsyncClient)
+        return (yield from wait_for_result(self._state, arguments.job_id("job_id", job_id), timeout, blocks=blocks))
 
     @operation
     def jobs(
@@ -60,7 +75,7 @@ class Jobs(Client):
         return (
             yield from ask(
                 ListJobs(
-                    states=arguments.one_of("state", state, State),
+                    states=arguments.one_of("state", state, SHOWN_STATES),
                     queues=arguments.names("queue", queue),
                     kinds=arguments.names("kind", kind),
                     key=None if key is None else arguments.text("key", key),
@@ -133,18 +148,24 @@ class Jobs(Client):
         answers: list[Cancelled] = []
         for first in range(0, len(ids), BATCH_MAX):
             answers += yield from ask(Cancel(ids[first : first + BATCH_MAX], self._by(actor), reason))
+        log_moves("cancelled", ({"job": one.job_id} for one in answers if one.answer == "cancelled"))
         return answers
 
     @operation
-    def revive(self, job_id: str, *, reason: str, actor: str | None = None) -> Steps[Settled]:
+    def revive(
+        self, job_id: str, *, reason: str, from_step: str | None = None, actor: str | None = None
+    ) -> Steps[Settled]:
         """Queue a failed, dead or cancelled job again, with all its attempts. `reason` goes into the audit.
+
+        A durable job goes on from the steps that it has recorded; with `from_step` that one and all later ones are
+        forgotten and run again. One that was undone begins anew.
 
         Raises: NotFound; IllegalMove, with the reason why it cannot be revived.
         """
         identity = arguments.job_id("job_id", job_id)
-        (answer,) = yield from self._revive([identity], actor, reason)
+        (answer,) = yield from self._revive([identity], actor, reason, from_step)
         if answer.lost:
-            raise (yield from _why_not_revived(identity))
+            raise (yield from _why_not_revived(identity, from_step))
         return answer
 
     @operation
@@ -152,11 +173,13 @@ class Jobs(Client):
         """Revive many jobs; one answer each, in order. A job that cannot be revived is answered `lost`."""
         return (yield from self._revive(_ids(job_ids), actor, reason))
 
-    def _revive(self, ids: list[JobId], actor: str | None, reason: str) -> Steps[list[Settled]]:
+    def _revive(
+        self, ids: list[JobId], actor: str | None, reason: str, from_step: str | None = None
+    ) -> Steps[list[Settled]]:
         why = arguments.text("reason", reason)
         answers: list[Settled] = []
         for first in range(0, len(ids), BATCH_MAX):
-            answers += yield from ask(Revive(ids[first : first + BATCH_MAX], self._by(actor), why))
+            answers += yield from ask(Revive(ids[first : first + BATCH_MAX], self._by(actor), why, from_step))
         return answers
 
     @operation
@@ -183,7 +206,7 @@ def _ids(job_ids: str | Iterable[str]) -> list[JobId]:
     return [arguments.job_id("job_ids", one) for one in given]
 
 
-def _why_not_revived(job_id: JobId) -> Steps[NotFound | IllegalMove]:
+def _why_not_revived(job_id: JobId, from_step: str | None = None) -> Steps[NotFound | IllegalMove]:
     (job,) = yield from ask(GetJobs([job_id]))
     if job is None:
         return NotFound(f"There is no job {job_id}, so it cannot be revived.")
@@ -193,6 +216,8 @@ def _why_not_revived(job_id: JobId) -> Steps[NotFound | IllegalMove]:
         )
     if job.cleaned_at is not None:
         return IllegalMove(f"Job {job_id} cannot be revived: retention removed its payload. Enqueue it anew.")
+    if from_step is not None and from_step not in {step.key for step in (yield from every_step(job_id))}:
+        return NotFound(f"Job {job_id} has no step {from_step!r}, so it cannot be revived from there.")
     rows = yield from ask(ListQueues([job.queue]))
     if rows and rows[0].policy.revive == "clone":
         return IllegalMove(

@@ -15,6 +15,9 @@ On a `SyncClient` the method `get` returns a Job; on an `AsyncClient` it is a co
 from __future__ import annotations
 
 import functools
+import sys
+import time
+import warnings
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -98,13 +101,42 @@ class Blocking(Request[T]):
         self.call = call
 
 
+class Pause(Request[None]):
+    """Wait for a while between two requests: blocks the thread, or suspends the coroutine."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+BLOCKS = (
+    "This call blocks the event loop, and every handler and request on it, until the database has answered. "
+    "In async code await the async form: `await welcome.aenqueue(…)`, `await app.aio.get(…)`."
+)
+
+
+def is_on_event_loop() -> bool:
+    """Whether the caller runs on an event loop, which a blocking call would hold up."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def run(state: ClientState, steps: Steps[R]) -> R:
     """Run an operation and block until it is done. The store is opened when the first request is sent."""
+    if is_on_event_loop():
+        warnings.warn(BLOCKS, RuntimeWarning, stacklevel=3)
     try:
         request = next(steps)
         while True:
             try:
-                answer = _send(state.open_store(), request)
+                answer = _send(state.store or state.open_store(), request)
             except Exception as exc:  # noqa: BLE001 - the operation decides what an error means
                 request = steps.throw(exc)
             else:
@@ -120,7 +152,7 @@ async def run_async(state: ClientState, steps: Steps[R]) -> R:
         request = next(steps)
         while True:
             try:
-                answer = await _send_async(await state.open_store_async(), request)
+                answer = await _send_async(state.store or await state.open_store_async(), request)
             except Exception as exc:  # noqa: BLE001 - the operation decides what an error means
                 request = steps.throw(exc)
             else:
@@ -135,6 +167,8 @@ def _send(store: Store, request: Request[Any]) -> Any:
         return store.enqueue_on(request.connection, request.enqueue)
     if isinstance(request, Blocking):
         return request.call(store)
+    if isinstance(request, Pause):
+        return time.sleep(request.seconds)
     return store.do(request)
 
 
@@ -145,6 +179,10 @@ async def _send_async(store: Store, request: Request[Any]) -> Any:
         import asyncio
 
         return await asyncio.to_thread(request.call, store)
+    if isinstance(request, Pause):
+        import asyncio
+
+        return await asyncio.sleep(request.seconds)
     return await store.ado(request)
 
 

@@ -9,13 +9,14 @@ from tenure.client.connect import scheme_of
 from tenure.client.enqueue import Enqueueing
 from tenure.client.operations import AsyncClient, Blocking, Client, Steps, SyncClient, ask, operation
 from tenure.client.settings import check_policy
-from tenure.errors import Forbidden, InvalidArgument, UnknownProfile, nearest
+from tenure.errors import InvalidArgument, UnknownProfile, nearest
 from tenure.handler import arguments
 from tenure.model.job import Enqueued
 from tenure.model.profile import Profile
 from tenure.store.admin import InstalledProfile, InstallProfile
 from tenure.store.contract import Enqueue
 from tenure.store.queries import ListProfiles, ListQueues, ProfileRow
+from tenure.store.workflows import JoinWorkflow
 
 TASK_FIELDS = ("workflow_id", "agent_name", "task_type", "payload", "priority", "max_attempts")
 LOWEST_TASK_PRIORITY = 3
@@ -38,6 +39,19 @@ class Profiles(Client):
 
         return loader.load(name).profile
 
+    @staticmethod
+    def script(name: str, engine: str) -> str:
+        """The SQL that `install` runs: the profile's views, functions and rights. `engine`: postgres or sqlite.
+
+        Raises: UnknownProfile, ConfigError, InvalidArgument (an engine that is none of the two).
+        """
+        from tenure.profiles import loader
+
+        scripts = loader.load(name).scripts
+        if engine not in scripts:
+            raise InvalidArgument(f"engine: {engine!r} is none of {', '.join(sorted(scripts))}.")
+        return scripts[engine]
+
     @operation
     def install(self, name: str, *, actor: str | None = None) -> Steps[InstalledProfile]:
         """Make a profile's views, functions, queues and closed gates. `name`: a shipped one, or a path to a .toml file.
@@ -45,7 +59,9 @@ class Profiles(Client):
         In one transaction, and repeatable: settings that operators changed since stay. On PostgreSQL it needs the
         rights of the role that migrates.
 
-        Raises: UnknownProfile, ConfigError, IllegalMove (its queue belongs to another profile).
+        A queue of its that is there in profile `default`, without live jobs, is adopted with the profile's policy.
+
+        Raises: UnknownProfile, ConfigError, IllegalMove (its queue belongs to another profile, or has live jobs).
         """
         from tenure.profiles import loader
 
@@ -79,7 +95,10 @@ class AgentTasks(Enqueueing):
         """Create a task for an agent, as an AutoMechanica orchestrator does: `workflow_id`, `agent_name`, `task_type`,
         `payload`, `priority` (0 critical to 3 low) and `max_attempts`. The agent's queue is made with its first task.
 
-        Raises: InvalidArgument, UnknownProfile (automechanica is not installed), Forbidden (the queue is no agent's).
+        A task with the `workflow_id` of a running workflow joins it and counts in its total.
+
+        Raises: InvalidArgument, UnknownProfile (automechanica is not installed), Forbidden (the queue is no agent's),
+        IllegalMove (the workflow has ended).
         """
         for field in task:
             if field not in TASK_FIELDS:
@@ -103,9 +122,10 @@ class AgentTasks(Enqueueing):
             pattern = rows.get("automechanica")
             if pattern is None:
                 raise UnknownProfile("'automechanica' is not installed: run `tenure profile install automechanica`.")
-            if agent in rows and rows[agent].policy.profile != pattern.policy.profile:
-                raise Forbidden(f"Queue {agent!r} belongs to profile {rows[agent].policy.profile!r}; it is no agent's.")
-            create = {} if agent in rows else {agent: pattern.policy}
-        (answer,) = yield from ask(Enqueue([job], create))
+            create = {agent: pattern.policy}
+        if job.workflow_id is None:
+            (answer,) = yield from ask(Enqueue([job], create))
+        else:  # a task of that workflow, if there is one: it counts in its total
+            (answer,) = yield from ask(JoinWorkflow([job], create))
         self._state.seen_agents.add(agent)
         return answer

@@ -9,7 +9,7 @@ from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask
 from tenure.client.state import ClientState
 from tenure.errors import InvalidArgument, NotFound
 from tenure.handler import arguments
-from tenure.handler.arguments import Names
+from tenure.handler.arguments import Duration, Names
 from tenure.model.ids import new_job_id
 from tenure.model.job import Enqueued, NewJob
 from tenure.store.contract import Enqueue
@@ -85,7 +85,9 @@ class AsyncSchedules(Schedules, AsyncClient):
     """`app.aio.schedules`."""
 
 
-def declare_schedule(state: ClientState, name: str, cron: str, job: NewJob, tz: str, missed: Missed) -> Schedule:
+def declare_schedule(
+    state: ClientState, name: str, cron: str | None, every: Duration | None, job: NewJob, tz: str, missed: Missed
+) -> Schedule:
     """Check a schedule and keep it until a worker carries it to the store. Raises: InvalidArgument."""
     from tenure.model.schedule import Schedule
 
@@ -101,6 +103,7 @@ def declare_schedule(state: ClientState, name: str, cron: str, job: NewJob, tz: 
             priority=job.priority,
             max_attempts=job.max_attempts,
             backoff=job.backoff,
+            every_seconds=None if every is None else arguments.seconds("every", every, positive=True),
         )
     except ValueError as exc:
         raise InvalidArgument(f"{str(exc)[:1].upper()}{str(exc)[1:]}.") from exc

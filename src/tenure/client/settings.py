@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, TypedDict
 
-from tenure.errors import InvalidArgument, nearest
+from tenure.client.operations import Steps, ask
+from tenure.errors import InvalidArgument, UnknownProfile, nearest
 from tenure.handler import arguments
 from tenure.handler.building import check_backoff
 from tenure.model.policy import (
+    AgentEventsRule,
     Backoff,
     KeyConflictRule,
     KeyScope,
@@ -19,6 +21,7 @@ from tenure.model.policy import (
     ReviveRule,
     UnknownKindRule,
 )
+from tenure.store.queries import ListProfiles
 
 
 class QueueSettings(TypedDict, total=False):
@@ -45,6 +48,7 @@ class QueueSettings(TypedDict, total=False):
     concurrency_per_key: int | None
     retain_seconds: float | None
     events: bool
+    agent_events: AgentEventsRule
 
 
 def with_settings(policy: QueuePolicy, settings: Mapping[str, Any]) -> QueuePolicy:
@@ -56,6 +60,19 @@ def with_settings(policy: QueuePolicy, settings: Mapping[str, Any]) -> QueuePoli
     changed = replace(policy, **settings)
     check_policy(changed)
     return changed
+
+
+def rules_of(profile: str) -> Steps[QueuePolicy]:
+    """The policy that a queue takes when it comes to a profile. Raises: UnknownProfile."""
+    if profile == QueuePolicy().profile:
+        return QueuePolicy()
+    rows = {row.name: row for row in (yield from ask(ListProfiles()))}
+    if profile not in rows:
+        raise UnknownProfile(
+            f"Profile {profile!r} is not installed in this database, so its rules are not known."
+            f"{nearest(profile, rows)} Install it with `tenure profile install {profile}`. Nothing was changed."
+        )
+    return rows[profile].policy
 
 
 def check_policy(policy: QueuePolicy) -> None:
@@ -89,4 +106,5 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "key_conflict": ("error", "tolerate"),
     "revive": ("revive", "clone"),
     "on_unknown_kind": ("leave", "reject", "release"),
+    "agent_events": ("none", "completed", "ends"),
 }

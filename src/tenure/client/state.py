@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tenure.client.connect import Migrate, open_store, scheme_of
+from tenure.client.connect import Migrate, open_store, scheme_of, without_driver
 from tenure.errors import ConfigError
+from tenure.flow.memory import AgentMemory
 from tenure.handler import arguments
 from tenure.handler.registry import Registry
 from tenure.model.ids import WorkerId, new_worker_id
-from tenure.model.policy import Limits, QueuePolicy
+from tenure.model.policy import Limits
 from tenure.store.contract import Store
 
 if TYPE_CHECKING:
-    from tenure.effects.kinds import Checker
-    from tenure.handler.ledger import Verify
     from tenure.model.clock import Clock
     from tenure.model.schedule import Schedule
 
@@ -24,22 +24,30 @@ if TYPE_CHECKING:
 class ClientState:
     """Settings and declarations of one app, and its store, which is opened on first use."""
 
-    def __init__(self, url: str | None, migrate: Migrate, limits: Limits, actor: str, clock: Clock | None) -> None:
-        if url is not None:
+    def __init__(
+        self,
+        url: str | Callable[[], str] | None,
+        migrate: Migrate,
+        limits: Limits,
+        actor: str,
+        clock: Clock | None,
+        embedder: str | None = None,
+    ) -> None:
+        if isinstance(url, str):
             scheme_of(url)  # report an unknown scheme where it was written, not on first use
-        if migrate not in {"auto", "always", "never"}:
-            raise ConfigError(f"`migrate` is {migrate!r}; it must be 'auto', 'always' or 'never'.")
-        self.given_url = url
+        if migrate not in {"auto", "always", "existing", "never"}:
+            raise ConfigError(f"`migrate` is {migrate!r}; it must be 'auto', 'always', 'existing' or 'never'.")
+        self.given_url: str | Callable[[], str] | None = url
         self.migrate: Migrate = migrate
         self.clock = clock
         self.limits = limits
         self.actor = arguments.text("actor", actor)
         self.registry = Registry()
-        self.declared: dict[str, QueuePolicy] = {}
+        self.registry.limits = limits
+        self.memory = self.registry.memory = AgentMemory(embedder)
+        self.declared = self.registry.queues
         """Queues that the code declares; they are created when first needed."""
         self.declared_schedules: dict[str, Schedule] = {}
-        self.checkers: list[Checker] = []
-        self.verifiers: dict[str, Verify] = {}
         self.seen_queues: set[str] = set()
         """Declared queues that this process knows to exist in the database at hand."""
         self.seen_agents: set[str] = set()
@@ -51,12 +59,13 @@ class ClientState:
     @property
     def url(self) -> str:
         """The database's URL, as given or from TENURE_URL. Raises: ConfigError."""
-        url = self.given_url or os.environ.get("TENURE_URL")
+        given = self.given_url
+        url = given() if callable(given) else given or os.environ.get("TENURE_URL")
         if not url:
             raise ConfigError(
                 "No database is named. Pass a URL, as in tenure.App('sqlite:///jobs.db'), or set TENURE_URL."
             )
-        return url
+        return without_driver(url)
 
     @property
     def worker_id(self) -> WorkerId:
@@ -109,4 +118,5 @@ class ClientState:
             store, self.store = self.store, None
             self.seen_queues.clear()
             self.seen_agents.clear()
+            self.memory.reset()
         return store

@@ -7,7 +7,7 @@ from typing import Any
 
 from tenure.client.enqueue import declare_queues
 from tenure.client.operations import Client, Steps, ask, operation
-from tenure.errors import InternalError, InvalidArgument, LeaseLost
+from tenure.errors import InternalError, InvalidArgument, LeaseLost, NotFound
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
 from tenure.handler.payload import encode
@@ -27,7 +27,9 @@ from tenure.model.outcome import (
     Stopped,
     Suspended,
 )
+from tenure.store.admin import AppendEvents
 from tenure.store.contract import Claim, Heartbeat, Hold, Settle, Start, WorkerRow
+from tenure.store.queries import GetJobs
 
 Held = Grant | tuple[str, int]
 """What proves that a job is held: the grant, or its job id and token."""
@@ -82,16 +84,22 @@ class Work(Client):
         lease_seconds: Duration | None = None,
         progress: Mapping[str, Any] | None = None,
         worker: WorkerRow | None = None,
+        events: Mapping[str, Sequence[NewEvent]] | None = None,
     ) -> Steps[Beat]:
         """Extend the leases of held jobs. Says which are lost and which are asked to stop; raises for neither.
 
-        `progress` maps job ids to any JSON value to be shown beside the job.
+        `progress` maps job ids to any JSON value to be shown beside the job, `events` to events to append to it.
         """
         told = {
             str(key): encode(value, self._state.limits, what="The progress") for key, value in (progress or {}).items()
         }
         holds = [Hold(job_id, token, told.get(job_id)) for job_id, token in _all_held(grants)]
-        return (yield from ask(Heartbeat(holds, _lease(lease_seconds), worker)))
+        beat = yield from ask(Heartbeat(holds, _lease(lease_seconds), worker))
+        for hold in holds:
+            said = (events or {}).get(hold.job_id)
+            if said and hold.job_id not in beat.lost:
+                yield from ask(AppendEvents(hold.job_id, hold.token, said))
+        return beat
 
     @operation
     def start(self, grant: Held) -> Steps[Settled]:
@@ -171,11 +179,17 @@ class Work(Client):
         delay: Duration = 0.0,
         reason: str | None = None,
         failure_class: FailureClass | str = FailureClass.SHUTDOWN,
+        limiter: str | None = None,
     ) -> Steps[Settled]:
-        """Give the job back unspent: queued, attempt refunded, due after `delay`."""
+        """Give the job back unspent: queued, attempt refunded, due after `delay`.
+
+        `limiter`: a service refused, so no job that carries this key starts before `delay` is over; see `app.limits`.
+        """
         job_id, token = _held(grant)
         why = None if reason is None else arguments.error_text(reason, self._state.limits.error_chars)
-        released = Released(job_id, token, arguments.seconds("delay", delay), _failure_class(failure_class), why)
+        given = FailureClass.RATE_LIMITED if limiter is not None else _failure_class(failure_class)
+        key = None if limiter is None else arguments.text("limiter", limiter)
+        released = Released(job_id, token, arguments.seconds("delay", delay), given, why, key)
         return (yield from _settle_one(grant, released, "was not given back"))
 
     @operation
@@ -205,6 +219,10 @@ class Work(Client):
 
 def _settle_one(grant: Held, outcome: Outcome, refused: str) -> Steps[Settled]:
     answers = yield from ask(Settle([outcome]))
+    if len(answers) == 1 and answers[0].lost and not isinstance(grant, Grant):
+        (found,) = yield from ask(GetJobs([outcome.job_id]))
+        if found is None:
+            raise NotFound(f"There is no job {outcome.job_id}. Check the id; retention may have deleted the job.")
     return _accepted(grant, answers, refused)
 
 

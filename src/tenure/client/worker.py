@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +10,46 @@ from tenure.client.state import ClientState
 from tenure.errors import ConfigError, nearest
 from tenure.handler import arguments
 from tenure.handler.arguments import Names
+from tenure.model.log_event import INFO, Emit, LogEvent
 
 if TYPE_CHECKING:
-    from tenure.model.log_event import Emit
     from tenure.worker.worker import Worker
 
 Queues = Names | Mapping[str, int]
 """Names of queues, or their weights by name."""
 
 
+LogTo = Emit | Callable[[LogEvent], None]
+"""Where log events go: a function that takes one, with or without a `level` below which it wants none."""
+
+
+class _FunctionLog:
+    """A plain function that takes log events: from INFO on."""
+
+    level = INFO
+
+    def __init__(self, function: Callable[[LogEvent], None]) -> None:
+        self._function = function
+
+    def __call__(self, event: LogEvent) -> None:
+        self._function(event)
+
+
+def log_to(emit: LogTo | None) -> Emit:
+    """What a worker logs by: the caller's own, or the logger `tenure.worker` of the standard library."""
+    if emit is None:
+        from tenure.observe.log import StandardLog
+
+        return StandardLog()
+    if hasattr(emit, "level"):
+        return emit
+    if not callable(emit):
+        raise ConfigError(f"`emit` must be a function that takes a tenure.LogEvent, got {type(emit).__name__}.")
+    return _FunctionLog(emit)
+
+
 def make_worker(
-    state: ClientState, queues: Queues | None, concurrency: int, emit: Emit | None, settings: dict[str, Any]
+    state: ClientState, queues: Queues | None, concurrency: int, emit: LogTo | None, settings: dict[str, Any]
 ) -> Worker:
     """A worker on the client's store that runs its handlers. Raises: ConfigError, HandlerError."""
     from tenure.worker.worker import Worker, WorkerConfig
@@ -34,4 +63,6 @@ def make_worker(
     settings.setdefault("declare", state.declared)
     config = WorkerConfig(queues=queues, concurrency=concurrency, **settings)
     schedules = tuple(state.declared_schedules.values())
-    return Worker(state.open_store(), state.registry, config, emit=emit, schedules=schedules, limits=state.limits)
+    return Worker(
+        state.open_store(), state.registry, config, emit=log_to(emit), schedules=schedules, limits=state.limits
+    )

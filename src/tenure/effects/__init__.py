@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from tenure.effects.agent_jobs import agents as agents
     from tenure.effects.agent_tools import AgentTool as AgentTool
     from tenure.effects.aws_jobs import aws as aws
+    from tenure.effects.bulk_jobs import bulk as bulk
+    from tenure.effects.event_hook_jobs import event_hooks as event_hooks
     from tenure.effects.file_jobs import files as files
     from tenure.effects.ledger import EffectCall as EffectCall
     from tenure.effects.ledger import EffectFunction as EffectFunction
@@ -35,7 +37,9 @@ __all__ = [
     "Verdict",
     "agents",
     "aws",
+    "bulk",
     "effect",
+    "event_hooks",
     "files",
     "reports",
     "webhooks",
@@ -52,7 +56,9 @@ _HOME = {
     "Verdict": "ledger",
     "agents": "agent_jobs",
     "aws": "aws_jobs",
+    "bulk": "bulk_jobs",
     "effect": "ledger",
+    "event_hooks": "event_hook_jobs",
     "files": "file_jobs",
     "reports": "report_jobs",
     "webhooks": "webhook_jobs",

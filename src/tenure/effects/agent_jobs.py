@@ -18,6 +18,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,10 @@ from tenure.effects.prompts import request_key
 from tenure.effects.stream import StreamLog
 from tenure.effects.workspace import Workspace
 from tenure.errors import ConfigError, LeaseLost, nearest
+from tenure.handler.budgets import Reservation
 from tenure.handler.context import Context
-from tenure.handler.signals import Interrupt, Permanent, RateLimited, Snooze
+from tenure.handler.signals import Interrupt, Parked, Permanent, RateLimited, Snooze
+from tenure.model.budget import Money
 from tenure.model.frozen import frozen
 from tenure.model.job import Job
 from tenure.model.outcome import EffectRecord
@@ -90,7 +93,7 @@ class Agents:
         ):
             if tool is None or tool in self.tools:
                 register(app, kind, function, _payload_type(kind), self.terms, mode="async", key_of=request_key)
-        app.checkers.append(self)
+        app.registry.checkers.append(self)
 
     async def agent(self, payload: Agent, ctx: Context) -> dict[str, Any]:
         """Run whichever of the configured tools the payload names."""
@@ -199,7 +202,7 @@ class _Work:
         args = json.dumps({"agent": self._tool.name, "promptHash": self._payload.promptHash})
         row = await self._record(EffectRecord("run", "intended", args=args))
         kept: dict[str, Any] = row.result if isinstance(row.result, dict) else {"runs": []}
-        spent = sum(run.get("costUsd") or 0.0 for run in kept["runs"])
+        spent = _spent(kept)
         if self._tool.max_cost_usd is not None and spent >= self._tool.max_cost_usd and "text" not in kept:
             raise Permanent(f"Its runs have cost {spent:.2f} USD, and {self._tool.max_cost_usd:.2f} are allowed.")
         return kept
@@ -216,7 +219,22 @@ class _Work:
                 raise Permanent(f"File {path!r} is there already, and the job does not allow overwriting.")
 
     async def run(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """Run the tool once and take down what came of it. Raises unless there is a valid answer."""
+        """Run the tool once, within the budgets that concern the job. Raises unless there is a valid answer."""
+        async with self._reserve(kept) as reservation:
+            return await self._run(kept, reservation)
+
+    def _reserve(self, kept: dict[str, Any]) -> Reservation:
+        """The most that a run may cost, as far as the tool's bounds tell. Unknown costs need a budget that has room."""
+        tool = self._tool
+        usd: Money | None = tool.reserve_usd
+        if usd is None and tool.max_cost_usd is not None:
+            usd = Decimal(str(tool.max_cost_usd)) - Decimal(str(_spent(kept)))
+        return self._ctx.reserve(
+            usd=usd, tokens=tool.reserve_tokens, seconds=self._time_limit().total_seconds(), name="run"
+        )
+
+    async def _run(self, kept: dict[str, Any], reservation: Reservation) -> dict[str, Any]:
+        """Run the tool once and take down what came of it."""
         session = next((run["sessionId"] for run in reversed(kept["runs"]) if run.get("sessionId")), None)
         begun = {"attempt": self._ctx.attempt, "token": self._ctx.token, "sessionId": session}
         kept = {"runs": [*kept["runs"], begun]}
@@ -231,6 +249,9 @@ class _Work:
 
             ended = await run_async(await asyncio.to_thread(self._command, session), on_output=hear)
         answer = read_answer(self._tool, ended)
+        # A float as the tool printed it: its shortest decimal is what was meant.
+        cost = None if answer.cost_usd is None else Decimal(str(answer.cost_usd))
+        reservation.used(usd=cost, tokens=answer.token_count)
         kept["runs"][-1] = begun | self._told(answer, ended, transcript)
         self._ctx.event("agent_run", kept["runs"][-1])
         # What is checked, told in errors and written is the answer without secrets.
@@ -291,7 +312,7 @@ class _Work:
             "agent": self._tool.name,
             "promptHash": self._payload.promptHash,
             "runs": len(kept["runs"]),
-            "costUsd": round(sum(run.get("costUsd") or 0.0 for run in kept["runs"]), 6),
+            "costUsd": round(_spent(kept), 6),
             **{name: last.get(name) for name in ("sessionId", "tokens", "exit", "transcriptPath")},
         }
         if record is not None:
@@ -317,7 +338,6 @@ class _Work:
             files = self._artifacts / "files"
             files.mkdir(mode=0o700, exist_ok=True)
             own["TENURE_ARTIFACTS"] = str(files)
-        asked = self._payload.timeoutSeconds
         policy = SandboxPolicy(
             self.workspace.path,
             files,
@@ -332,12 +352,16 @@ class _Work:
             cwd,
             clean_environment(**own),
             stdin=self._prompt.encode(),
-            timeout=tool.timeout if asked is None else min(tool.timeout, timedelta(seconds=asked)),
+            timeout=self._time_limit(),
             grace=tool.grace,
             output_bytes=tool.output_bytes,
             limits=tool.limits,
             sandbox=policy,
         )
+
+    def _time_limit(self) -> timedelta:
+        asked = self._payload.timeoutSeconds
+        return self._tool.timeout if asked is None else min(self._tool.timeout, timedelta(seconds=asked))
 
     def _told(self, answer: Answer, ended: Ended, transcript: Path | None) -> dict[str, Any]:
         return {
@@ -430,9 +454,18 @@ def _raise_for(verdict: output_schema.Verdict) -> None:
             raise AnswerInvalid(f"The answer does not fit outputSchema at {verdict.at}: {verdict.message}")
 
 
+def _spent(kept: dict[str, Any]) -> float:
+    """What the runs of a job have cost so far, as far as the tool told."""
+    return float(sum(run.get("costUsd") or 0.0 for run in kept["runs"]))
+
+
 def _is_over(ctx: Context, exc: BaseException) -> bool:
     """Whether no attempt will come back for the job's folder: an end for good, a cancel, or the last attempt."""
-    if isinstance(exc, LeaseLost | Snooze) or ctx.interrupt in {Interrupt.LOST, Interrupt.FENCED, Interrupt.SHUTDOWN}:
+    if isinstance(exc, LeaseLost | Snooze | Parked) or ctx.interrupt in {
+        Interrupt.LOST,
+        Interrupt.FENCED,
+        Interrupt.SHUTDOWN,
+    }:
         return False
     return isinstance(exc, Permanent) or ctx.interrupt is Interrupt.CANCEL or ctx.attempt >= ctx.max_attempts
 

@@ -14,8 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from tenure.errors import ConfigError, InvalidPayload
+from tenure.errors import ConfigError, InvalidArgument, InvalidPayload
 from tenure.handler.payload import encode
+from tenure.model.budget import Money, amounts_of
 from tenure.model.frozen import frozen
 from tenure.sandbox.policy import HTTPS_ONLY, Layer, Network
 from tenure.sandbox.process import Ended
@@ -37,6 +38,8 @@ _UNAUTHORIZED = re.compile(
     r"|please run /login|oauth token (?:has )?(?:expired|revoked)",
     re.IGNORECASE,
 )
+_PAID = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+"""Counts that add up to what a run took; others tell a part of these."""
 _ERROR_CHARS = 8000
 _STDERR_TAIL = 2000
 
@@ -56,6 +59,8 @@ class AgentTool:
             them databases on this machine and the cloud's metadata service.
         stream: Let Claude Code print its events as they happen (`stream-json`) instead of one object at the end.
         max_cost_usd: Once a job's runs have cost this much, no further one is started.
+        reserve_usd, reserve_tokens: The most that one run may cost, reserved from budgets before it starts. Without
+            `reserve_usd` what `max_cost_usd` leaves is reserved; without either a run starts while anything is left.
         skills: Names that `codex_skill` may use.
         schema_keywords: Keywords that a payload's `outputSchema` may use although a small schema can take very long
             by them: `pattern`, `patternProperties`, `$ref`. Each check is bounded all the same.
@@ -76,6 +81,8 @@ class AgentTool:
     limits: Limits = field(default_factory=Limits)
     stream: bool = False
     max_cost_usd: float | None = None
+    reserve_usd: Money | None = None
+    reserve_tokens: int | None = None
     skills: frozenset[str] = frozenset()
     schema_keywords: frozenset[str] = frozenset()
     require: frozenset[Layer] = frozenset({"namespaces", "landlock", "seccomp"})
@@ -90,6 +97,10 @@ class AgentTool:
             raise ConfigError(
                 f"Agent {self.name!r}: `command` must begin with a program's absolute path, got {self.command[:1]}."
             )
+        try:
+            amounts_of(usd=self.reserve_usd, tokens=self.reserve_tokens)
+        except InvalidArgument as exc:
+            raise ConfigError(f"Agent {self.name!r}: reserve_{exc}") from exc
 
     @property
     def can_resume(self) -> bool:
@@ -118,6 +129,12 @@ class Answer:
     tokens: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
     is_timeout: bool = False
+
+    @property
+    def token_count(self) -> int | None:
+        """How many tokens were paid for; None if the tool did not tell. What it read from a cache counts."""
+        told = [self.tokens[name] for name in _PAID if name in self.tokens]
+        return sum(told) if told else None
 
     @property
     def is_unauthorized(self) -> bool:

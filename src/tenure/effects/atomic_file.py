@@ -1,4 +1,4 @@
-"""Write or delete one file so that nobody ever sees half of it, and no late worker undoes a newer one.
+"""Write or delete one file so that no reader ever sees half of it, and no late worker undoes a newer one.
 
 The model. An attempt is named by its job and its token. Before it may touch the target it owns a *ticket* in the
 same folder, `.tenure-<job>.<token>.<path hash>.tmp`: for a write the finished new content, for a delete an
@@ -301,7 +301,7 @@ def _put(folder: Folder, ticket: str, name: str, path: str, content: bytes, dige
 
 
 def _take(folder: Folder, name: str, path: str, check: Callable[[], None], tag: Tag) -> bool:
-    """Move the file into a ticket of our own; False if somebody else removed it first."""
+    """Move the file into a ticket of our own; False if another process removed it first."""
     ticket = _ticket(path, tag)
     try:
         with folder.subfolder(ticket) as inside:

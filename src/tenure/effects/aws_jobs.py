@@ -92,7 +92,7 @@ class Aws:
     def install(self, app: Host) -> None:
         """Called by `app.use`."""
         register(app, self.kind, self.sync, _payload_type, self.terms)
-        app.checkers.append(self)
+        app.registry.checkers.append(self)
 
     def sync(self, payload: SyncAws, ctx: Context) -> dict[str, Any]:
         """Look, act on the difference, read back."""

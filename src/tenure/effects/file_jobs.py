@@ -78,7 +78,7 @@ class Files:
         """Called by `app.use`."""
         register(app, self.create_kind, self.create, _create_type, self.terms)
         register(app, self.delete_kind, self.delete, _delete_type, self.terms)
-        app.checkers.append(self)
+        app.registry.checkers.append(self)
 
     def create(self, payload: CreateFile, ctx: Context) -> dict[str, Any]:
         """Write the file. A conflict or a path that leads out is for good; a full disk is not."""

@@ -10,13 +10,12 @@ from typing import Any, NoReturn, Protocol
 
 from tenure.errors import ConfigError, LeaseLost
 from tenure.handler.context import Context
-from tenure.handler.ledger import Verify
 from tenure.handler.payload import Later, payload_codec
 from tenure.handler.registry import Handler, Mode, Registry
 from tenure.handler.signals import Interrupt, Interrupted, Permanent
 from tenure.model.frozen import frozen
 from tenure.model.job import Job
-from tenure.model.policy import Limits, QueuePolicy
+from tenure.model.policy import QueuePolicy
 from tenure.store.contract import Heartbeat, Hold, Request
 
 
@@ -55,10 +54,6 @@ class Host(Protocol):
     """What a kit needs of an app."""
 
     registry: Registry
-    declared: dict[str, QueuePolicy]
-    limits: Limits
-    checkers: list[Checker]
-    verifiers: dict[str, Verify]
 
 
 class Kit(Protocol):
@@ -88,9 +83,10 @@ def register(
     *,
     mode: Mode = "thread",
     key_of: Callable[[str], str] | None = None,
+    is_durable: bool = False,
 ) -> None:
     """Make `function(payload, ctx)` the handler of a kind."""
-    encode, decode = payload_codec(Later(payload), kind, app.limits)
+    encode, decode = payload_codec(Later(payload), kind, app.registry.limits)
     app.registry.add(
         Handler(
             kind=kind,
@@ -106,10 +102,12 @@ def register(
             lease_seconds=terms.lease_seconds,
             key_of=key_of,
             needs_store=True,
+            is_durable=is_durable,
+            payload=Later(payload),
         )
     )
     if terms.queue != "default":
-        app.declared.setdefault(terms.queue, terms.policy or QueuePolicy())
+        app.registry.queues.setdefault(terms.queue, terms.policy or QueuePolicy())
 
 
 def call(ctx: Context, request: Request[Any]) -> Any:
@@ -124,11 +122,12 @@ FENCE_SECONDS = 1.0
 shortens one, so asking for little leaves the worker's own (`tenure worker --lease`) as it is."""
 
 
-def fence(ctx: Context) -> Callable[[], None]:
-    """A check that asks the store, right before an act, whether this attempt still holds the job."""
+def fence(ctx: Context) -> Callable[..., None]:
+    """A check that asks the store, right before an act, whether this attempt still holds the job. It takes the job's
+    progress as JSON text, which is then stored before the next act."""
 
-    def check() -> None:
-        beat = call(ctx, Heartbeat([Hold(ctx.id, ctx.token)], FENCE_SECONDS))
+    def check(progress: str | None = None) -> None:
+        beat = call(ctx, Heartbeat([Hold(ctx.id, ctx.token, progress)], FENCE_SECONDS))
         if ctx.id in beat.lost:
             raise LeaseLost(
                 f"Job {ctx.id}: attempt {ctx.attempt} did not act, because its lease has ended or the job was handed "

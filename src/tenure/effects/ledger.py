@@ -61,7 +61,7 @@ class EffectFunction(Generic[R]):
     def install(self, app: Host) -> None:
         """Called by `app.use`: confirmed effects of this name are verified by `reconcile`."""
         if self._verify is not None:
-            app.verifiers[self.name] = self._verify
+            app.registry.verifiers[self.name] = self._verify
 
 
 def effect(

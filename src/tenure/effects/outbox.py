@@ -30,7 +30,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from tenure.effects.atomic_file import Superseded, Tag, write_file
 from tenure.effects.file_jobs import Place, holds, refusals
 from tenure.effects.kinds import Finding, Host, Terms, call, fence, register
-from tenure.errors import ConfigError, InvalidArgument, KeyConflict, StoreBusy, StoreUnavailable
+from tenure.errors import AccessDenied, ConfigError, InvalidArgument, KeyConflict, StoreBusy, StoreUnavailable
 from tenure.handler.context import Context
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, new_job_id
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tenure.effects.payloads import OutboxWrite
 
 TRIES = 100
-"""How often a change is made anew because somebody else was quicker."""
+"""How often a change is made anew because another process was quicker."""
 EFFECTS_MAX = 1_000
 BATCH_CHARS = 15 << 20
 """Larger batches are split on their way to the database, and would not be one step any more."""
@@ -114,7 +114,7 @@ class Outbox:
         """Called by `app.use`."""
         self._app = cast(Desk, app)
         register(app, self._kind, self.write, _payload_type, self._terms)
-        app.checkers.append(self)
+        app.registry.checkers.append(self)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class Outbox:
     def read(self, path: str) -> Any:
         """The file's content as last accepted, whether or not it has been written yet; None if there is no such file.
 
-        Raises: PathEscape; ValueError, if somebody else wrote something into it that is not JSON.
+        Raises: PathEscape; ValueError, if another program wrote something into it that is not JSON.
         """
         split(path)
         newest = self._newest(path, _LIVE)
@@ -139,7 +139,7 @@ class Outbox:
         """Change a file and enqueue its side effects, all or nothing; durable when this returns.
 
         `change(data, box)` gets the content as last accepted (None if there is none) and changes it in place, or
-        returns the new one. It may be called again if somebody else was quicker, so it should do nothing else.
+        returns the new one. It may be called again if another process was quicker, so it should do nothing else.
 
         Raises: what `change` raises; InvalidPayload (too large, not JSON); Conflict; StoreUnavailable, and whether it
             was accepted is unknown: `read` tells.
@@ -239,7 +239,14 @@ class Outbox:
     def _newest(self, path: str, states: tuple[str, ...] = ()) -> Job | None:
         request = ListJobs(states=states, kinds=(self._kind,), workflow_id=self._group(path), limit=1)
         page: Page[Job] = self._desk().do(request)
-        return page.items[0] if page.items else None
+        if not page.items:
+            return None
+        if page.items[0].is_hidden:
+            raise AccessDenied(
+                f"The newest change of file {path!r} was enqueued by another login, and this one may not read it. "
+                "Nothing was changed. Grant this login tenure_reader, or let one login make all changes."
+            )
+        return page.items[0]
 
     def _is_overtaken(self, path: str, ctx: Context) -> bool:
         request = ListJobs(states=_LIVE, kinds=(self._kind,), workflow_id=self._group(path), limit=1)

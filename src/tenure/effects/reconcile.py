@@ -137,7 +137,7 @@ def _pages(store: Store, kinds: Sequence[str], states: Sequence[str], tell: Prog
     limit, after = PAGE_FIRST, None
     while True:
         page: Page[Job] = store.do(ListJobs(states=states, kinds=kinds, limit=limit, after=after))
-        yield from page.items
+        yield from (job for job in page.items if not job.is_hidden)
         tell(len(page.items))
         if page.next is None:
             return

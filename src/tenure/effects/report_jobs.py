@@ -22,7 +22,7 @@ from tenure.effects.kinds import Finding, Host, Terms, call, fence, register
 from tenure.errors import LeaseLost
 from tenure.handler.context import Context
 from tenure.handler.ledger import LedgerRow
-from tenure.handler.signals import Permanent, Snooze
+from tenure.handler.signals import Permanent
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Job
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 JOBS_MAX = 10_000
 PAGE = 200
 RESULT_CHARS = 20_000
-WAIT_SECONDS = 5.0
 _MARKS = re.compile(r"([\\`*_{}\[\]()#+\-.!|~])")
 
 
@@ -56,15 +55,16 @@ class Reports:
 
     def install(self, app: Host) -> None:
         """Called by `app.use`."""
-        register(app, self.kind, self.report, _payload_type, self.terms)
-        app.checkers.append(self)
+        register(app, self.kind, self.report, _payload_type, self.terms, is_durable=True)
+        app.registry.checkers.append(self)
 
     def report(self, payload: Report, ctx: Context) -> dict[str, Any]:
         """Gather, render, write. Waits without a slot while jobs have not ended, unless told not to."""
         jobs = sorted(_gather(payload, ctx), key=lambda job: job.id)
         pending = [job for job in jobs if job.state not in TERMINAL]
         if pending and payload.waitForAll:
-            raise Snooze(WAIT_SECONDS, f"{len(pending)} of {len(jobs)} jobs have not ended")
+            # The newest of them: it is likely to end last. Then it looks again.
+            ctx.wait_for_job(max(job.id for job in pending), key=ctx.token)
         render = _markdown if payload.format == "markdown" else _json
         content = "".join(render(payload.title, jobs, self.redactor)).encode(errors="replace")
         with refusals():
@@ -89,7 +89,7 @@ class Reports:
     def _is_ours(self, path: str, content: bytes, ctx: Context) -> bool:
         """Whether an earlier attempt of this job wrote what is there; what this one is about to write is taken down.
 
-        The jobs may have moved on since, so a repeat may have other content, and its own file is nobody else's.
+        The jobs may have moved on since, so a repeat may have other content, and its file is its own.
         """
         hashes = _recorded(ctx, EffectRecord("report", "intended")).result or []
         is_ours = any(holds(self.place.root, path, one) is None for one in hashes)
@@ -144,7 +144,7 @@ def _gather(payload: Report, ctx: Context) -> list[Job]:
                     continue
                 found[job.id] = job
                 if len(found) > JOBS_MAX:
-                    raise Permanent(f"There are more than {JOBS_MAX:,} jobs; a report of them would help nobody.")
+                    raise Permanent(f"There are more than {JOBS_MAX:,} jobs; that is too long for a report.")
     found.pop(ctx.id, None)
     return list(found.values())
 

@@ -117,7 +117,7 @@ class Webhooks:
                 # A receiver may send a secret back in what should be a status line; no cause may bring it along.
                 said = self.redactor.bounded(str(exc), ERROR_CHARS)
                 if isinstance(exc.__cause__, ConnectionRefusedError | socket.gaierror):
-                    raise NotDone(said) from None  # nobody was there to hear it
+                    raise NotDone(said) from None  # no server was there to take it
                 raise RequestFailed(said) from None
             return self._judge(answer)
 
@@ -132,7 +132,7 @@ class Webhooks:
         if 200 <= answer.status < 300:
             return {"status": answer.status, "body": text}
         if answer.status == 429 or (answer.status == 503 and "retry-after" in answer.headers):
-            raise RateLimited(_retry_after(answer.headers.get("retry-after")), said)
+            raise RateLimited(retry_after(answer.headers.get("retry-after")), said)
         if answer.status in {408, 425} or answer.status >= 500:
             # It may have been acted upon before it broke; the key, or a person, sorts that out.
             raise RequestFailed(said)
@@ -237,7 +237,7 @@ def _body(body: Any) -> bytes:
     return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, separators=(",", ":"))).encode()
 
 
-def _retry_after(value: str | None) -> float:
+def retry_after(value: str | None) -> float:
     """Seconds, from a number or a date."""
     if value is None:
         return BUSY_SECONDS

@@ -11,11 +11,12 @@ from typing import Any, TypedDict
 
 from tenure.errors import InvalidArgument, nearest
 from tenure.handler import arguments
-from tenure.handler.arguments import INT32_MAX, Duration
+from tenure.handler.arguments import INT32_MAX, Duration, Names
 from tenure.handler.payload import encode
 from tenure.handler.registry import Handler
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import NewJob
+from tenure.model.limiter import joined
 from tenure.model.policy import Backoff, Limits
 
 
@@ -34,6 +35,8 @@ class JobOptions(TypedDict, total=False):
     backoff: Backoff | None
     affinity_key: str | None
     concurrency_key: str | None
+    limits: Names | None
+    """Keys of the limiters that it carries, instead of the handler's; an empty list for none."""
     source_ref: str | None
     target_ref: str | None
     payload_ref: str | None
@@ -48,6 +51,27 @@ class JobOptions(TypedDict, total=False):
     artifacts_path: str | None
     id: str | None
     """A UUID of the caller's own, so that a repeated enqueue finds its row."""
+
+
+class ChildOptions(TypedDict, total=False):
+    """What a spawn or a map may say of its children. They are known by their place, so they hold no key."""
+
+    queue: str | None
+    priority: int | None
+    delay: Duration | None
+    run_at: datetime | None
+    max_attempts: int | None
+    backoff: Backoff | None
+    affinity_key: str | None
+    concurrency_key: str | None
+    limits: Names | None
+    source_ref: str | None
+    target_ref: str | None
+    payload_ref: str | None
+    actor: str | None
+    tenant: str | None
+    run_id: str | None
+    trace: str | None
 
 
 class _Missing:
@@ -84,17 +108,21 @@ def build_jobs(
     Raises: InvalidPayload, InvalidArgument.
     """
     identity, fields = _terms(kind, options, handler, default_queue)
-    key_of = None
+    key_of = concurrency_key_of = None
+    absent: Any = {}
     to_text: Callable[[Any], str]
     if handler is None:
         to_text = functools.partial(encode, limits=limits, what=f"Kind {kind!r}: the payload")
     else:
-        to_text = handler.encode
+        to_text, absent = handler.encode, handler.absent
         key_of = None if "key" in fields else handler.key_of
+        concurrency_key_of = None if "concurrency_key" in fields else handler.concurrency_key_of
     for payload in payloads:
-        body = to_text({} if payload is MISSING else payload)
+        body = to_text(absent if payload is MISSING else payload)
         if key_of is not None:
             fields["key"] = _shared_key(key_of(body), fields.get("tenant"))
+        if concurrency_key_of is not None:
+            fields["concurrency_key"] = concurrency_key_of(body)
         yield NewJob(identity or new_job_id(), kind, body, **fields)
 
 
@@ -109,6 +137,8 @@ def _terms(
         fields = {"queue": handler.queue, "priority": handler.priority, "max_attempts": handler.max_attempts}
         if handler.backoff is not None:
             fields["backoff"] = handler.backoff
+        if handler.limiter is not None:
+            fields["limiter"] = handler.limiter
     identity: JobId | None = None
     for option, given in options.items():
         if given is None:
@@ -119,7 +149,7 @@ def _terms(
         if option == "id":
             identity = check(option, given)
         else:
-            fields["delay_seconds" if option == "delay" else option] = check(option, given)
+            fields[_COLUMNS.get(option, option)] = check(option, given)
     if "run_at" in fields and "delay_seconds" in fields:
         raise InvalidArgument("`delay` and `run_at` were both given. Give one: when from now, or when by the clock.")
     return identity, fields
@@ -145,9 +175,17 @@ def check_backoff(value: Backoff) -> None:
         arguments.seconds(f"backoff.{field}", getattr(value, field))
 
 
+def limiter_keys(argument: str, value: Any) -> str | None:
+    """Keys of limiters as the text that a job carries; None for none."""
+    return joined(arguments.names(argument, value))
+
+
 def _max_attempts(argument: str, value: Any) -> int:
     return arguments.whole(argument, value, 1, INT32_MAX)
 
+
+_COLUMNS: Mapping[str, str] = {"delay": "delay_seconds", "limits": "limiter"}
+"""Options whose column has another name."""
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "queue": arguments.name,
@@ -159,6 +197,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "backoff": backoff_json,
     "affinity_key": arguments.text,
     "concurrency_key": arguments.text,
+    "limits": limiter_keys,
     "source_ref": arguments.text,
     "target_ref": arguments.text,
     "payload_ref": arguments.text,

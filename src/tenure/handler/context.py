@@ -13,10 +13,15 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from tenure.errors import ConfigError, InvalidArgument
+from tenure.handler import arguments
+from tenure.handler.approvals import Decision, approved_args
+from tenure.handler.arguments import Duration, Names
+from tenure.handler.budgets import Reservation, reservation_key
 from tenure.handler.building import MISSING, JobOptions, build_job
+from tenure.handler.durable import DurableCalls
 from tenure.handler.ledger import (
     EffectCall,
     EffectPlan,
@@ -30,6 +35,9 @@ from tenure.handler.ledger import (
 from tenure.handler.payload import DEFAULT_LIMITS, encode
 from tenure.handler.registry import Handler
 from tenure.handler.signals import Interrupt, Interrupted
+from tenure.handler.steps import current_step, is_on_loop
+from tenure.handler.streams import JobStream
+from tenure.model.budget import Money, amounts_of
 from tenure.model.event import EventKind, NewEvent
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token
@@ -121,36 +129,40 @@ class WorkerServices:
     record: Callable[[Context, EffectRecord], LedgerRow | None] | None = None
     """Write a row of the effect ledger, fenced by the context's token; None if the lease is lost."""
     arecord: Callable[[Context, EffectRecord], Awaitable[LedgerRow | None]] | None = None
+    flow: Callable[[Context, Any], Any] | None = None
+    """Write steps or look up children for a durable job, fenced by the context's token. Raises LeaseLost."""
+    aflow: Callable[[Context, Any], Awaitable[Any]] | None = None
+    stream: Callable[[Context, str, str], None] | None = None
+    """Add text to a stream of the job; waits while too much is on its way. Raises LeaseLost."""
+    astream: Callable[[Context, str, str], Awaitable[None]] | None = None
     clean: Callable[[str], str] = str
     """Takes secrets out of what is stored."""
     artifacts_dir: Path | None = None
     limits: Limits = DEFAULT_LIMITS
     """What follow-ups, results and progress may carry: the app's own limits."""
+    memory: Any = None
+    """What agents remember: `tenure.flow.memory.AgentMemory`."""
 
 
-class Context:
+class Context(DurableCalls):
     """The job at hand. Made by the worker for handlers that ask for it by a parameter of this type."""
 
     __slots__ = (
         "_artifacts_path",
         "_logger",
         "_places",
-        "cancelled",
+        "_reservations",
         "dropped_events",
         "events",
         "follow_ups",
         "interrupt",
-        "job",
+        "outgoing",
         "progress_text",
         "result_summary",
-        "services",
     )
 
     def __init__(self, job: Grant, services: WorkerServices) -> None:
-        self.job = job
-        self.services = services
-        self.cancelled = Flag()
-        """Set when the work is not wanted any more: cancelled, timed out, or the lease is lost."""
+        super().__init__(job, services, Flag())
         self.interrupt: Interrupt | None = None
         self.follow_ups: list[NewJob] = []
         self.events: deque[NewEvent] = deque(maxlen=EVENTS_KEPT)
@@ -159,7 +171,11 @@ class Context:
         self.result_summary: str | None = None
         self._artifacts_path: Path | None = None
         self._logger: JobLogger | None = None
+        self.outgoing: Any = None
+        """For the worker: what was written to streams and is not stored yet."""
         self._places: dict[tuple[str, str], str] = {}
+        self._reservations: dict[str | None, int] = {}
+        """How many reservations this attempt has made, by the step that it was in."""
 
     @property
     def id(self) -> JobId:
@@ -234,6 +250,10 @@ class Context:
         self.events.append(NewEvent(kind, _event_text(data), self.job.id))
         self.services.write_soon(self)
 
+    def stream(self, name: str = "output") -> JobStream:
+        """A stream of this job, which others read while it runs: `await ctx.stream().write(text)`."""
+        return JobStream(self, arguments.name("name", name))
+
     @property
     def logger(self) -> JobLogger:
         """A standard logger whose lines name the job; from INFO on they are also kept with it."""
@@ -249,14 +269,26 @@ class Context:
 
         Raises: InvalidPayload, InvalidArgument.
         """
-        name = kind if isinstance(kind, str) else getattr(kind, "kind", None)
-        if not isinstance(name, str):
-            raise InvalidArgument(f"A follow-up needs a kind: a name or a handler made by `@app.job`, got {kind!r}.")
-        taken_over = {column: self.job.extra(column) for column in _INHERITED}  # noqa: S610 - no Django here
-        given: dict[str, Any] = {**taken_over, "parent_id": self.job.id, **options}
-        job = build_job(name, payload, given, self.services.find(name), self.services.limits, "default")
+        job = self._new_job(kind, payload, options)
         self.follow_ups.append(job)
         return job.id
+
+    def new_child(self, kind: Any, payload: Any, options: Any) -> NewJob:
+        """A job that is known by its place among the children, so it holds no idempotency key."""
+        job = self._new_job(kind, payload, options)
+        job.key = None
+        return job
+
+    def _new_job(self, kind: Any, payload: Any, options: Any) -> NewJob:
+        name = kind if isinstance(kind, str) else getattr(kind, "kind", None)
+        if not isinstance(name, str):
+            raise InvalidArgument(f"A job needs a kind: a name or a handler made by `@app.job`, got {kind!r}.")
+        taken_over = {column: self.job.extra(column) for column in _INHERITED}  # noqa: S610 - no Django here
+        given: dict[str, Any] = {**taken_over, "parent_id": self.job.id, **options}
+        return build_job(name, payload, given, self.services.find(name), self.services.limits, "default")
+
+    def _whole(self) -> Context:
+        return self
 
     @overload
     def effect(
@@ -269,6 +301,7 @@ class Context:
         step: str = "",
         keyed: bool = False,
         safe_errors: tuple[type[Exception], ...] = (),
+        approval: Decision | None = None,
     ) -> Awaitable[R]: ...
     @overload
     def effect(
@@ -281,6 +314,7 @@ class Context:
         step: str = "",
         keyed: bool = False,
         safe_errors: tuple[type[Exception], ...] = (),
+        approval: Decision | None = None,
     ) -> Any: ...
     def effect(
         self,
@@ -292,6 +326,7 @@ class Context:
         step: str = "",
         keyed: bool = False,
         safe_errors: tuple[type[Exception], ...] = (),
+        approval: Decision | None = None,
     ) -> Any:
         """Do something to the outside world at most once per job, whatever crashes. Await it in an async handler.
 
@@ -303,9 +338,13 @@ class Context:
             args: Any JSON value, fixed by the first attempt: `do` gets them as `call.args`.
             step: Tells effects of the same name apart, as in a loop.
             safe_errors: Exceptions that prove that nothing happened; `tenure.NotDone` always does.
+            approval: The decision that allows it, from `ctx.approve`: it must be granted, for these very arguments
+                (its own if `args` is left out), and is used up by this effect.
 
-        Raises: what `do` raises; LeaseLost; Permanent if a person gave the effect up; EffectReused.
+        Raises: what `do` raises; LeaseLost; Permanent if a person gave the effect up; NotApproved; EffectReused.
         """
+        if approval is not None:
+            args = approved_args(name, args, approval, self.services.limits)
         plan = EffectPlan(
             name,
             do,
@@ -314,6 +353,7 @@ class Context:
             step,
             keyed,
             safe_errors,
+            None if approval is None else approval.id,
         )
         if self._places.setdefault((step, name), plan.args) != plan.args:
             raise EffectReused(
@@ -324,9 +364,84 @@ class Context:
         record, arecord = self.services.record, self.services.arecord
         if record is None or arecord is None:
             raise ConfigError(f"Effect {name!r} needs a worker that keeps the ledger, and this one has none.")
-        if _is_on_loop():
-            return acarry_out(steps, lambda effect: arecord(self, effect))
+        if is_on_loop():
+            return self._awrite_drawn(lambda: acarry_out(steps, lambda effect: arecord(self, effect)))
+        if self._journal is not None and self._journal.has_drawn:
+            self.write_drawn()
         return carry_out(steps, lambda effect: record(self, effect), self.cancelled.wait)
+
+    def reserve(
+        self,
+        *,
+        usd: Money | None = None,
+        usd_micro: int | None = None,
+        tokens: int | None = None,
+        calls: int = 1,
+        seconds: float | None = None,
+        name: str | None = None,
+    ) -> Reservation:
+        """Reserve from the budgets that concern this job before it spends; for `with`, or `async with`.
+
+            async with ctx.reserve(usd="0.40", tokens=20_000) as r:
+                answer = await call()
+                r.used(usd=answer.cost, tokens=answer.tokens)
+
+        Reserve the most that the work may cost. If a budget has no room for it the job waits without a slot, and no
+        attempt is spent; it runs again from its beginning, and its reservation is made by then. Without a budget
+        nothing is limited. What `used` is not told counts as reserved in full, also after an exception or a crash.
+
+        In a durable handler a reservation outside of steps is paid once: an attempt that comes by again reserves
+        nothing. One inside a step's function is made whenever that function runs.
+
+        Args:
+            usd: Dollars, as text, Decimal or int; `usd_micro` in millionths. What is left out or 0 is taken as
+                unknown: the budget must not be used up, and what `used` tells is counted.
+            seconds: Measured, unless `used` tells them.
+            name: Tells reservations of one attempt apart. Without it they are counted.
+
+        Raises: BudgetEmpty, where a budget says `on_empty="fail"`; LeaseLost; InvalidArgument.
+        """
+        step = current_step()
+        number = self._reservations[step] = self._reservations.get(step, 0) + 1
+        key, is_once = reservation_key(self, None if name is None else arguments.text("name", name, 90), number)
+        amounts = amounts_of(usd=usd, usd_micro=usd_micro, tokens=tokens, calls=calls, seconds=seconds)
+        return Reservation(self, key, amounts, is_once=is_once)
+
+    def recall(
+        self,
+        text: str,
+        *,
+        agent: Names | None = None,
+        kind: Names | None = None,
+        limit: int = 5,
+        by: Literal["both", "words", "meaning"] = "both",
+    ) -> Any:
+        """What agents remember that suits the text, best first: a list of `Hit`. Await it in an async handler.
+
+        A job that belongs to a tenant finds that tenant's memories only. Without `agent`, those of all agents.
+
+        Raises: ConfigError, in a process of its own, or by meaning where no embedder knows any.
+        """
+        return self._agent_memory().recall_for(self, text, agent, kind, limit, by)
+
+    def remember(self, text: str, *, kind: str = "note", ttl: Duration | None = None, meta: Any = None) -> Any:
+        """Remember a text as this job's agent (its queue), without the secrets in it. Answers the memory's id.
+
+        At once, whatever becomes of the job; a later attempt that remembers the same changes nothing. Await it in an
+        async handler. `ttl` is how long it is kept.
+        """
+        return self._agent_memory().remember_for(self, text, kind, ttl, meta)
+
+    def _agent_memory(self) -> Any:
+        if self.services.memory is None:
+            raise ConfigError(f"Job {self.job.id} runs in a process of its own, which has no memory at hand.")
+        return self.services.memory
+
+    async def _awrite_drawn(self, go_on: Callable[[], Awaitable[Any]]) -> Any:
+        """An effect may depend on what was drawn before it, so that is on record first."""
+        if self._journal is not None and self._journal.has_drawn:
+            await self.awrite_drawn()
+        return await go_on()
 
     def set_result_summary(self, text: str) -> None:
         """One line for people, kept beside the result."""
@@ -412,14 +527,6 @@ def _event_text(data: Any) -> str:
         return encode(data, what="The event")
     except Exception:  # noqa: BLE001 - a log line must never be what breaks a job
         return json.dumps({"message": ascii(data)[:MESSAGE_CHARS]})
-
-
-def _is_on_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -6,7 +6,7 @@ is the same in every attempt. Every record is fenced by the attempt's token. An 
 
     intended ──► sent ──► do ──► confirmed        it happened; from now on its result is read back, never done again
                           │ └──► failed           it surely did not; another attempt may try
-                          └────► (still sent)     nobody knows: the reply was lost, or the process died
+                          └────► (still sent)     not known: the reply was lost, or the process died
 
 and an attempt that finds the row of an earlier one asks how far that got. `intended`: nothing was sent, for `sent` is
 written first and a late attempt's write is refused. `sent` is the doubt that cannot be avoided. Then, in this order:
@@ -28,9 +28,9 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from tenure.errors import HandlerError, InvalidPayload, LeaseLost, StoreUnavailable
+from tenure.errors import HandlerError, IllegalMove, InvalidPayload, LeaseLost, StoreUnavailable
 from tenure.handler.payload import encode
-from tenure.handler.signals import Permanent, RetryAfter, Snooze, Suspend
+from tenure.handler.signals import NotApproved, Parked, Parking, Permanent, ReplayEnded, RetryAfter, Snooze
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token
 from tenure.model.outcome import EffectRecord
@@ -97,6 +97,8 @@ class EffectPlan:
     step: str = ""
     keyed: bool = False
     safe_errors: tuple[type[Exception], ...] = ()
+    approval: str | None = None
+    """The id of the approval that it uses."""
 
 
 class LedgerRow(Protocol):
@@ -123,6 +125,9 @@ class Holder(Protocol):
     def token(self) -> Token: ...
 
     def log(self, message: str, level: str = ..., **fields: Any) -> None: ...
+    def park(self, parking: Parking) -> Parked: ...
+    @property
+    def is_replay(self) -> bool: ...
 
 
 @frozen
@@ -140,15 +145,22 @@ EffectSteps = Generator[_Ask, Any, Any]
 
 def effect_steps(plan: EffectPlan, holder: Holder, clean: Callable[[str], str]) -> EffectSteps:
     """The whole of one effect in one attempt. Returns its result in terms of JSON, also the first time."""
-    row = yield from _record(plan, "intended")
+    try:
+        row = yield from _record(plan, "intended")
+    except (IllegalMove, HandlerError) as exc:
+        if plan.approval is None:
+            raise
+        raise NotApproved(str(exc)) from exc
     call = EffectCall(holder.id, plan.step, plan.name, row.key, holder.token, row.args)
+    if holder.is_replay and row.state != "confirmed":
+        raise ReplayEnded
     if row.args != json.loads(plan.args):
         holder.log(f"Effect {plan.name!r}: an earlier attempt recorded other arguments, and those are used.", "warning")
     match row.state:
         case "confirmed":
             return row.result
         case "unknown":
-            raise _waits(call)
+            raise _waits(call, holder)
         case "failed" if row.result is not None:
             raise Permanent(f"Effect {plan.name!r} was given up by {_who(row)}: {row.error or 'no note was left'}")
         case "sent":
@@ -159,25 +171,23 @@ def effect_steps(plan: EffectPlan, holder: Holder, clean: Callable[[str], str]) 
                 yield from _record(
                     plan, "unknown", error=row.error or "the attempt ended before its reply was recorded"
                 )
-                raise _waits(call)
+                raise _waits(call, holder)
     yield from _record(plan, "sent")
-    return (yield from _act(plan, call, clean))
+    return (yield from _act(plan, call, holder, clean))
 
 
-def _act(plan: EffectPlan, call: EffectCall, clean: Callable[[str], str]) -> EffectSteps:
+def _act(plan: EffectPlan, call: EffectCall, holder: Holder, clean: Callable[[str], str]) -> EffectSteps:
     not_done: tuple[type[Exception], ...] = (NotDone, Permanent, RetryAfter, Snooze, *plan.safe_errors)
     try:
         value = yield partial(plan.do, call)
     except not_done as exc:
         yield from _record(plan, "failed", error=_said(exc, clean), patient=True)
         raise
-    except Suspend:
-        raise
     except Exception as exc:
         in_doubt = plan.verify is None and not plan.keyed
         yield from _record(plan, "unknown" if in_doubt else "sent", error=_said(exc, clean), patient=True)
         if in_doubt:
-            raise _waits(call) from exc
+            raise _waits(call, holder) from exc
         raise
     return (yield from _confirm(plan, value))
 
@@ -201,7 +211,8 @@ def _look(plan: EffectPlan, call: EffectCall) -> Generator[_Ask, Any, Verdict | 
 def _record(
     plan: EffectPlan, state: str, *, result: str | None = None, error: str | None = None, patient: bool = False
 ) -> Generator[_Ask, Any, LedgerRow]:
-    record = EffectRecord(plan.name, state, plan.step, plan.args, result, error)
+    approval = plan.approval if state == "intended" else None
+    record = EffectRecord(plan.name, state, plan.step, plan.args, result, error, approval=approval)
     row: LedgerRow | None = yield _Write(record, patient)
     if row is None:
         raise LeaseLost(
@@ -223,9 +234,9 @@ def judged(name: str, answer: Any) -> Verdict:
     )
 
 
-def _waits(call: EffectCall) -> Suspend:
+def _waits(call: EffectCall, holder: Holder) -> Parked:
     place = f"{call.step}:{call.name}" if call.step else call.name
-    return Suspend(f"effect:{call.job_id}:{place}")
+    return holder.park(Parking(f"effect:{call.job_id}:{place}"))
 
 
 def _who(row: LedgerRow) -> str:

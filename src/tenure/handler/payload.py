@@ -84,11 +84,45 @@ def payload_codec(annotation: Any, kind: str, limits: Limits = DEFAULT_LIMITS) -
 
     Types are compiled at the first use and then kept. Both raise InvalidPayload with the path of the field.
     """
-    plain = None if isinstance(annotation, Later) else _plain_codec(annotation, kind, limits)
+    plain = None if isinstance(annotation, Later) else _plain_codec(annotation, _what(kind), limits)
     if plain is not None:
         return plain
-    codec = _Codec(annotation, kind, limits)
+    codec = _Codec(annotation, kind, limits, _what(kind))
     return codec.encode, codec.decode
+
+
+def arguments_codec(annotation: Any, first: str, kind: str, limits: Limits = DEFAULT_LIMITS) -> tuple[Encode, Decode]:
+    """The two ways of several arguments, stored as an object by name. Any other payload is the first of them."""
+    encode_all, decode_all = payload_codec(annotation, kind, limits)
+
+    def encode_arguments(value: Any) -> str:
+        return encode_all(value if isinstance(value, Mapping) else {first: value})
+
+    def decode_arguments(text: str | bytes) -> Any:
+        text = text if isinstance(text, str) else text.decode()
+        return decode_all(text if text.lstrip()[:1] == "{" else f'{{"{first}":{text}}}')
+
+    return encode_arguments, decode_arguments
+
+
+def result_decoder(annotation: Any, kind: str) -> Callable[[Any], Any] | None:
+    """From a stored result, as parsed JSON, to the type that the handler's annotation names; None if it names none.
+
+    Raises InvalidPayload, with the path of the field.
+    """
+    if is_untyped(annotation) or annotation is type(None):
+        return None
+    codec = _Codec(annotation, kind, DEFAULT_LIMITS, f"Kind {kind!r}: the result")
+    return lambda value: None if value is None else codec.decode(json.dumps(value))
+
+
+def json_schema(annotation: Any) -> dict[str, Any]:
+    """The JSON Schema of a payload's type; an empty one, which allows everything, where there is no type."""
+    found = annotation.find() if isinstance(annotation, Later) else annotation
+    if is_untyped(found):
+        return {}
+    schema: dict[str, Any] = _adapter(found, "?").json_schema()
+    return schema
 
 
 def is_untyped(annotation: Any) -> bool:
@@ -99,12 +133,13 @@ def is_untyped(annotation: Any) -> bool:
 class _Codec:
     """Encodes and decodes the payloads of one kind."""
 
-    __slots__ = ("_annotation", "_decode", "_encode", "kind", "limits")
+    __slots__ = ("_annotation", "_decode", "_encode", "kind", "limits", "what")
 
-    def __init__(self, annotation: Any, kind: str, limits: Limits) -> None:
+    def __init__(self, annotation: Any, kind: str, limits: Limits, what: str) -> None:
         self._annotation = annotation
         self.kind = kind
         self.limits = limits
+        self.what = what
         self._encode: Encode = self._first_encode
         self._decode: Decode = self._first_decode
 
@@ -126,39 +161,43 @@ class _Codec:
         annotation = self._annotation
         if isinstance(annotation, Later):
             annotation = annotation.find()
-        self._encode, self._decode = _plain_codec(annotation, self.kind, self.limits) or _typed_codec(
-            _adapter(annotation, self.kind), _what(self.kind), self.limits
+        self._encode, self._decode = _plain_codec(annotation, self.what, self.limits) or _typed_codec(
+            _adapter(annotation, self.kind), self.what, self.limits
         )
 
 
-def _plain_codec(annotation: Any, kind: str, limits: Limits) -> tuple[Encode, Decode] | None:
+def _plain_codec(annotation: Any, what: str, limits: Limits) -> tuple[Encode, Decode] | None:
     """The codec of payloads that need no pydantic, or None."""
-    if is_untyped(annotation):
-        return _any_codec(_what(kind), limits)
-    if annotation is dict or annotation == dict[str, Any]:
-        return _object_codec(_what(kind), limits)
-    return None
+    is_object = annotation is dict or annotation == dict[str, Any]
+    return _json_codec(what, limits, is_object) if is_object or is_untyped(annotation) else None
 
 
 def _what(kind: str) -> str:
     return f"Kind {kind!r}: the payload"
 
 
-def _any_codec(what: str, limits: Limits) -> tuple[Encode, Decode]:
-    def encode_any(value: Any) -> str:
-        return _encode(value, limits, what)
+def _json_codec(what: str, limits: Limits, is_object: bool) -> tuple[Encode, Decode]:
+    """The codec of any JSON value, or of JSON objects only."""
 
-    def decode_any(text: str | bytes) -> Any:
+    def encode_json(value: Any) -> str:
+        text = _encode(value, limits, what)
+        if is_object and text[0] != "{":
+            raise InvalidPayload(f"{what} does not fit. $: expected dict, got {_type_name(value)}.")
+        return text
+
+    def decode_json(text: str | bytes) -> Any:
         try:
-            return _reader()(text)
+            value = _reader()(text)
         except ValueError:  # no JSON, or something that pydantic does not take: a lone surrogate, a nest of hundreds
-            pass
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as exc:
-            raise InvalidPayload(f"{what} is not JSON that can be read: {exc}.") from exc
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError) as exc:
+                raise InvalidPayload(f"{what} is not JSON that can be read: {exc}.") from exc
+        if is_object and type(value) is not dict:
+            raise InvalidPayload(f"{what} does not fit. $: expected dict, got {_type_name(value)}.")
+        return value
 
-    return encode_any, decode_any
+    return encode_json, decode_json
 
 
 @functools.cache
@@ -172,24 +211,6 @@ def _reader() -> Decode:
 def get_ready() -> None:
     """Load what it takes to read payloads: a worker does before its first job."""
     _reader()
-
-
-def _object_codec(what: str, limits: Limits) -> tuple[Encode, Decode]:
-    _, decode_any = _any_codec(what, limits)
-
-    def encode_object(value: Any) -> str:
-        text = _encode(value, limits, what)
-        if text[0] != "{":
-            raise InvalidPayload(f"{what} does not fit. $: expected dict, got {_type_name(value)}.")
-        return text
-
-    def decode_object(text: str | bytes) -> Any:
-        value = decode_any(text)
-        if type(value) is not dict:
-            raise InvalidPayload(f"{what} does not fit. $: expected dict, got {_type_name(value)}.")
-        return value
-
-    return encode_object, decode_object
 
 
 def _typed_codec(adapter: TypeAdapter[Any], what: str, limits: Limits) -> tuple[Encode, Decode]:

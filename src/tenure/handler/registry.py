@@ -3,11 +3,17 @@ moving a function must not strand its jobs."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from tenure.errors import HandlerError, UnknownKind, nearest
+from tenure.handler.middleware import Middleware, Middlewares, within
+from tenure.handler.observers import AroundEnqueue, ObserveSettle
 from tenure.model.frozen import frozen
+from tenure.model.policy import Limits, QueuePolicy
 
 Mode = Literal["async", "thread", "process"]
 
@@ -35,8 +41,68 @@ class Handler:
     """JSON of a Backoff that overrides the queue's."""
     needs_store: bool = False
     """It asks the store while it runs, so it cannot run in a process of its own."""
+    is_durable: bool = False
+    """It has steps, waits and children; see handler.steps."""
+    version: str | None = None
+    """Recorded when a durable job begins."""
+    deadline_seconds: float | None = None
+    """How long the whole life of a durable job may take, waits included."""
     key_of: Callable[[str], str] | None = None
     """The payload as JSON text → the idempotency key of a job that was given none."""
+    concurrency_key_of: Callable[[str], str] | None = None
+    """The payload as JSON text → the concurrency key of a job that was given none."""
+    memo_seconds: float | None = None
+    """Its result is worked out once for each payload within a tenant, and kept so long; see handler.memo."""
+    limiter: str | None = None
+    """The keys of the limiters that its jobs carry, joined; see model.limiter."""
+    absent: Any = field(default_factory=dict)
+    """The payload of a job that is enqueued without one."""
+    apply: Callable[[Any, Any], Any] | None = None
+    """Calls the function with a decoded payload and a context, where `function(payload, context)` is not its shape."""
+    decode_result: Callable[[Any], Any] | None = None
+    """The stored result, as parsed JSON → what the function's annotation says it returns."""
+    retry_on: tuple[type[BaseException], ...] = ()
+    """If set, only these exceptions are retried; others end the job as `failed`."""
+    give_up_on: tuple[type[BaseException], ...] = ()
+    """These exceptions end the job as `failed` at once."""
+    payload: Any = Any
+    """The payload's type, as `payload_codec` takes it."""
+    middleware: Middlewares = ()
+    """The app's middleware: shared with the app, so what is added later counts too."""
+
+    @property
+    def needs_context(self) -> bool:
+        """Whether a context has to be made for it."""
+        return self.wants_context or self.memo_seconds is not None or bool(self.middleware)
+
+    def call(self, payload: Any, context: Any) -> Any:
+        """Call the function, inside the app's middleware. Answers what it returns: a coroutine, if it is async."""
+        if self.middleware:
+            is_async = inspect.iscoroutinefunction(self.function)
+            return within(self.middleware, is_async, context, lambda: self._call(payload, context))
+        return self._call(payload, context)
+
+    def _call(self, payload: Any, context: Any) -> Any:
+        if self.memo_seconds is None:
+            return self._plain_call(payload, context)
+        do = functools.partial(self._aplain_call if self.mode == "async" else self._plain_call, payload, context)
+        return context.memo_whole(self.memo_seconds, do)
+
+    async def _aplain_call(self, payload: Any, context: Any) -> Any:
+        return await self._plain_call(payload, context)
+
+    def _plain_call(self, payload: Any, context: Any) -> Any:
+        if self.apply is not None:
+            return self.apply(payload, context)
+        if self.wants_context:
+            return self.function(payload, context) if self.wants_payload else self.function(context)
+        return self.function(payload) if self.wants_payload else self.function()
+
+    def may_retry(self, error: BaseException) -> bool:
+        """Whether another attempt may follow this exception."""
+        if self.give_up_on and isinstance(error, self.give_up_on):
+            return False
+        return not self.retry_on or not isinstance(error, Exception) or isinstance(error, self.retry_on)
 
 
 class Registry(Mapping[str, Handler]):
@@ -44,6 +110,24 @@ class Registry(Mapping[str, Handler]):
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        self.middleware: list[Middleware] = []
+        """Goes around every handler, whenever it was added."""
+        self.around_enqueue: list[AroundEnqueue] = []
+        """Goes around every enqueue of the app: given the jobs before they are sent."""
+        self.settle_observers: list[ObserveSettle] = []
+        """Told of every batch of ends that the store has taken in."""
+        self.queues: dict[str, QueuePolicy] = {}
+        """Queues that the code declares; they are created when first needed."""
+        self.declared: set[str] = set()
+        """Queues whose policy the code states, beside those that a handler merely names."""
+        self.checkers: list[Any] = []
+        """Compare jobs that succeeded with the world: `tenure.effects.kinds.Checker`."""
+        self.limits = Limits()
+        """What payloads and texts may take."""
+        self.memory: Any = None
+        """What agents remember: `tenure.flow.memory.AgentMemory`, set by the app."""
+        self.verifiers: dict[str, Callable[..., Any]] = {}
+        """Effect → asks the world whether it happened: `tenure.handler.ledger.Verify`."""
 
     def add(self, handler: Handler) -> None:
         """Register a handler."""
@@ -54,7 +138,7 @@ class Registry(Mapping[str, Handler]):
                 f"too. "
                 "Give one of them another name with `kind=`."
             )
-        self._handlers[handler.kind] = handler
+        self._handlers[handler.kind] = replace(handler, middleware=self.middleware)
 
     def find(self, kind: str) -> Handler:
         """The handler of `kind`; UnknownKind with the nearest known name otherwise."""

@@ -3,7 +3,8 @@
     raise tenure.Permanent("the account is closed")   # never again: failed at once, with a dead letter
     raise tenure.RetryAfter(30, "429 from the API")   # an attempt is spent; the next one in 30 s, whatever the backoff
     raise tenure.Snooze(600, "not ready yet")         # no attempt is spent; again in ten minutes
-    raise tenure.RateLimited(30, "429 from the API")  # the same, counted as a refusal by somebody who is busy
+    raise tenure.RateLimited(30, "429 from the API")  # the same, counted as a refusal by a busy service
+    raise tenure.RateLimited(30, key="anthropic")     # and no job with that limiter starts for 30 s
 
 Any other exception is a failed attempt, retried by the queue's backoff.
 """
@@ -13,6 +14,10 @@ from __future__ import annotations
 from datetime import timedelta
 from enum import StrEnum
 
+from tenure.model.frozen import frozen
+from tenure.model.limiter import check_block
+from tenure.model.step import NewGroup, NewStep
+
 
 class HandlerEnd(Exception):
     """The root of the exceptions by which a handler chooses its end."""
@@ -20,6 +25,11 @@ class HandlerEnd(Exception):
 
 class Permanent(HandlerEnd):
     """The job can never succeed. It ends as `failed` at once, whatever attempts are left."""
+
+
+class NotApproved(Permanent):
+    """An effect was given a decision that does not allow it, or the arguments that people were asked about changed
+    again and again. Nothing was done; uncaught it ends the job as `failed`."""
 
 
 class RetryAfter(HandlerEnd):
@@ -39,16 +49,47 @@ class Snooze(HandlerEnd):
 
 
 class RateLimited(Snooze):
-    """Somebody outside is too busy. No attempt is spent; the job is due again in `delay`, or when they said."""
+    """A service outside is too busy. No attempt is spent; the job is due again in `delay`, or when it said.
+
+    `key` names a limiter: no job that carries it starts before `delay` is over, and then it reopens slowly. Without
+    `key` that of the job counts, if it has exactly one. Raises: InvalidArgument (a key and more than a day).
+    """
+
+    def __init__(self, delay: float | timedelta = 0.0, reason: str = "", *, key: str | None = None) -> None:
+        super().__init__(delay, reason)
+        if key is not None:
+            check_block(key, self.delay_seconds)
+        self.key = key
 
 
-class Suspend(HandlerEnd):
-    """Wait without holding a slot until somebody wakes the job, or `delay` passes. No attempt is spent."""
+@frozen
+class Parking:
+    """What a job waits for, and what is written together with its suspend."""
 
-    def __init__(self, waiting_for: str, delay: float | timedelta | None = None) -> None:
-        super().__init__(f"waits for {waiting_for}")
-        self.waiting_for = waiting_for
-        self.delay_seconds = None if delay is None else _seconds(delay)
+    waiting_for: str
+    """For people: the first of the conditions, or the name of a sleep."""
+    steps: tuple[NewStep, ...] = ()
+    groups: tuple[NewGroup, ...] = ()
+
+
+class Parked(BaseException):
+    """Raised by a wait in a durable handler: the job gives its slot back until the wait is over. No attempt is spent.
+
+    No Exception, so that `except Exception` lets it pass. Code that catches BaseException cannot stop it either: the
+    worker suspends the job all the same.
+    """
+
+    def __init__(self, parking: Parking) -> None:
+        super().__init__(f"waits for {parking.waiting_for}")
+        self.parking = parking
+
+
+class DeadlinePassed(Permanent):
+    """A durable job was not done within the `deadline` of its handler."""
+
+
+class ReplayEnded(BaseException):
+    """While a job is undone: its handler has come to where the record ends. What it armed up to here is known."""
 
 
 class Interrupt(StrEnum):
@@ -60,7 +101,7 @@ class Interrupt(StrEnum):
     LOST = "lost"
     """The store says that the lease has passed on."""
     FENCED = "fenced"
-    """The worker could not extend the lease in time and stops before somebody else may begin."""
+    """The worker could not extend the lease in time and stops before another worker may begin."""
 
 
 class Interrupted(BaseException):

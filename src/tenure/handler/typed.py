@@ -11,6 +11,7 @@ import operator
 import sys
 import types
 import typing
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +25,20 @@ def adapter_for(annotation: Any) -> TypeAdapter[Any]:
     if sys.version_info < (3, 12):
         annotation = _retold(annotation)
     return TypeAdapter(annotation)
+
+
+def arguments_type(name: str, annotations: Mapping[str, Any], required: frozenset[str]) -> Any:
+    """The type of an object that holds a function's arguments by name, and nothing else."""
+    import typing_extensions
+
+    told = {
+        argument: hint if argument in required else typing_extensions.NotRequired[hint]
+        for argument, hint in annotations.items()
+    }
+    make: Any = typing_extensions.TypedDict
+    made = make(name, told)
+    made.__pydantic_config__ = {"extra": "forbid"}
+    return made
 
 
 def _retold(annotation: Any) -> Any:

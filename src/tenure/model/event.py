@@ -1,4 +1,4 @@
-"""Events: what happened to a job, as rows that can be followed. Written only where somebody asked for them."""
+"""Events: what happened to a job, as rows that can be followed. Written only where a queue asks for them."""
 
 from __future__ import annotations
 

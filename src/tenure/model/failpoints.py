@@ -12,7 +12,7 @@ _armed: dict[str, Callable[[], None]] = {}
 
 
 def point(name: str) -> None:
-    """Do what a test asked for at this point; nothing if nobody asked."""
+    """Do what a test asked for at this point; nothing if none did."""
     if _armed:
         act = _armed.get(name)
         if act is not None:

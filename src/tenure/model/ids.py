@@ -32,13 +32,14 @@ def new_job_id() -> JobId:
     with _lock:
         now = time.time_ns() // 1_000_000
         if now > _last_ms:
-            _last_ms, _counter = now, _random_bits(24)  # of 26: leaves room to count
+            _last_ms, _counter = now, int.from_bytes(os.urandom(3), "big")  # 24 bits of 26: leaves room to count
         else:
             _counter += 1
             if _counter >> 26:
                 _last_ms, _counter = _last_ms + 1, 0
         ms, counter = _last_ms, _counter
-    number = ms << 80 | 0x7 << 76 | counter >> 14 << 64 | 0b10 << 62 | (counter & 0x3FFF) << 48 | _random_bits(48)
+    tail = int.from_bytes(os.urandom(6), "big")
+    number = ms << 80 | 0x7 << 76 | counter >> 14 << 64 | 0b10 << 62 | (counter & 0x3FFF) << 48 | tail
     digits = f"{number:032x}"
     return JobId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
 
@@ -46,10 +47,6 @@ def new_job_id() -> JobId:
 def new_job_ids(count: int) -> list[JobId]:
     """`count` new ids, each above the one before."""
     return [new_job_id() for _ in range(count)]
-
-
-def _random_bits(count: int) -> int:
-    return int.from_bytes(os.urandom(count // 8), "big")
 
 
 def new_worker_id() -> WorkerId:

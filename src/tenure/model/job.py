@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.state import State
+
+if TYPE_CHECKING:
+    from tenure.model.step import Step
 
 
 @dataclass(slots=True)
@@ -33,6 +36,8 @@ class NewJob:
     """JSON of a Backoff that overrides the queue's."""
     affinity_key: str | None = None
     concurrency_key: str | None = None
+    limiter: str | None = None
+    """Keys of limiters, sorted and joined by commas; see model.limiter."""
     source_ref: str | None = None
     target_ref: str | None = None
     payload_ref: str | None = None
@@ -44,7 +49,7 @@ class NewJob:
     parent_id: JobId | None = None
     run_id: str | None = None
     trace: str | None = None
-    """W3C traceparent of whoever enqueued."""
+    """W3C traceparent of the caller that enqueued it."""
     artifacts_path: str | None = None
 
 
@@ -52,6 +57,7 @@ NEW_JOB_EXTRAS = (
     "backoff",
     "affinity_key",
     "concurrency_key",
+    "limiter",
     "source_ref",
     "target_ref",
     "payload_ref",
@@ -66,6 +72,10 @@ NEW_JOB_EXTRAS = (
     "artifacts_path",
 )
 """The columns of NewJob that most jobs leave empty. Wire formats send them only when set."""
+
+
+HIDDEN: Final = {"$unreadable": "It belongs to another login."}
+"""The payload of a job whose contents the asking login may not read. PostgreSQL's list_jobs writes it."""
 
 
 @frozen
@@ -125,6 +135,17 @@ class Job:
     cleaned_at: datetime | None = None
     suspicion: int = 0
     """How many workers vanished while they held this job beside others. See model.state."""
+    group_id: str | None = None
+    """The group whose child it is. See model.step."""
+    step_token: Token | None = None
+    """The newest grant that recorded a new step; None for a job without steps."""
+    limiter: str | None = None
+    """The keys of its limiters, sorted and joined by commas; see model.limiter."""
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether this login may know that the job is there, but not what it carries (PostgreSQL)."""
+        return bool(self.payload == HIDDEN)
 
     @property
     def shown_state(self) -> str:
@@ -161,6 +182,10 @@ class Grant:
     """Columns of Job that are set, among NEW_JOB_EXTRAS and key, progress."""
     suspicion: int = 0
     """From ISOLATE_FROM on the job must run in a process of its own, from ALONE_FROM on also alone on its worker."""
+    steps: tuple[Step, ...] = ()
+    """What the job has behind it, in the order of first records, as far as GRANT_BYTES of values go."""
+    has_more_steps: bool = False
+    """There are further steps; ListSteps reads them."""
 
     @property
     def payload(self) -> Any:

@@ -31,6 +31,8 @@ class LogEvent:
     """Seconds the handler took."""
     message: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    traceback: str | None = None
+    """Where the handler's own code raised, in several lines."""
 
 
 class Emit(Protocol):

@@ -12,6 +12,7 @@ from tenure.model.event import NewEvent
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token
 from tenure.model.job import NewJob
+from tenure.model.step import NewGroup, NewStep
 
 
 class FailureClass(StrEnum):
@@ -28,6 +29,12 @@ class FailureClass(StrEnum):
     INVALID_PAYLOAD = "invalid_payload"
     PERMANENT = "permanent"
     CANCELLED = "cancelled"
+    STALE_STEP = "stale_step"
+    """The recorded value of a step no longer fits the type that the code asks for."""
+    DEADLINE = "deadline"
+    """The job's whole life took longer than its deadline allows."""
+    COMPENSATION = "compensation"
+    """An undo step of a job that was to end badly could not be carried out."""
 
 
 class Triage(StrEnum):
@@ -51,6 +58,8 @@ class EffectRecord:
     result: str | None = None
     error: str | None = None
     key: str | None = None
+    approval: str | None = None
+    """The approval that it uses: granted for these very arguments, and used by no other effect."""
 
 
 @dataclass(slots=True)
@@ -104,16 +113,25 @@ class Released:
     delay_seconds: float = 0.0
     failure_class: FailureClass | None = FailureClass.SHUTDOWN
     error: str | None = None
+    limiter: str | None = None
+    """A service refused: this key is blocked for `delay_seconds`. A job that carries the key keeps its `run_at` and is
+    held back by the block alone. See store.limits."""
 
 
 @frozen
 class Suspended:
-    """The job waits without holding a slot, until `delay_seconds` pass or somebody wakes it. Attempt refunded."""
+    """The job waits without holding a slot, until `delay_seconds` pass or it is woken. Attempt refunded.
+
+    With `steps` and `groups` it waits for any of the open steps among them; what that means stands in store.flow. A
+    condition that is met already sends the job straight back to `queued`. Closed steps are recorded along.
+    """
 
     job_id: JobId
     token: Token
     waiting_for: str
     delay_seconds: float | None = None
+    steps: tuple[NewStep, ...] = ()
+    groups: tuple[NewGroup, ...] = ()
 
 
 @frozen

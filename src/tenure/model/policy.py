@@ -19,6 +19,7 @@ KeySpace = Literal["kind", "global"]
 KeyConflictRule = Literal["error", "tolerate"]
 ReviveRule = Literal["revive", "clone"]
 UnknownKindRule = Literal["leave", "reject", "release"]
+AgentEventsRule = Literal["none", "completed", "ends"]
 
 SUBSTRATE_FORBIDDEN_KEYS = (
     "body",
@@ -96,6 +97,9 @@ class QueuePolicy:
     """How long a finished job keeps its payload and result; None keeps them for ever."""
     events: bool = False
     """Write a lifecycle event row for every move, for `tail` and streams. Off: the happy path writes none."""
+    agent_events: AgentEventsRule = "none"
+    """Write an agent event and an embedding job with the end of a job, for agents to remember: `completed` for
+    successes, `ends` for failures and deaths too."""
 
 
 @frozen

@@ -1,4 +1,6 @@
-"""A schedule: a job to enqueue at every tick of a cron expression. The leader of the workers carries it out.
+"""A schedule: a job to enqueue at every tick of a cron expression, or at a steady distance.
+
+The leader of the workers carries it out.
 
 Each tick has one job with an id made of the schedule's name and the tick: two leaders that both believe in themselves
 ask for the same job, and the store has it once.
@@ -9,14 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, field
+from dataclasses import field, fields
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Literal
 from zoneinfo import ZoneInfo
 
+from tenure.errors import MissingExtra
 from tenure.model.clock import to_us
-from tenure.model.cron import Cron
+from tenure.model.cron import Cron, Every, Ticks
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import NewJob
@@ -38,7 +41,8 @@ class Schedule:
     """
 
     name: str
-    cron: str
+    cron: str | None
+    """A cron expression; None if `every_seconds` says when."""
     kind: str
     payload: str = "{}"
     """JSON text."""
@@ -48,7 +52,8 @@ class Schedule:
     priority: int | None = None
     max_attempts: int | None = None
     backoff: str | None = None
-    _cron: Cron = field(init=False, repr=False, compare=False)
+    every_seconds: float | None = None
+    _ticks: Ticks = field(init=False, repr=False, compare=False)
     _zone: ZoneInfo = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -58,32 +63,44 @@ class Schedule:
         if self.missed not in {"skip", "one", "all"}:
             raise ValueError(f"schedule {self.name!r}: missed={self.missed!r} is not one of skip, one, all")
         try:
-            object.__setattr__(self, "_cron", Cron.parse(self.cron))
+            object.__setattr__(self, "_ticks", self._read_ticks())
             object.__setattr__(self, "_zone", ZoneInfo(self.tz))
         except (KeyError, OSError, ValueError) as exc:  # an unknown time zone is a KeyError that bears its own sentence
             raise ValueError(f"schedule {self.name!r}: {str(exc).strip(chr(34) + chr(39))}") from exc
 
+    def _read_ticks(self) -> Ticks:
+        if (self.cron is None) == (self.every_seconds is None):
+            raise ValueError("give a cron expression, or `every`, and not both")
+        return Cron.parse(self.cron) if self.cron is not None else Every(self.every_seconds or 0.0)
+
+    @property
+    def says(self) -> str:
+        """When it happens, for people."""
+        return self.cron if self.cron is not None else f"every {self.every_seconds:g} s"
+
     def spec(self) -> str:
         """JSON text that says all of it, for the store."""
-        told = {key: value for key, value in asdict(self).items() if not key.startswith("_") and key != "name"}
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.init and one.name != "name"}
+        if self.every_seconds is None:
+            del told["every_seconds"]  # as versions before it wrote it
         return json.dumps(told, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_spec(cls, name: str, spec: str) -> Schedule:
-        """Raises ValueError if a newer version, or somebody else, wrote what we cannot read."""
+        """Raises ValueError if a newer version, or another program, wrote what we cannot read."""
         try:
             return cls(name=name, **json.loads(spec))
-        except (TypeError, ValueError) as exc:
+        except (TypeError, ValueError, MissingExtra) as exc:
             raise ValueError(f"schedule {name!r} cannot be read: {exc}") from exc
 
     def next_tick(self, after: datetime) -> datetime:
         """The first tick after a moment."""
-        return next(self._cron.ticks(after, self._zone))
+        return next(self._ticks.ticks(after, self._zone))
 
     def due(self, after: datetime, now: datetime) -> tuple[datetime, list[datetime]] | None:
         """The newest tick in (after, now] and the ticks to run, by the policy; None while there is no tick."""
         ticks: list[datetime] = []
-        for tick in takewhile(lambda tick: tick <= now, self._cron.ticks(after, self._zone)):
+        for tick in takewhile(lambda tick: tick <= now, self._ticks.ticks(after, self._zone)):
             ticks.append(tick)
             if self.missed == "all" and len(ticks) >= CATCH_UP:
                 break
@@ -121,7 +138,7 @@ def tick_key(name: str, tick: datetime) -> str:
 
 
 def tick_job_id(name: str, tick: datetime) -> JobId:
-    """A UUIDv7 with the time of the tick, the same whoever makes it."""
+    """A UUIDv7 with the time of the tick, the same in every process that makes it."""
     mark = hashlib.sha256(tick_key(name, tick).encode()).hexdigest()
     ms = f"{to_us(tick) // 1000:012x}"
     return JobId(f"{ms[:8]}-{ms[8:]}-7{mark[:3]}-{0x8000 | int(mark[3:7], 16) & 0x3FFF:04x}-{mark[7:19]}")

@@ -8,6 +8,7 @@ shows the table. A pair that is absent is refused by every store and changes not
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal
@@ -59,6 +60,11 @@ ISOLATE_FROM: Final = 1
 """From this suspicion on a job is run in a process of its own."""
 ALONE_FROM: Final = 2
 """From this suspicion on a job is also run alone: its worker runs nothing else meanwhile."""
+QUARANTINE_JOBS: Final = 3
+"""A kind of which so many jobs crashed QUARANTINE_CRASHES times each within QUARANTINE_SECONDS is closed by itself: its
+gate `kind:NAME` is shut until an operator opens it."""
+QUARANTINE_CRASHES: Final = 2
+QUARANTINE_SECONDS: Final = 600.0
 SUSPICION_MAX: Final = 10
 """A job that was held by this many workers that vanished counts every further one as its own crash, so that the ladder
 ends for workers that ignore suspicion too."""
@@ -79,8 +85,9 @@ class Rule:
     """Added to `crashes`: deaths of a process that are provably this job's own."""
     suspicion: Literal["keep", "clear", "raise", "isolate"] = "keep"
     """`raise` adds 1, `isolate` lifts it to at least ISOLATE_FROM."""
-    run_at: Literal["keep", "now", "backoff", "delay", "delay_or_keep", "delay_or_never"] = "keep"
-    """`backoff` is now + the queue's backoff, unless the outcome names a delay."""
+    run_at: Literal["keep", "now", "place", "backoff", "delay", "delay_or_keep", "delay_or_never"] = "keep"
+    """`backoff` is now + the queue's backoff, unless the outcome names a delay; `place` is what it was before
+    the job was suspended, so that work that was begun comes before new work."""
     frees_key: bool = False
     """A slot of scope `active` becomes free."""
     records_error: bool = False
@@ -88,6 +95,8 @@ class Rule:
     attempt_row: str | None = None
     """The `outcome` of the attempt row that is written; None writes none."""
     dead_letter: bool = False
+    resets: bool = False
+    """`attempt` and `crashes` become 0 before they are counted, and a requested cancel is forgotten."""
     event: str | None = None
     """The lifecycle event, where the queue keeps events. None: none, or one per changed part (heartbeat)."""
 
@@ -102,7 +111,7 @@ _SPENT: Final = "no attempts are left"
 _ALONE: Final = "its worker held nothing else, or suspicion is at its maximum"
 _SHARED: Final = "its worker held other jobs too"
 
-RULES: Final[tuple[Rule, ...]] = (
+_PLAIN: Final[tuple[Rule, ...]] = (
     Rule(Move.CLAIM, frozenset({State.QUEUED}), State.LEASED, "the queue does not start on claim", 1, event="claimed"),
     Rule(Move.CLAIM, frozenset({State.QUEUED}), State.RUNNING, "the queue starts on claim", 1, event="claimed"),
     Rule(Move.START, frozenset({State.LEASED}), State.RUNNING, event="started"),
@@ -178,6 +187,14 @@ RULES: Final[tuple[Rule, ...]] = (
         event="released",
     ),
     _held(Move.SUSPEND, State.WAITING, attempt=-1, suspicion="clear", run_at="delay_or_never", event="suspended"),
+    _held(
+        Move.SUSPEND,
+        State.QUEUED,
+        "what it waits for has happened already, or it was woken while a worker held it",
+        attempt=-1,
+        suspicion="clear",
+        event="woken",
+    ),
     _held(
         Move.EXPIRE,
         State.QUEUED,
@@ -256,16 +273,49 @@ RULES: Final[tuple[Rule, ...]] = (
         frees_key=True,
         event="cancelled",
     ),
-    Rule(Move.WAKE, frozenset({State.WAITING}), State.QUEUED, run_at="now", event="woken"),
+    Rule(Move.WAKE, frozenset({State.WAITING}), State.QUEUED, run_at="place", event="woken"),
     Rule(
         Move.REVIVE,
         frozenset({State.FAILED, State.DEAD, State.CANCELLED}),
         State.QUEUED,
-        "an operator's act: attempt and crashes become 0",
+        "an operator's act",
         suspicion="clear",
         run_at="now",
+        resets=True,
         event="revived",
     ),
+)
+
+BAD_ENDS: Final = frozenset({State.FAILED, State.DEAD, State.CANCELLED})
+"""A job that recorded something to undo is queued for that before it comes to one of these."""
+_UNDO: Final = "it has something to undo first; the end that it is to have is recorded as its step `$undoing`"
+
+
+def undo_first(rule: Rule) -> Rule:
+    """What the move of `rule`, which ends a held job badly, does while the job has something to undo."""
+    if rule.to is State.CANCELLED or rule.move is Move.REJECT:
+        suspicion: Literal["keep", "clear", "raise", "isolate"] = "keep"
+    elif rule.move is Move.EXPIRE:
+        suspicion = "raise"
+    else:
+        suspicion = "isolate" if rule.crashes else "clear"
+    return replace(
+        rule,
+        to=State.QUEUED,
+        when="; ".join(filter(None, (rule.when, _UNDO))),
+        suspicion=suspicion,
+        frees_key=False,
+        attempt_row="expired" if rule.move is Move.EXPIRE else "retried",
+        dead_letter=False,
+        resets=True,
+        event="reclaimed" if rule.move is Move.EXPIRE else "retried",
+    )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    *_PLAIN,
+    *(undo_first(rule) for rule in _PLAIN if rule.origin == HELD and rule.to in BAD_ENDS),
+    Rule(Move.CANCEL, frozenset({State.QUEUED, State.WAITING}), State.QUEUED, _UNDO, run_at="place", resets=True),
 )
 """Every move in every case. The first rule that fits a case is carried out."""
 
@@ -291,8 +341,9 @@ def end_rule(
     is_alone: bool = True,
     is_vanished: bool = True,
     has_class: bool = True,
+    is_met: bool = False,
 ) -> Rule:
-    """The rule for one end of an attempt.
+    """The rule for one end of an attempt. What a bad end does while there is something to undo, `undo_first` says.
 
     Args:
         move: COMPLETE, RETRY (a failure; EXHAUST follows from `attempts_left`), REJECT, RELEASE, SUSPEND, EXPIRE, or
@@ -301,6 +352,7 @@ def end_rule(
         is_alone: Of an expiry: the worker held nothing else when the first of its leases ran out.
         is_vanished: Of an expiry: the worker has not been seen since.
         has_class: Of a release: it names a failure class.
+        is_met: Of a suspend: what it waits for has happened already.
     """
     if cancel_requested or move is Move.CANCEL:
         return next(r for r in RULES if r.move is move and r.to is State.CANCELLED and r.origin == HELD)
@@ -313,6 +365,8 @@ def end_rule(
         return _first(move, crashes=1, to=State.QUEUED if attempts_left else State.DEAD)
     if move is Move.EXPIRE:
         return next(r for r in RULES if r.move is move and (r.suspicion == "raise") is is_vanished)
+    if move is Move.SUSPEND:
+        return _first(move, to=State.QUEUED if is_met else State.WAITING)
     return _first(move)
 
 

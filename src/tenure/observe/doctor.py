@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Literal
 
 from tenure.errors import SchemaError
+from tenure.model.budget import raise_command, show_amount, shown_name
 from tenure.model.frozen import frozen
 from tenure.observe.liveness import is_alive
 from tenure.observe.plural import counted
+from tenure.store.budgets import ListBudgets
 from tenure.store.contract import Store
+from tenure.store.limits import ListLimiters
 from tenure.store.queries import (
     Count,
     CountJobs,
@@ -93,6 +96,8 @@ def examine(store: Store, url: str) -> Iterator[Check]:
     yield from _denied(workers)
     yield from _stuck(summed)
     yield from _switches(store, queues)
+    yield from _empty_budgets(store)
+    yield from _limiters(store, summed)
     yield from _dead_letters(store)
 
 
@@ -122,7 +127,8 @@ def _sqlite(found: Inspection) -> Iterator[Check]:
             "warn",
             f"{found.version} has a rare race between checkpoints of several connections, fixed in {safe}. Tenure "
             "lets only one connection checkpoint; let no other program write to this file.",
-            f"use a Python whose sqlite3 is {safe} or newer",
+            f"make the environment anew with a Python whose sqlite3 is {safe} or newer: those of python.org, uv and "
+            "conda are; `python -c 'import sqlite3; print(sqlite3.sqlite_version)'` says which one has",
         )
     else:
         yield Check("sqlite", "ok", f"{found.version}")
@@ -355,8 +361,13 @@ def _stuck(summed: Summed) -> Iterator[Check]:
 
 def _switches(store: Store, queues: list[QueueRow]) -> Iterator[Check]:
     for gate in store.do(ListGates()):
-        if not gate.is_open:
-            yield Check("gate", "warn", f"{gate.name!r} is closed, by {gate.actor}", f"tenure gates open {gate.name}")
+        fix = f"tenure gates open {shlex.quote(gate.name)}"
+        if not gate.is_open and gate.name.startswith("kind:") and gate.actor == "tenure":
+            kind = gate.name.removeprefix("kind:")
+            says = f"jobs of kind {kind!r} keep crashing their workers, so it was closed by itself and they wait"
+            yield Check("quarantine", "wrong", says, f"tenure audit ls --subject {shlex.quote(gate.name)}, then: {fix}")
+        elif not gate.is_open:
+            yield Check("gate", "warn", f"{gate.name!r} is closed, by {gate.actor}", fix)
     for queue in queues:
         if queue.paused_at is not None:
             yield Check(
@@ -365,6 +376,38 @@ def _switches(store: Store, queues: list[QueueRow]) -> Iterator[Check]:
                 f"queue {queue.name!r} is paused, by {queue.paused_by}",
                 f"tenure queues resume {shlex.quote(queue.name)}",
             )
+
+
+def _empty_budgets(store: Store) -> Iterator[Check]:
+    """Budgets that hold jobs back, or have nothing left."""
+    budgets = store.do(ListBudgets(limit=1000))
+    short = [one for one in budgets if one.waiting or not one.left]
+    for one in sorted(short, key=lambda one: -one.waiting)[:NAMED]:
+        waits = f"{counted(one.waiting, 'job')} {'waits' if one.waiting == 1 else 'wait'} for it"
+        needs = ", and only a raise lets them go on" if one.waiting and one.on_empty == "escalate" else ""
+        yield Check(
+            "budget",
+            "wrong" if needs else "warn",
+            f"{shown_name(one.scope, one.unit, one.per)} has {show_amount(one.unit, one.left)} left of "
+            f"{show_amount(one.unit, one.limit)}; {waits}{needs}",
+            raise_command(one.scope, one.unit, one.per),
+        )
+    if len(short) > NAMED:
+        yield Check("budget", "warn", f"{counted(len(short) - NAMED, 'more budget')} of that sort", "tenure budgets ls")
+    if budgets and not short:
+        yield Check("budget", "ok", f"{counted(len(budgets), 'budget')}, and none is used up")
+
+
+def _limiters(store: Store, summed: Summed) -> Iterator[Check]:
+    for limiter in store.do(ListLimiters()):
+        said = f" ({limiter.reason.splitlines()[0][:100]})" if limiter.reason else ""
+        fix = f"tenure limits clear {shlex.quote(limiter.key)}"
+        refusals = counted(limiter.strikes, "refusal")
+        if limiter.blocked_until is not None and limiter.blocked_until > summed.at:
+            until = f"{limiter.blocked_until:%Y-%m-%d %H:%M:%S} UTC"
+            yield Check("limiter", "warn", f"{limiter.key!r} is blocked until {until}, after {refusals}{said}", fix)
+        elif limiter.strikes:
+            yield Check("limiter", "warn", f"{limiter.key!r} reopens slowly after {refusals}{said}", fix)
 
 
 def _dead_letters(store: Store) -> Iterator[Check]:

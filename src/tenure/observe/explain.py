@@ -6,19 +6,39 @@ workers that could take it, then the jobs before it, then what earlier crashes m
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from tenure.errors import NotFound
+from tenure.errors import AccessDenied, Forbidden, NotFound
+from tenure.model.approval import Approval
+from tenure.model.budget import Budget, parts_of, raise_command, show_amount, shown_name
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Attempt, Job
+from tenure.model.limiter import Limiter, keys_of
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import ALONE_FROM, HELD, ISOLATE_FROM, TERMINAL, State
+from tenure.model.step import Group, Step
 from tenure.observe.liveness import alive
 from tenure.observe.plural import counted
+from tenure.store.approvals import ListApprovals
+from tenure.store.budgets import ListBudgets
 from tenure.store.contract import Store
-from tenure.store.queries import Gate, GetJobs, ListAttempts, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
+from tenure.store.flow import GetGroup, ListSteps
+from tenure.store.limits import ListLimiters
+from tenure.store.queries import (
+    Gate,
+    GetJobs,
+    ListAttempts,
+    ListAudit,
+    ListGates,
+    ListQueues,
+    ListWorkers,
+    QueueRow,
+    WorkerSeen,
+)
 from tenure.store.summary import Standing, Stood
 
 MANY_AHEAD = 10_000
@@ -63,6 +83,10 @@ class _Scene:
     workers: list[WorkerSeen]
     """Those alive."""
     attempts: list[Attempt]
+    why: str | None
+    """Why the queue was paused, as the audit has it."""
+    limiters: list[Limiter]
+    """Those of its limiters that may hold it back."""
 
     @property
     def policy(self) -> QueuePolicy:
@@ -81,15 +105,38 @@ def explain(store: Store, job_id: str) -> Explanation:
     elif job.state in HELD:
         reasons = list(_held(job, stood.at, workers))
     elif job.state is State.WAITING:
-        reasons = list(_waiting(job, stood.at))
+        steps = store.do(ListSteps(job.id)) if job.step_token is not None else []
+        awaited = {one.awaits for one in steps if one.state == "open" and one.awaits is not None}
+        found: dict[str, Group | Approval | None] = {}
+        found |= {one: store.do(GetGroup(one.removeprefix("group:"))) for one in awaited if one.startswith("group:")}
+        found |= _approvals(store, awaited)
+        reasons = list(_waiting(job, stood.at, steps, found, _budgets(store, awaited)))
     else:
         queues = store.do(ListQueues())
         policies = {one.name: one.policy for one in queues}
         queue = next(one for one in queues if one.name == job.queue)
         gates = {one.name: one for one in store.do(ListGates())}
         attempts = store.do(ListAttempts(job.id))
-        reasons = list(_queued(_Scene(job, stood, queue, gates, alive(workers, policies, stood.at), attempts)))
+        live = alive(workers, policies, stood.at)
+        limiters = store.do(ListLimiters(keys_of(job.limiter))) if job.limiter is not None else []
+        scene = _Scene(job, stood, queue, gates, live, attempts, _why_paused(store, queue), limiters)
+        reasons = list(_queued(scene))
     return Explanation(job.id, job.kind, job.queue, job.shown_state, stood.at, job.state is State.RUNNING, reasons)
+
+
+def _approvals(store: Store, awaited: set[str]) -> dict[str, Approval]:
+    ids = [one.removeprefix("approval:") for one in awaited if one.startswith("approval:")]
+    return {f"approval:{one.id}": one for one in store.do(ListApprovals(ids=ids))} if ids else {}
+
+
+def _why_paused(store: Store, queue: QueueRow) -> str | None:
+    if queue.paused_at is None:
+        return None
+    try:
+        audits = store.do(ListAudit(queue.name, 50))
+    except (Forbidden, AccessDenied):  # a login that reads jobs need not read the audit
+        return None
+    return next((one.reason for one in audits if one.act == "pause_queue"), None)
 
 
 def _ended(job: Job) -> Iterator[Reason]:
@@ -141,17 +188,102 @@ def _held(job: Job, now: datetime, workers: list[WorkerSeen]) -> Iterator[Reason
         yield Reason("cancel_requested", "It was asked to stop; its worker ends it as cancelled.", blocks=False)
 
 
-def _waiting(job: Job, now: datetime) -> Iterator[Reason]:
-    wakes = ""
-    if job.run_at.year < 9000:
-        wakes = f", at the latest in {_span(max(0.0, (job.run_at - now).total_seconds()))}"
-    yield Reason("waiting", f"It is suspended and waits for {job.waiting_for!r}{wakes}. It holds no slot.")
+def _budgets(store: Store, awaited: set[str]) -> dict[str, Budget]:
+    """The budgets that a job waits for, by their names."""
+    scopes = sorted({parts_of(one)[0] for one in awaited if one.startswith("budget:")})
+    return {one.name: one for one in store.do(ListBudgets(scopes))} if scopes else {}
+
+
+def _waiting(
+    job: Job,
+    now: datetime,
+    steps: list[Step],
+    found: Mapping[str, Group | Approval | None],
+    budgets: Mapping[str, Budget],
+) -> Iterator[Reason]:
+    awaited = [step for step in steps if step.state == "open" and step.token == job.token]
+    for step in awaited:
+        if step.kind == "budget" and step.awaits is not None:
+            yield _short_of(step, step.awaits, budgets.get(step.awaits))
+        else:
+            yield from _awaited(job, now, step, found.get(step.awaits or ""))
+    if not awaited:
+        wakes = ""
+        if job.run_at.year < 9000:
+            wakes = f", at the latest in {_span(max(0.0, (job.run_at - now).total_seconds()))}"
+        yield Reason("waiting", f"It is suspended and waits for {job.waiting_for!r}{wakes}. It holds no slot.")
+    done = [step for step in steps if step.state == "done" and step.kind == "step"]
+    if done:
+        yield Reason("steps", f"{counted(len(done), 'step')} behind it, the last is {done[-1].key!r}.", blocks=False)
+
+
+def _awaited(job: Job, now: datetime, step: Step, found: Group | Approval | None) -> Iterator[Reason]:
+    limit = "" if step.due_at is None else f", for {_span(max(0.0, (step.due_at - now).total_seconds()))} more at most"
+    sort, _, name = (step.awaits or "").partition(":")
+    if step.kind == "sleep":
+        left = "" if step.due_at is None else f" until {step.due_at:%Y-%m-%d %H:%M:%S} UTC"
+        yield Reason("sleeping", f"It sleeps in step {step.key!r}{left}. It holds no slot.")
+    elif sort == "signal":
+        yield Reason(
+            "waits_for_signal",
+            f"It waits for the signal {name!r}{limit}. It holds no slot.",
+            fix=f"tenure signal {shlex.quote(name)} JSON",
+        )
+    elif isinstance(found, Approval):
+        asked = f" of {', '.join(found.asked_of)}" if found.asked_of else ""
+        left = ""
+        if found.expires_at is not None:
+            unless = "granted" if found.on_expiry == "grant" else "denied"
+            left = f", and is {unless} in {_span(max(0.0, (found.expires_at - now).total_seconds()))} without an answer"
+        yield Reason(
+            "waits_for_approval",
+            f"It asks{asked} for the approval {found.name!r}: {found.approved} of {found.need} said yes{left}. "
+            "It holds no slot.",
+            fix=f"tenure inbox show {found.id}",
+        )
+    elif isinstance(found, Group):
+        total = found.made if found.total is None else found.total
+        needs = "" if found.need is None else f"{found.need} of {total} must succeed; "
+        ended = f"{needs}{found.ended} of {total} have ended, {found.failed} of them badly"
+        yield Reason(
+            "waits_for_children",
+            f"It waits for the children of step {step.key!r}: {ended}{limit}. It holds no slot.",
+            fix=f"tenure jobs ls --parent {job.id}",
+        )
+    elif sort == "job":
+        yield Reason(
+            "waits_for_job",
+            f"It waits for the end of job {name}{limit}. It holds no slot.",
+            fix=f"tenure jobs explain {name}",
+        )
+    else:
+        yield Reason("waiting", f"It waits for {step.awaits or step.key!r}{limit}. It holds no slot.")
+
+
+def _short_of(step: Step, name: str, budget: Budget | None) -> Reason:
+    """A job that waits for a budget: which, how it stands, and what raises it."""
+    scope, unit, per = parts_of(name)
+    asked = json.loads(step.value or "{}").get("asked", {}).get(unit, 0)
+    stands = "is not there any more, so the next sweep lets it go on"
+    if budget is not None:
+        stands = (
+            f"has {show_amount(unit, budget.left)} left of {show_amount(unit, budget.limit)} "
+            f"({show_amount(unit, budget.used)} used, {show_amount(unit, budget.reserved)} reserved)"
+        )
+    until = "" if step.due_at is None else f" The window ends at {step.due_at:%Y-%m-%d %H:%M:%S} UTC."
+    return Reason(
+        "waits_for_budget",
+        f"It asks for {show_amount(unit, asked)}, and the budget {shown_name(scope, unit, per)} {stands}.{until} It "
+        "holds no slot and spends no attempt.",
+        fix=raise_command(scope, unit, per),
+    )
 
 
 def _queued(scene: _Scene) -> Iterator[Reason]:
     yield from _switched_off(scene)
     yield from _too_early(scene)
     yield from _at_a_limit(scene)
+    yield from _held_back(scene)
     yield from _no_worker(scene)
     yield from _in_line(scene)
     yield from _after_crashes(scene)
@@ -159,20 +291,29 @@ def _queued(scene: _Scene) -> Iterator[Reason]:
 
 def _switched_off(scene: _Scene) -> Iterator[Reason]:
     profile, queue = scene.policy.profile, scene.job.queue
-    for name in ("master", "worker", f"{profile}.master", f"{profile}.worker", f"queue:{queue}"):
+    for name in (
+        "master",
+        "worker",
+        f"{profile}.master",
+        f"{profile}.worker",
+        f"queue:{queue}",
+        f"kind:{scene.job.kind}",
+    ):
         gate = scene.gates.get(name)
         if gate is not None and not gate.is_open:
             by = f" by {gate.actor}" if gate.actor else ""
+            if name.startswith("kind:") and gate.actor == "tenure":
+                by = " by itself, because jobs of this kind keep crashing their workers (quarantine)"
             yield Reason(
                 "gate_closed",
                 f"Gate {name!r} was closed{by}, so no worker is given this job.",
-                fix=f"tenure gates open {name}",
+                fix=f"tenure gates open {shlex.quote(name)}",
             )
     if scene.queue.paused_at is not None:
         since = f"{scene.queue.paused_at:%Y-%m-%d %H:%M:%S} UTC"
         yield Reason(
             "paused",
-            f"Queue {queue!r} was paused by {scene.queue.paused_by} at {since}.",
+            f"Queue {queue!r} was paused by {scene.queue.paused_by} at {since}{f': {scene.why}' if scene.why else ''}.",
             fix=f"tenure queues resume {queue}",
         )
 
@@ -209,6 +350,37 @@ def _at_a_limit(scene: _Scene) -> Iterator[Reason]:
             f"queue {job.queue!r} is {limit} per key.",
             fix=f"tenure queues set {job.queue} concurrency_per_key={limit * 2}",
         )
+
+
+def _held_back(scene: _Scene) -> Iterator[Reason]:
+    for limiter in scene.limiters:
+        fix = f"tenure limits clear {shlex.quote(limiter.key)}"
+        said = f": {_first_line(limiter.reason)}" if limiter.reason else ""
+        if limiter.blocked_until is not None and limiter.blocked_until > scene.stood.at:
+            left = _span((limiter.blocked_until - scene.stood.at).total_seconds())
+            yield Reason(
+                "limiter_blocked",
+                f"It is blocked by limiter {limiter.key!r} until {limiter.blocked_until:%Y-%m-%d %H:%M:%S} UTC, in "
+                f"{left}{said}.",
+                fix=fix,
+            )
+        elif limiter.strikes:
+            yield Reason(
+                "limiter_reopening",
+                f"Limiter {limiter.key!r} reopens slowly after {counted(limiter.strikes, 'refusal')}: 1 job, then 2, "
+                f"then 4 a second, until one succeeds{said}.",
+                blocks=limiter.room == 0,
+                fix=fix,
+            )
+        elif limiter.room == 0 and limiter.opens_at is not None:
+            left = _span((limiter.opens_at - scene.stood.at).total_seconds())
+            rates = ((limiter.per_minute, "jobs"), (limiter.tokens_per_minute, "tokens"))
+            told = " and ".join(f"{value:g} {what}" for value, what in rates if value is not None)
+            yield Reason(
+                "limiter_at_rate",
+                f"Limiter {limiter.key!r} lets {told} a minute through; the next job may start in {left}.",
+                fix=f"tenure limits set {shlex.quote(limiter.key)} --per-minute N",
+            )
 
 
 def _no_worker(scene: _Scene) -> Iterator[Reason]:

@@ -13,6 +13,7 @@ from tenure.model.event import Event
 from tenure.model.ids import JobId
 from tenure.store.contract import Store
 from tenure.store.queries import ListEvents
+from tenure.store.summary import Inspect
 
 LATE = timedelta(seconds=2)
 """Twice what the store promises: an event older than this has no unseen predecessor."""
@@ -38,6 +39,11 @@ class Follower:
         self._queues = queues
         self._kinds = kinds
 
+    @property
+    def floor(self) -> int:
+        """Nothing that is not seen yet can appear at or below this number."""
+        return self._floor
+
     def poll(self) -> list[Event]:
         """What is new since the last look, in order."""
         new: list[Event] = []
@@ -56,3 +62,17 @@ class Follower:
             after = page[-1].seq
         self._seen = {seq for seq in self._seen if seq > self._floor}
         return new
+
+
+def settled_floor(store: Store) -> int:
+    """The highest event number below which nothing can appear any more: where a follower begins that wants new ones."""
+    settled = store.now() - LATE
+    newest = store.do(Inspect()).last_event
+    back = PAGE
+    while True:
+        after = max(0, newest - back)
+        page = store.do(ListEvents(after, limit=PAGE))
+        old = [event.seq for event in page if event.at <= settled]
+        if old or after == 0:
+            return max(old, default=after)
+        back *= 4

@@ -56,6 +56,7 @@ def as_fields(event: LogEvent) -> dict[str, Any]:
         "duration": event.duration,
         "message": event.message,
         **event.fields,
+        "traceback": event.traceback,
     }
     return {name: value for name, value in told.items() if value is not None}
 
@@ -99,12 +100,13 @@ class HumanLog(_Lines):
 
     def __call__(self, event: LogEvent) -> None:
         told = as_fields(event)
-        name, message = told.pop("event"), told.pop("message", None)
+        name, message, trace = told.pop("event"), told.pop("message", None), told.pop("traceback", None)
         told.pop("worker", None)
-        rest = " ".join(f"{key}={_short(value)}" for key, value in told.items())
+        rest = " ".join(_pair(key, value) for key, value in told.items())
         line = f"{_now()[11:23]} {name:<12} {rest}" + (f"  {one_line(str(message))}" if message else "")
+        lines = [line.rstrip(), *indented(trace or "")]
         colour = _COLOURS.get(event.level) if self._colour else None
-        self.write(f"{colour}{line.rstrip()}{_PLAIN}" if colour else line.rstrip())
+        self.write("\n".join(f"{colour}{one}{_PLAIN}" if colour else one for one in lines))
 
 
 class StandardLog:
@@ -119,8 +121,44 @@ class StandardLog:
 
     def __call__(self, event: LogEvent) -> None:
         told = as_fields(event)
+        trace = told.pop("traceback", None)
         text = one_line(" ".join(f"{key}={value}" for key, value in told.items()))
-        self._logger.log(event.level, "%s", text, extra={"tenure": told})
+        if not self._logger.isEnabledFor(event.level):
+            return
+        logger = self._logger
+        record = logger.makeRecord(logger.name, event.level, __file__, 0, "%s", (text,), None, extra={"tenure": told})
+        record.exc_text = "\n".join(indented(trace)) if trace else None
+        logger.handle(record)
+
+
+class RecordLog(logging.Handler):
+    """The other way round: records of the standard library's logging, such as `ctx.logger` makes, as log events."""
+
+    def __init__(self, emit: Emit) -> None:
+        super().__init__(emit.level)
+        self._emit = emit
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass a record on. Never raises, as for any handler of logging."""
+        try:
+            message = record.getMessage()
+            trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else record.exc_text
+            about: dict[str, Any] = {name: getattr(record, name, None) for name in ("job", "kind", "queue", "attempt")}
+            fields = {} if about["job"] else {"logger": record.name}
+            self._emit(LogEvent("log", record.levelno, message=message, fields=fields, traceback=trace, **about))
+        except Exception:  # noqa: BLE001 - as logging.Handler has it
+            self.handleError(record)
+
+
+def indented(text: str) -> list[str]:
+    """Lines that stand below the one they belong to and cannot be taken for one of their own."""
+    return [f"    {one_line(line)}".rstrip() for line in text.splitlines()]
+
+
+def _pair(key: str, value: Any) -> str:
+    if key.endswith("_us") and isinstance(value, int):  # a moment in microseconds: people want the time
+        return f"{key.removesuffix('_us')}={datetime.fromtimestamp(value / 1e6, UTC):%H:%M:%S}Z"
+    return f"{key}={_short(value)}"
 
 
 def _short(value: Any) -> str:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tenure.model.frozen import frozen
 from tenure.model.job import Job
@@ -54,8 +55,18 @@ def overview(
         outstanding=store.do(CountJobs(queues=queues, states=sorted(ACTIVE))),
         failures=[one for one in failures if not queues or one.queue in queues],
         summary=store.do(Summary(window_seconds=window_seconds, queues=queues, limit=limit)),
-        minutes=store.do(ListMetrics(minutes, queues)) if minutes else [],
+        minutes=_all_minutes(store, minutes, queues) if minutes else [],
     )
+
+
+def _all_minutes(store: Store, minutes: int, queues: Sequence[str]) -> list[Metric]:
+    """Every counted minute, page by page."""
+    request = ListMetrics(minutes, queues)
+    found = page = store.do(request)
+    while len(page) == request.limit:
+        page = store.do(replace(request, after=(page[-1].minute, page[-1].queue)))
+        found = found + page
+    return found
 
 
 @frozen

@@ -61,8 +61,24 @@ $status$,
     'coalesce(finished_at, updated_at)');
 
 CREATE OR REPLACE VIEW automechanica.workflows AS
-SELECT w.id, w.kind AS workflow_type, w.state AS status, w.step AS current_step, w.data::jsonb AS data, w.error, w.created_at, w.updated_at,
-    w.finished_at AS completed_at
+SELECT w.id, w.kind AS workflow_type,
+    CASE WHEN w.state = 'running' AND w.phase <> 'loading' AND NOT EXISTS (
+        SELECT 1
+        FROM tenure.task AS t
+        JOIN tenure.job AS j ON j.id = t.job_id
+        WHERE t.workflow_id = w.id AND t.is_released AND t.outcome IS NULL AND j.state <> 'waiting'
+    ) AND NOT EXISTS (SELECT 1 FROM tenure.workflow_event AS v WHERE v.workflow_id = w.id AND v.kind <> 'look')
+    THEN 'waiting' ELSE w.state END AS status,
+    w.phase AS current_step, w.data::jsonb AS data, w.error,
+    w.created_at, w.updated_at, w.finished_at AS completed_at,
+    w.total AS tasks_total, w.succeeded AS tasks_completed, w.failed AS tasks_failed,
+    (
+        SELECT coalesce(e.person, e.target ->> 'queue')
+        FROM tenure.escalation AS e
+        WHERE e.workflow_id = w.id AND e.state = 'open'
+        ORDER BY e.level DESC
+        LIMIT 1
+    ) AS escalation
 FROM tenure.workflow AS w
 WHERE w.profile = 'automechanica';
 
@@ -70,10 +86,27 @@ CREATE OR REPLACE VIEW automechanica.agent_events AS
 SELECT e.id, e.job_id AS task_id, e.workflow_id, e.agent AS agent_name, e.kind AS event_type, e.data::jsonb AS data, e.at AS created_at
 FROM tenure.agent_event AS e;
 
+-- Written by Tenure with the end of a task, in queue `embedding`, which belongs to no profile.
 CREATE OR REPLACE VIEW automechanica.embedding_jobs AS
-SELECT t.id, (t.payload ->> 'agent_event_id')::bigint AS agent_event_id, t.status, t.attempts, t.max_attempts, t.error_info, t.created_at, t.updated_at
-FROM automechanica.tasks AS t
-WHERE t.task_type = 'embedding';
+SELECT
+    s.id,
+    (s.payload ->> 'agent_event_id')::bigint AS agent_event_id,
+    CASE s.stage
+        WHEN 'leased' THEN 'leased'
+        WHEN 'running' THEN 'running'
+        WHEN 'succeeded' THEN 'completed'
+        WHEN 'dead' THEN 'dead'
+        WHEN 'failed' THEN 'failed'
+        WHEN 'cancelled' THEN 'failed'
+        ELSE 'pending'
+    END AS status,
+    s.attempt::integer AS attempts,
+    s.max_attempts::integer AS max_attempts,
+    CASE WHEN s.failure_class IS NOT NULL THEN jsonb_build_object('class', s.failure_class, 'message', s.last_error) END AS error_info,
+    s.created_at,
+    s.touched_at AS updated_at
+FROM tenure.shown AS s
+WHERE s.queue = 'embedding' AND s.kind = 'embedding';
 
 -- One row per minute and agent.
 CREATE OR REPLACE VIEW automechanica.task_queue_metrics AS
@@ -85,7 +118,7 @@ SELECT
     m.failed AS tasks_failed,
     m.latency_seconds / nullif(m.completed, 0) AS average_latency,
     m.heartbeat_delay_seconds AS worker_heartbeat_delay,
-    m.failed::double precision / nullif(m.completed + m.failed, 0) AS error_rates_per_agent
+    m.attempts_failed::double precision / nullif(m.completed + m.attempts_failed, 0) AS error_rates_per_agent
 FROM tenure.metric AS m
 WHERE m.profile = 'automechanica';
 
@@ -113,6 +146,7 @@ DECLARE
     v_agent text := p_task ->> 'agent_name';
     v_priority integer := (p_task ->> 'priority')::integer;
     v_unknown text;
+    v_id uuid;
 BEGIN
     SELECT k.name INTO v_unknown
     FROM jsonb_object_keys(p_task) AS k(name)
@@ -129,10 +163,12 @@ BEGIN
     END IF;
     PERFORM automechanica.check_agent(v_agent);
     PERFORM tenure.queue_like(v_agent, 'automechanica', 'automechanica');
-    RETURN tenure.put_job('automechanica', v_agent, p_task ->> 'task_type', json_build_object(
+    v_id := tenure.put_job('automechanica', v_agent, p_task ->> 'task_type', json_build_object(
         'i', p_task -> 'id', 'p', coalesce(p_task -> 'payload', '{}'), 'r', v_priority, 'm', p_task -> 'max_attempts',
         'a', tenure.to_us((p_task ->> 'available_at')::timestamptz),
         'x', jsonb_strip_nulls(jsonb_build_object('workflow_id', p_task -> 'workflow_id')))) ->> 'id';
+    PERFORM tenure.add_task(v_id);  -- it counts as a task of the workflow that it names
+    RETURN v_id;
 END
 $$;
 
@@ -279,7 +315,7 @@ BEGIN
 END
 $$;
 
--- grant_agent: bind a login to an agent. It gets what an agent needs and nothing more.
+-- grant_agent: bind a login to an agent. It gets what an agent and its worker need and nothing more.
 CREATE OR REPLACE FUNCTION automechanica.grant_agent(p_login name, p_agent_name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -296,14 +332,15 @@ BEGIN
         RAISE EXCEPTION 'Login % has the role %, which reaches beyond one agent. It was not bound.', p_login, v_role
             USING ERRCODE = 'TN010', HINT = 'Revoke that role first, or use another login for the agent.';
     END IF;
+    PERFORM tenure.queue_like(p_agent_name, 'automechanica', session_user);
     IF EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = p_agent_name AND q.profile <> 'automechanica') THEN
         RAISE EXCEPTION 'Queue % belongs to another profile, so it cannot be an agent''s.', quote_literal(p_agent_name) USING ERRCODE = 'TN010';
     END IF;
-    PERFORM tenure.queue_like(p_agent_name, 'automechanica', session_user);
     PERFORM tenure.write_audit(tenure.now(), session_user, 'grant_agent', p_agent_name, NULL, json_build_object('login', p_login));
     INSERT INTO automechanica.agent (login, agent_name, bound_at, bound_by)
     VALUES (p_login, p_agent_name, tenure.now(), session_user)
     ON CONFLICT DO NOTHING;
+    PERFORM tenure.bind_login(p_login, p_agent_name);
     EXECUTE format('GRANT USAGE ON SCHEMA automechanica TO %I', p_login);
     EXECUTE format('GRANT EXECUTE ON FUNCTION automechanica.create_task, automechanica.claim_task, automechanica.start_task, '
         'automechanica.extend_lease, automechanica.complete_task, automechanica.fail_task TO %I', p_login);
@@ -317,6 +354,7 @@ AS $$
 BEGIN
     PERFORM tenure.write_audit(tenure.now(), session_user, 'revoke_agent', p_agent_name, NULL, json_build_object('login', p_login));
     DELETE FROM automechanica.agent AS a WHERE a.login = p_login AND a.agent_name = p_agent_name;
+    PERFORM tenure.unbind_login(p_login, p_agent_name);
     -- Without a row it would count as no agent at all, and so be free: its rights go first.
     IF NOT EXISTS (SELECT 1 FROM automechanica.agent AS a WHERE a.login = p_login) THEN
         EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA automechanica FROM %I', p_login);

@@ -46,22 +46,92 @@ BEGIN
         name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts,
         backoff_shape, backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter,
         lease_seconds, lease_max_seconds, key_scope, key_space, key_required, key_window_seconds, key_conflict,
-        revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events, created_at, updated_at
+        revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events, agent_events,
+        created_at, updated_at
     )
     SELECT
         NEW.agent_name, q.profile, q.priority_order, q.priority_default, q.aging_seconds, q.start_on_claim, q.max_attempts,
         q.backoff_shape, q.backoff_base_seconds, q.backoff_power, q.backoff_factor, q.backoff_cap_seconds, q.backoff_jitter,
         q.lease_seconds, q.lease_max_seconds, q.key_scope, q.key_space, q.key_required, q.key_window_seconds, q.key_conflict,
-        q.revive, q.on_unknown_kind, q.forbidden_keys, q.concurrency, q.concurrency_per_key, q.retain_seconds, q.events,
+        q.revive, q.on_unknown_kind, q.forbidden_keys, q.concurrency, q.concurrency_per_key, q.retain_seconds, q.events, q.agent_events,
         CAST(strftime('%s', 'now') AS INTEGER) * 1000000, CAST(strftime('%s', 'now') AS INTEGER) * 1000000
     FROM tenure_queue AS q
     WHERE q.name = 'automechanica'
-    ON CONFLICT DO NOTHING;
+    -- A queue as a worker's start makes it, with the default policy and without any job, becomes the agent's.
+    ON CONFLICT (name) DO UPDATE
+    SET profile = excluded.profile,
+        priority_order = excluded.priority_order,
+        priority_default = excluded.priority_default,
+        aging_seconds = excluded.aging_seconds,
+        start_on_claim = excluded.start_on_claim,
+        max_attempts = excluded.max_attempts,
+        backoff_shape = excluded.backoff_shape,
+        backoff_base_seconds = excluded.backoff_base_seconds,
+        backoff_power = excluded.backoff_power,
+        backoff_factor = excluded.backoff_factor,
+        backoff_cap_seconds = excluded.backoff_cap_seconds,
+        backoff_jitter = excluded.backoff_jitter,
+        lease_seconds = excluded.lease_seconds,
+        lease_max_seconds = excluded.lease_max_seconds,
+        key_scope = excluded.key_scope,
+        key_space = excluded.key_space,
+        key_required = excluded.key_required,
+        key_window_seconds = excluded.key_window_seconds,
+        key_conflict = excluded.key_conflict,
+        revive = excluded.revive,
+        on_unknown_kind = excluded.on_unknown_kind,
+        forbidden_keys = excluded.forbidden_keys,
+        concurrency = excluded.concurrency,
+        concurrency_per_key = excluded.concurrency_per_key,
+        retain_seconds = excluded.retain_seconds,
+        events = excluded.events,
+        agent_events = excluded.agent_events,
+        updated_at = excluded.updated_at
+    WHERE tenure_queue.name <> 'default'
+        AND tenure_queue.profile = 'default'
+        AND tenure_queue.priority_order = 'high'
+        AND tenure_queue.priority_default = 0
+        AND tenure_queue.aging_seconds IS NULL
+        AND tenure_queue.start_on_claim = 1
+        AND tenure_queue.max_attempts = 3
+        AND tenure_queue.backoff_shape = 'exponential'
+        AND tenure_queue.backoff_base_seconds = 5
+        AND tenure_queue.backoff_power = 2
+        AND tenure_queue.backoff_factor = 2
+        AND tenure_queue.backoff_cap_seconds = 3600
+        AND tenure_queue.backoff_jitter = 0.1
+        AND tenure_queue.lease_seconds = 60
+        AND tenure_queue.lease_max_seconds = 86400
+        AND tenure_queue.key_scope = 'active'
+        AND tenure_queue.key_space = 'kind'
+        AND tenure_queue.key_required = 0
+        AND tenure_queue.key_window_seconds = 86400
+        AND tenure_queue.key_conflict = 'error'
+        AND tenure_queue.revive = 'revive'
+        AND tenure_queue.on_unknown_kind = 'leave'
+        AND tenure_queue.forbidden_keys IS NULL
+        AND tenure_queue.concurrency IS NULL
+        AND tenure_queue.concurrency_per_key IS NULL
+        AND tenure_queue.retain_seconds = 604800
+        AND tenure_queue.events = 0
+        AND tenure_queue.agent_events = 'none'
+        AND NOT EXISTS (SELECT 1 FROM tenure_job AS j WHERE j.queue = tenure_queue.name);
     INSERT INTO tenure_inbox (id, profile, queue, kind, payload, priority, max_attempts, workflow_id, run_at)
     VALUES (
         NEW.id, 'automechanica', NEW.agent_name, NEW.task_type, coalesce(NEW.payload, '{}'), NEW.priority, NEW.max_attempts, NEW.workflow_id,
         CAST(round((julianday(NEW.available_at) - 2440587.5) * 86400000) AS INTEGER) * 1000
     );
+    -- It counts as a task of the workflow that it names.
+    SELECT RAISE(ABORT, 'The workflow has ended, so no task can join it. Nothing was created. Start a new one, or leave workflow_id out.')
+    FROM tenure_workflow AS w
+    WHERE w.id = lower(NEW.workflow_id) AND w.state IN ('completed', 'failed', 'cancelled');
+    INSERT INTO tenure_task (job_id, workflow_id, name, is_released)
+    SELECT i.id, w.id, NEW.task_type || '/' || i.id, 1
+    FROM tenure_inserted AS i
+    JOIN tenure_workflow AS w ON w.id = lower(NEW.workflow_id)
+    WHERE i.profile = 'automechanica' AND i.is_duplicate = 0
+    ON CONFLICT DO NOTHING;
+    UPDATE tenure_workflow SET total = total + changes() WHERE id = lower(NEW.workflow_id) AND changes() > 0;
 END;
 
 -- SQLite's RETURNING shows what was given. RETURNING (SELECT id FROM automechanica_tasks_inserted) shows what was made, or found under the key.
@@ -87,13 +157,29 @@ CREATE VIEW automechanica_workflows AS
 SELECT
     w.id,
     w.kind AS workflow_type,
-    w.state AS status,
-    w.step AS current_step,
+    CASE WHEN w.state = 'running' AND w.phase <> 'loading' AND NOT EXISTS (
+        SELECT 1
+        FROM tenure_task AS t
+        JOIN tenure_job AS j ON j.id = t.job_id
+        WHERE t.workflow_id = w.id AND t.is_released = 1 AND t.outcome IS NULL AND j.state <> 'waiting'
+    ) AND NOT EXISTS (SELECT 1 FROM tenure_workflow_event AS v WHERE v.workflow_id = w.id AND v.kind <> 'look')
+    THEN 'waiting' ELSE w.state END AS status,
+    w.phase AS current_step,
     w.data,
     w.error,
     datetime(w.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.created_at / 1000 % 1000), -3) AS created_at,
     datetime(w.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.updated_at / 1000 % 1000), -3) AS updated_at,
-    datetime(w.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.finished_at / 1000 % 1000), -3) AS completed_at
+    datetime(w.finished_at / 1000000, 'unixepoch') || '.' || substr('00' || (w.finished_at / 1000 % 1000), -3) AS completed_at,
+    w.total AS tasks_total,
+    w.succeeded AS tasks_completed,
+    w.failed AS tasks_failed,
+    (
+        SELECT coalesce(e.person, e.target ->> 'queue')
+        FROM tenure_escalation AS e
+        WHERE e.workflow_id = w.id AND e.state = 'open'
+        ORDER BY e.level DESC
+        LIMIT 1
+    ) AS escalation
 FROM tenure_workflow AS w
 WHERE w.profile = 'automechanica';
 
@@ -109,11 +195,27 @@ SELECT
     datetime(e.at / 1000000, 'unixepoch') || '.' || substr('00' || (e.at / 1000 % 1000), -3) AS created_at
 FROM tenure_agent_event AS e;
 
+-- Written by Tenure with the end of a task, in queue `embedding`, which belongs to no profile.
 CREATE VIEW automechanica_embedding_jobs AS
-SELECT t.id, json_extract(t.payload, '$.agent_event_id') AS agent_event_id, t.status, t.attempts, t.max_attempts, t.error_info,
-    t.created_at, t.updated_at
-FROM automechanica_tasks AS t
-WHERE t.task_type = 'embedding';
+SELECT
+    s.id,
+    json_extract(s.payload, '$.agent_event_id') AS agent_event_id,
+    CASE s.stage
+        WHEN 'leased' THEN 'leased'
+        WHEN 'running' THEN 'running'
+        WHEN 'succeeded' THEN 'completed'
+        WHEN 'dead' THEN 'dead'
+        WHEN 'failed' THEN 'failed'
+        WHEN 'cancelled' THEN 'failed'
+        ELSE 'pending'
+    END AS status,
+    s.attempt AS attempts,
+    s.max_attempts,
+    CASE WHEN s.failure_class IS NOT NULL THEN json_object('class', s.failure_class, 'message', s.last_error) END AS error_info,
+    datetime(s.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.created_at / 1000 % 1000), -3) AS created_at,
+    s.touched_text AS updated_at
+FROM tenure_shown AS s
+WHERE s.queue = 'embedding' AND s.kind = 'embedding';
 
 -- One row per minute and agent.
 DROP VIEW IF EXISTS automechanica_task_queue_metrics;
@@ -126,6 +228,6 @@ SELECT
     m.failed AS tasks_failed,
     m.latency_seconds / nullif(m.completed, 0) AS average_latency,
     m.heartbeat_delay_seconds AS worker_heartbeat_delay,
-    CAST(m.failed AS REAL) / nullif(m.completed + m.failed, 0) AS error_rates_per_agent
+    CAST(m.attempts_failed AS REAL) / nullif(m.completed + m.attempts_failed, 0) AS error_rates_per_agent
 FROM tenure_metric AS m
 WHERE m.profile = 'automechanica';

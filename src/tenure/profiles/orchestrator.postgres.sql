@@ -1,5 +1,11 @@
--- orchestrator (specification 003) on PostgreSQL: its two tables as views. INSERT INTO tasks enqueues; workers take an INSERT
--- (a worker starts), an UPDATE (heartbeat, leadership) and a DELETE (a dead worker goes, its tasks come back).
+-- orchestrator (specification 003) on PostgreSQL. `tasks` is a real table, so that the specification's own
+-- INSERT … ON CONFLICT (type, idempotency_key) DO UPDATE … RETURNING id runs as printed: PostgreSQL takes that clause on no view with a
+-- trigger. An INSERT there enqueues; every move of a job of this profile is written into its row of `tasks` by the same transaction.
+-- `workers` is a view that takes an INSERT (a worker starts), an UPDATE (heartbeat, leadership) and a DELETE (a dead worker goes, its
+-- tasks come back).
+--
+-- Locks are taken in one order: the job (its row, or the slot of its key), then its row in `tasks`. An INSERT INTO tasks takes the slot in a
+-- BEFORE trigger and its own row after it; App.enqueue and workers write the job first and its row in a trigger.
 CREATE SCHEMA IF NOT EXISTS orchestrator;
 
 DO $type$
@@ -10,104 +16,238 @@ EXCEPTION WHEN duplicate_object THEN
 END
 $type$;
 
-CREATE OR REPLACE VIEW orchestrator.tasks AS
-SELECT
-    s.id,
-    s.kind::text AS type,
-    s.payload::jsonb AS payload,
-    CASE s.stage
-        WHEN 'due' THEN 'pending'::orchestrator.task_status
-        WHEN 'later' THEN 'pending'::orchestrator.task_status
-        WHEN 'retry' THEN 'pending'::orchestrator.task_status
-        WHEN 'waiting' THEN 'pending'::orchestrator.task_status
-        WHEN 'leased' THEN 'claimed'::orchestrator.task_status
-        WHEN 'running' THEN 'running'::orchestrator.task_status
-        WHEN 'succeeded' THEN 'completed'::orchestrator.task_status
-        WHEN 'dead' THEN 'dead_letter'::orchestrator.task_status
-        ELSE 'failed'::orchestrator.task_status
-    END AS status,
-    s.priority,
-    s.idempotency_key,
-    s.lease_owner AS worker_id,
-    s.created_at,
-    s.claimed_at,
-    s.started_at,
-    s.finished_at AS completed_at,
-    s.updated_at,
-    s.attempt::integer AS attempts,
-    s.max_attempts - 1 AS max_retries,
-    s.last_error,
-    CASE s.stage WHEN 'retry' THEN s.run_at END AS next_retry_at
-FROM tenure.shown AS s
-WHERE s.of_profile = 'orchestrator';
+-- Columns without a default get one from the queue's policy, in the trigger below.
+CREATE TABLE IF NOT EXISTS orchestrator.tasks (
+    id uuid,
+    type text NOT NULL,
+    payload jsonb,
+    status orchestrator.task_status NOT NULL DEFAULT 'pending',
+    priority integer NOT NULL,
+    idempotency_key text,
+    worker_id text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    claimed_at timestamptz,
+    started_at timestamptz,
+    completed_at timestamptz,
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    attempts integer NOT NULL DEFAULT 0,
+    max_retries integer NOT NULL,
+    last_error text,
+    next_retry_at timestamptz,
+    CONSTRAINT tasks_pkey PRIMARY KEY (id),
+    CONSTRAINT unique_idempotency_key UNIQUE (type, idempotency_key)
+);
+-- The specification's predicate has NOW() in it, which PostgreSQL takes in no index.
+CREATE INDEX IF NOT EXISTS idx_tasks_claimable ON orchestrator.tasks (priority DESC, created_at ASC) WHERE status = 'pending';
+CREATE INDEX IF NOT EXISTS idx_tasks_status ON orchestrator.tasks (status, created_at);
+CREATE INDEX IF NOT EXISTS idx_tasks_completed ON orchestrator.tasks (status, completed_at);
+CREATE INDEX IF NOT EXISTS idx_tasks_type_status ON orchestrator.tasks (type, status);
+CREATE INDEX IF NOT EXISTS idx_tasks_worker_id ON orchestrator.tasks (worker_id) WHERE worker_id IS NOT NULL;
 
--- The expression is that of the view above.
-SELECT tenure.index_view('orchestrator', $status$
-    CASE s.stage
-        WHEN 'due' THEN 'pending'::orchestrator.task_status
-        WHEN 'later' THEN 'pending'::orchestrator.task_status
-        WHEN 'retry' THEN 'pending'::orchestrator.task_status
-        WHEN 'waiting' THEN 'pending'::orchestrator.task_status
-        WHEN 'leased' THEN 'claimed'::orchestrator.task_status
-        WHEN 'running' THEN 'running'::orchestrator.task_status
-        WHEN 'succeeded' THEN 'completed'::orchestrator.task_status
-        WHEN 'dead' THEN 'dead_letter'::orchestrator.task_status
-        ELSE 'failed'::orchestrator.task_status
-    END
-$status$);
+-- task_of: a job as its row in tasks. The key shows while the job holds it: a copy of an ended job, say, has the key's text but not the key.
+CREATE OR REPLACE FUNCTION orchestrator.task_of(p_job tenure.job) RETURNS orchestrator.tasks
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT
+        p_job.id,
+        p_job.kind::text,
+        nullif(p_job.payload::jsonb, 'null'),
+        CASE p_job.state
+            WHEN 'queued' THEN 'pending'
+            WHEN 'waiting' THEN 'pending'
+            WHEN 'leased' THEN 'claimed'
+            WHEN 'running' THEN 'running'
+            WHEN 'succeeded' THEN 'completed'
+            WHEN 'dead' THEN 'dead_letter'
+            ELSE 'failed'
+        END::orchestrator.task_status,
+        p_job.priority,
+        CASE WHEN p_job.dedup_slot IS NOT NULL THEN p_job.idempotency_key END,
+        p_job.lease_owner,
+        p_job.created_at,
+        p_job.claimed_at,
+        p_job.started_at,
+        p_job.finished_at,
+        p_job.updated_at,
+        p_job.attempt::integer,
+        p_job.max_attempts - 1,
+        p_job.last_error,
+        CASE WHEN p_job.state = 'queued' AND p_job.failure_class IS NOT NULL AND p_job.attempt > 0 THEN p_job.run_at END
+$$;
 
+-- enqueue_task: what an INSERT INTO tasks means. A row whose job is there is written by keep_task and shows that job. Any other becomes a
+-- job; a key that is taken leaves the row as it is, and the unique constraint then decides what the statement says: ON CONFLICT, or an error.
+-- orchestrator.touched names the row that this INSERT writes, so that keep_task does not write it too.
 CREATE OR REPLACE FUNCTION orchestrator.enqueue_task() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_put json;
+    v_job tenure.job;
 BEGIN
-    IF coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0 THEN
-        RAISE EXCEPTION 'A task begins as pending, with no attempts made. Nothing was enqueued.' USING ERRCODE = 'TN008';
+    SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = NEW.id AND j.profile = 'orchestrator';
+    IF NOT FOUND THEN
+        IF NEW.status <> 'pending' OR NEW.attempts <> 0 THEN
+            RAISE EXCEPTION 'A task begins as pending, with no attempts made. Nothing was enqueued.' USING ERRCODE = 'TN008';
+        END IF;
+        NEW.id := coalesce(NEW.id, tenure.new_id(tenure.now()));
+        PERFORM set_config('orchestrator.touched', NEW.id::text, true);
+        v_put := tenure.put_job('orchestrator', 'orchestrator', NEW.type, json_build_object(
+            'i', NEW.id, 'p', NEW.payload, 'r', NEW.priority, 'm', NEW.max_retries + 1, 'k', NEW.idempotency_key));
+        IF (v_put ->> 'duplicate')::boolean THEN
+            IF NOT coalesce(tenure.is_known((SELECT j.enqueued_by FROM tenure.job AS j WHERE j.id = (v_put ->> 'id')::uuid)), false) THEN
+                RAISE EXCEPTION 'Key % of type % is held by a task of another login. Nothing was enqueued. Use another key.',
+                    quote_literal(NEW.idempotency_key), quote_literal(NEW.type) USING ERRCODE = 'TN004';
+            END IF;
+            NEW.priority := coalesce(NEW.priority, 0);
+            NEW.max_retries := coalesce(NEW.max_retries, 0);
+            RETURN NEW;
+        END IF;
+        SELECT * INTO STRICT v_job FROM tenure.job AS j WHERE j.id = NEW.id;
     END IF;
-    v_put := tenure.put_job('orchestrator', 'orchestrator', NEW.type, json_build_object(
-        'i', NEW.id, 'p', NEW.payload, 'r', NEW.priority, 'm', NEW.max_retries + 1, 'k', NEW.idempotency_key));
-    SELECT * INTO NEW FROM orchestrator.tasks AS t WHERE t.id = (v_put ->> 'id')::uuid;
+    SELECT * INTO NEW FROM orchestrator.task_of(v_job);
     RETURN NEW;
 END
 $$;
-CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON orchestrator.tasks
+CREATE OR REPLACE TRIGGER enqueue BEFORE INSERT ON orchestrator.tasks
 FOR EACH ROW EXECUTE FUNCTION orchestrator.enqueue_task();
 
--- refuse_change: an UPDATE or DELETE of tasks is an error, also one that would find no row: whoever writes it means something else.
+-- refuse_task_without_job: the job that held the key was deleted between the look at it and this INSERT.
+CREATE OR REPLACE FUNCTION orchestrator.refuse_task_without_job() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM tenure.job AS j WHERE j.id = NEW.id) THEN
+        RAISE EXCEPTION 'The task that held the key % was removed at this moment. Nothing was enqueued. Repeat the INSERT.',
+            quote_literal(NEW.idempotency_key) USING ERRCODE = 'serialization_failure';
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER refuse_without_job AFTER INSERT ON orchestrator.tasks
+FOR EACH ROW EXECUTE FUNCTION orchestrator.refuse_task_without_job();
+
+-- keep_task: write a job's move into its row of tasks, in the transaction of the move.
+CREATE OR REPLACE FUNCTION orchestrator.keep_task() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        DELETE FROM orchestrator.tasks AS t WHERE t.id = OLD.id;
+        RETURN NULL;
+    END IF;
+    IF TG_OP = 'UPDATE' THEN
+        UPDATE orchestrator.tasks AS t
+        SET payload = n.payload,
+            status = n.status,
+            priority = n.priority,
+            idempotency_key = n.idempotency_key,
+            worker_id = n.worker_id,
+            claimed_at = n.claimed_at,
+            started_at = n.started_at,
+            completed_at = n.completed_at,
+            updated_at = n.updated_at,
+            attempts = n.attempts,
+            max_retries = n.max_retries,
+            last_error = n.last_error,
+            next_retry_at = n.next_retry_at
+        FROM orchestrator.task_of(NEW) AS n
+        WHERE t.id = NEW.id;
+        IF FOUND THEN
+            RETURN NULL;
+        END IF;
+    ELSIF current_setting('orchestrator.touched', true) = NEW.id::text THEN
+        RETURN NULL;  -- The INSERT INTO tasks that enqueued this job writes the row itself.
+    END IF;
+    INSERT INTO orchestrator.tasks (id, type) VALUES (NEW.id, NEW.kind) ON CONFLICT (id) DO NOTHING;
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER orchestrator_task_made AFTER INSERT ON tenure.job
+FOR EACH ROW WHEN (NEW.profile = 'orchestrator') EXECUTE FUNCTION orchestrator.keep_task();
+CREATE OR REPLACE TRIGGER orchestrator_task_moved AFTER UPDATE ON tenure.job
+FOR EACH ROW WHEN (NEW.profile = 'orchestrator') EXECUTE FUNCTION orchestrator.keep_task();
+CREATE OR REPLACE TRIGGER orchestrator_task_gone AFTER DELETE ON tenure.job
+FOR EACH ROW WHEN (OLD.profile = 'orchestrator') EXECUTE FUNCTION orchestrator.keep_task();
+
+-- Jobs that came into the profile before it was installed.
+INSERT INTO orchestrator.tasks (id, type)
+SELECT j.id, j.kind
+FROM tenure.job AS j
+WHERE j.profile = 'orchestrator' AND NOT EXISTS (SELECT 1 FROM orchestrator.tasks AS t WHERE t.id = j.id)
+ON CONFLICT (id) DO NOTHING;
+
+-- refuse_change: an UPDATE or DELETE of tasks is an error, also one that would find no row: it could come from a worker that lost its lease.
+-- Moves of jobs come through a trigger, at a depth above 1. updated_at alone may be set: ON CONFLICT … DO UPDATE does.
 CREATE OR REPLACE FUNCTION orchestrator.refuse_change() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
+    IF pg_trigger_depth() > 1 THEN
+        RETURN NULL;
+    END IF;
     RAISE EXCEPTION 'Tasks are not changed by % on orchestrator.tasks: a write that names no grant could come from a worker that lost its lease. '
         'Nothing was changed.', TG_OP
         USING ERRCODE = 'TN008', HINT = 'Claim, complete and fail tasks through App, the tenure command or tenure.claim and tenure.settle; '
             'tenure.cancel and tenure.revive are for operators.';
 END
 $$;
-CREATE OR REPLACE TRIGGER refuse INSTEAD OF UPDATE OR DELETE ON orchestrator.tasks
-FOR EACH ROW EXECUTE FUNCTION orchestrator.refuse_change();
-CREATE OR REPLACE TRIGGER refuse_all BEFORE UPDATE OR DELETE ON orchestrator.tasks
+CREATE OR REPLACE TRIGGER refuse_update BEFORE UPDATE OF id, type, payload, status, priority, idempotency_key, worker_id, created_at,
+    claimed_at, started_at, completed_at, attempts, max_retries, last_error, next_retry_at ON orchestrator.tasks
+FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
+CREATE OR REPLACE TRIGGER refuse_delete BEFORE DELETE ON orchestrator.tasks
 FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
 
--- update_updated_at_column: refreshes updated_at in an UPDATE that does not move it itself. Claims, heartbeats and completions
--- do, so it is for changes by hand.
+-- update_updated_at_column: refreshes updated_at in an UPDATE by hand, of a task or of its job. Moves set it themselves.
 CREATE OR REPLACE FUNCTION orchestrator.update_updated_at_column() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
-    NEW.updated_at := greatest(tenure.now(), OLD.updated_at + interval '1 microsecond');
+    IF TG_RELID <> 'orchestrator.tasks'::regclass OR pg_trigger_depth() = 1 THEN
+        NEW.updated_at := greatest(tenure.now(), OLD.updated_at + interval '1 microsecond');
+    END IF;
     RETURN NEW;
 END
 $$;
+CREATE OR REPLACE TRIGGER update_tasks_updated_at BEFORE UPDATE ON orchestrator.tasks
+FOR EACH ROW EXECUTE FUNCTION orchestrator.update_updated_at_column();
 CREATE OR REPLACE TRIGGER update_tasks_updated_at BEFORE UPDATE ON tenure.job
 FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at AND NEW.profile = 'orchestrator')
 EXECUTE FUNCTION orchestrator.update_updated_at_column();
 
--- One row of tenure.lease decides who leads; a worker is shown as leader while that lease is its own.
+-- is_own_task: whether a task is the caller's own, or is not there yet: ON CONFLICT judges the row that it proposes too.
+CREATE OR REPLACE FUNCTION orchestrator.is_own_task(p_id uuid) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT coalesce((SELECT coalesce(j.enqueued_by = tenure.login(), false) FROM tenure.job AS j WHERE j.id = p_id), true)
+$$;
+
+-- A producer needs SELECT on the columns of the constraint and on id. It sees only rows of its own.
+ALTER TABLE orchestrator.tasks ENABLE ROW LEVEL SECURITY;
+DO $policy$
+DECLARE
+    v_role text;
+BEGIN
+    DROP POLICY IF EXISTS own ON orchestrator.tasks;
+    IF EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname = 'tenure_producer') THEN
+        CREATE POLICY own ON orchestrator.tasks TO tenure_producer USING (orchestrator.is_own_task(id)) WITH CHECK (true);
+    END IF;
+    FOREACH v_role IN ARRAY ARRAY['tenure_worker', 'tenure_reader', 'tenure_operator', 'tenure_admin'] LOOP
+        EXECUTE format('DROP POLICY IF EXISTS %I ON orchestrator.tasks', v_role);
+        CONTINUE WHEN NOT EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname = v_role);
+        EXECUTE format('CREATE POLICY %1$I ON orchestrator.tasks TO %1$I USING (true) WITH CHECK (true)', v_role);
+    END LOOP;
+END
+$policy$;
+
+-- One row of tenure.lease decides who leads this profile's workers; a worker is shown as leader while that lease is its own.
 CREATE OR REPLACE VIEW orchestrator.workers AS
 SELECT
     w.id,
@@ -119,7 +259,7 @@ SELECT
     l.until IS NOT NULL AS is_leader,
     l.until AS leader_until
 FROM tenure.worker AS w
-LEFT JOIN tenure.lease AS l ON l.name = 'leader' AND l.owner = w.id AND l.until > tenure.now()
+LEFT JOIN tenure.lease AS l ON l.name = 'leader:orchestrator' AND l.owner = w.id AND l.until > tenure.now()
 WHERE w.queues && ARRAY(SELECT q.name FROM tenure.queue AS q WHERE q.profile = 'orchestrator');
 
 -- change_worker: what an INSERT, UPDATE or DELETE on workers means.
@@ -134,7 +274,12 @@ DECLARE
     v_lease json;
 BEGIN
     IF TG_OP = 'DELETE' THEN
-        PERFORM tenure.remove_workers(json_build_object('ids', json_build_array(OLD.id)));
+        -- The worker may hold jobs of other profiles: those stay its own until their leases run out.
+        PERFORM tenure.take_back_these(
+            ARRAY(SELECT j.id FROM tenure.job AS j
+                WHERE j.state IN ('leased', 'running') AND j.profile = 'orchestrator' AND j.lease_owner = OLD.id),
+            'infinity', v_now);
+        DELETE FROM tenure.worker AS w WHERE w.id = OLD.id;
         RETURN OLD;
     END IF;
     IF TG_OP = 'INSERT' OR NEW.last_heartbeat IS DISTINCT FROM OLD.last_heartbeat OR NEW.pool_size IS DISTINCT FROM OLD.pool_size
@@ -150,14 +295,14 @@ BEGIN
     END IF;
     IF NEW.is_leader AND (TG_OP = 'INSERT' OR NOT OLD.is_leader OR NEW.leader_until IS DISTINCT FROM OLD.leader_until) THEN
         v_lease := tenure.acquire_lease(json_build_object(
-            'name', 'leader', 'owner', NEW.id,
+            'name', 'leader:orchestrator', 'owner', NEW.id,
             'seconds', greatest(1, coalesce(EXTRACT(epoch FROM NEW.leader_until - clock_timestamp()), 30))));
         IF NOT (v_lease ->> 'acquired')::boolean THEN
             RETURN NULL;
         END IF;
     ELSIF TG_OP = 'UPDATE' AND OLD.is_leader AND NOT NEW.is_leader THEN
         PERFORM tenure.release_lease(json_build_object(
-            'name', 'leader', 'owner', NEW.id, 'term', (SELECT l.term FROM tenure.lease AS l WHERE l.name = 'leader')));
+            'name', 'leader:orchestrator', 'owner', NEW.id, 'term', (SELECT l.term FROM tenure.lease AS l WHERE l.name = 'leader:orchestrator')));
     END IF;
     SELECT * INTO NEW FROM orchestrator.workers AS w WHERE w.id = NEW.id;
     RETURN NEW;
@@ -168,8 +313,10 @@ FOR EACH ROW EXECUTE FUNCTION orchestrator.change_worker();
 
 SELECT tenure.hand_over('orchestrator', '{
     "SELECT ON tasks": "worker reader operator admin",
-    "SELECT (id) ON tasks": "producer",
+    "SELECT (id, type, idempotency_key) ON tasks": "producer",
     "INSERT ON tasks": "producer worker operator admin",
+    "UPDATE (updated_at) ON tasks": "producer worker operator admin",
+    "EXECUTE ON FUNCTION is_own_task": "producer",
     "SELECT ON workers": "worker reader operator admin",
     "INSERT ON workers": "worker admin",
     "UPDATE ON workers": "worker admin",

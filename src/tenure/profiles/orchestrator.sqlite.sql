@@ -83,7 +83,7 @@ SELECT
     l.until IS NOT NULL AS is_leader,
     datetime(l.until / 1000000, 'unixepoch') || '.' || substr('00' || (l.until / 1000 % 1000), -3) AS leader_until
 FROM tenure_worker AS w
-LEFT JOIN tenure_lease AS l ON l.name = 'leader' AND l.owner = w.id
+LEFT JOIN tenure_lease AS l ON l.name = 'leader:orchestrator' AND l.owner = w.id
     AND l.until > CAST(strftime('%s', 'now') AS INTEGER) * 1000000
 WHERE EXISTS (
     SELECT 1

@@ -55,6 +55,29 @@ SELECT tenure.index_view('substrate', $status$
         ELSE 'failed'
     END
 $status$);
+-- The specification's own: by key, for retention by age, and in the order of the claim.
+SELECT tenure.index_look('substrate', 'key', 's.idempotency_key');
+SELECT tenure.index_look('substrate', 'created', 's.created_at');
+SELECT tenure.index_look('substrate', 'order', $columns$
+    (
+    CASE
+        WHEN s.is_cleaned THEN 'cleaned'
+        WHEN s.stage = 'due' THEN 'queued'
+        WHEN s.stage = 'later' THEN 'queued'
+        WHEN s.stage = 'waiting' THEN 'queued'
+        WHEN s.stage = 'retry' THEN 'retry_waiting'
+        WHEN s.stage = 'leased' THEN 'leased'
+        WHEN s.stage = 'running' THEN 'in_progress'
+        WHEN s.stage = 'succeeded' THEN 'succeeded'
+        WHEN s.stage = 'dead' THEN 'dead_letter'
+        WHEN s.stage = 'cancelled' THEN 'cancelled'
+        ELSE 'failed'
+    END
+    ),
+    (CASE s.stage WHEN 'waiting' THEN nullif(s.run_at, 'infinity') ELSE s.run_at END),
+    s.priority
+$columns$);
+
 
 CREATE OR REPLACE VIEW substrate.job_dead_letter AS
 SELECT
@@ -84,7 +107,7 @@ DO $guard$
 BEGIN
     ALTER TABLE tenure.worker ADD CONSTRAINT queue_heartbeat_payload_guarded CHECK (
         NOT 'substrate' = ANY (queues)
-        OR NOT tenure.has_key(info, '{body,content,raw,vector,embedding,secret,token,password,ssn,personal_data}')
+        OR NOT tenure.has_key(info::json, '{body,content,raw,vector,embedding,secret,token,password,ssn,personal_data}')
     );
 EXCEPTION WHEN duplicate_object THEN
     NULL;  -- Installed before.

@@ -24,7 +24,7 @@ LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT jsonb_build_object('ok', false, 'error', 'gate_closed', 'gate', substrate.gate_key(g.name), 'message', format(
-        '%s is refused, because %s is false. Nothing was changed. An operator opens it: UPDATE substrate.dot_config SET value = ''true'' '
+        '%s is refused, because %s is false. Nothing was changed. An admin opens it: UPDATE substrate.dot_config SET value = ''true'' '
         'WHERE key = ''%s''.', p_act, substrate.gate_key(g.name), substrate.gate_key(g.name)))
     FROM tenure.closed_gate('substrate', ARRAY[p_gate]) AS g(name)
     WHERE g.name IS NOT NULL
@@ -398,7 +398,7 @@ SELECT tenure.hand_over('substrate', '{
     "SELECT ON v_job_queue_backlog": "reader operator admin",
     "SELECT ON v_job_dead_letter_summary": "reader operator admin",
     "SELECT ON dot_config": "worker reader operator admin",
-    "UPDATE ON dot_config": "operator admin",
+    "UPDATE ON dot_config": "admin",
     "EXECUTE ON FUNCTION fn_job_enqueue": "producer worker operator admin",
     "EXECUTE ON FUNCTION fn_job_claim": "worker admin",
     "EXECUTE ON FUNCTION fn_job_ack": "worker admin",

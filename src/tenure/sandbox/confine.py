@@ -102,6 +102,6 @@ def _grants(orders: dict[str, Any]) -> list[tuple[str, landlock.Right]]:
     grants += [(path, "device") for path in namespaces.DEVICES if Path(path).exists()]
     if "namespaces" in orders["layers"]:
         grants += [("/", "list"), *((path, "write") for path in namespaces.SCRATCH)]  # "/" is the small tree
-        if orders.get("proc"):  # only one that knows nobody else; the machine's own stays shut
+        if orders.get("proc"):  # only one without other processes in it; the machine's own stays shut
             grants.append(("/proc", "read"))
     return grants

@@ -11,7 +11,7 @@ Who dies, and then: the worker: its pidfd and the control socket tell the init, 
 init is killed by PDEATHSIG. The init: as the first process of its PID namespace it takes everybody along, no
 matter how often they forked or changed session. So with namespaces nothing survives, even SIGKILL to any of these.
 Without them the init is a subreaper: orphans come back to it and are found among its descendants; it can't be
-killed by the program where Landlock keeps signals in, but if somebody else kills it, daemons escape.
+killed by the program where Landlock keeps signals in, but if another process kills it, daemons escape.
 
 The worker sees the end of the control socket only when the last process is gone: that is when it is done.
 Nothing is imported that the job needs not: this costs each start-up.
@@ -87,7 +87,7 @@ def probe() -> None:
 def _serve(control: socket.socket, orders: dict[str, Any]) -> None:
     worker = os.pidfd_open(os.getppid())
     if os.getppid() != orders["worker"]:
-        return  # it died before we looked; its pidfd would be somebody else's
+        return  # it died before we looked; its pidfd would be another process's
     if orders["cgroup"]:
         with layer("cgroup"):
             Path(orders["cgroup"], "cgroup.procs").write_text("0")

@@ -3,7 +3,7 @@
 Four layers, each enough to stop some attacks and together meant to stop all that SECURITY lists:
 
     namespaces   its own processes, files and network: what is outside has no name        (namespace.py)
-    landlock     reads and writes only what is granted; signals nobody outside             (landlock.py)
+    landlock     reads and writes only what is granted; signals no process outside         (landlock.py)
     seccomp      no mounts, tracing, keys, kernel programs, namespaces, foreign sockets    (seccomp.py)
     cgroup       memory and process count of the whole tree; killed in one stroke          (cgroups.py)
 

@@ -244,7 +244,7 @@ class Running:
                     self._init.kill()
                     raise
             outcome: Ended | Exception = self._judge()
-        except Exception as exc:  # noqa: BLE001 - whoever waits gets it
+        except Exception as exc:  # noqa: BLE001 - raised where the caller waits
             outcome = exc
         finally:
             with self._lock:
@@ -316,7 +316,7 @@ class Running:
                 self._call(listener, stream, kept)
 
     def _call(self, listener: Callable[..., None], *args: object) -> None:
-        """A listener that fails ends the run and is what `wait` raises: nobody is listening any more."""
+        """A listener that fails ends the run and is what `wait` raises: there is no listener any more."""
         if self._trouble is None:
             try:
                 listener(*args)

@@ -36,7 +36,7 @@ class Descendants:
                 os.kill(pid, number)
 
     def end(self) -> None:
-        """Kill until none is left. Stopped first, so that nobody forks while the others are being killed."""
+        """Kill until none is left. Stopped first, so that none forks while the others are being killed."""
         while True:
             self.signal(signal.SIGSTOP)
             self.signal(signal.SIGKILL)

@@ -284,7 +284,7 @@ def _enter(at: int, name: str, path: str, *, create: bool) -> int:
             raise
     except OSError as exc:
         raise _explained(exc, path) from exc
-    with suppress(FileExistsError):  # somebody else was quicker; what it is shows when it is opened
+    with suppress(FileExistsError):  # another process was quicker; what it is shows when it is opened
         os.mkdir(name, 0o755, dir_fd=at)
     os.fsync(at)
     try:

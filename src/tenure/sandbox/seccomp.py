@@ -174,7 +174,7 @@ def _refuse(number: int, error: int) -> list[bytes]:
 
 
 def _refuse_if(number: int, argument: int, test: list[bytes]) -> list[bytes]:
-    """For one call, load an argument's low half and run `test`; whoever passes it goes on with the number loaded."""
+    """For one call, load an argument's low half and run `test`; one that passes goes on with the number loaded."""
     inner = [_step(_LOAD, _AT_ARGUMENTS + 8 * argument), *test, _step(_LOAD, _AT_NUMBER)]
     return [_step(_JUMP_EQUAL, number, 0, len(inner)), *inner]
 

@@ -405,7 +405,7 @@ class _Timed:
         return io.BufferedReader(_TimedReader(self._sock, self._deadline))
 
     def close(self) -> None:
-        """Left to whoever opened the socket: http.client closes it before the body is read."""
+        """Left to the code that opened the socket: http.client closes it before the body is read."""
 
 
 class _TimedReader(io.RawIOBase):

@@ -31,7 +31,8 @@ class SetQueues(Request[list[QueueRow]]):
     """Create queues or replace their policies. Jobs already there keep the rank and max_attempts they were given.
 
     A queue belongs to one profile for as long as it has live jobs: IllegalMove otherwise. `only_new` leaves existing
-    ones as they are.
+    ones as they are, with one exception: an unused queue (profile and policy `default`, never a job), as a worker's
+    start makes it, passes to the profile that the policy names.
     """
 
     policies: Mapping[str, QueuePolicy]
@@ -51,9 +52,21 @@ class PauseQueues(Request[list[str]]):
 
 
 @frozen
+class RemoveQueues(Request[list[str]]):
+    """Remove queues that hold no job, neither live nor ended. Answers the names that were there; audited.
+
+    IllegalMove for a queue that still has jobs, and for `default`, which every database has. All or none.
+    """
+
+    names: Sequence[str]
+    actor: str
+    reason: str | None = None
+
+
+@frozen
 class SetGate(Request[Gate]):
-    """Open or close a gate: master, worker, notify, heartbeat, `PROFILE.GATE`, or `queue:NAME`.
-    InvalidArgument for other names."""
+    """Open or close a gate: master, worker, notify, heartbeat, `PROFILE.GATE`, `queue:NAME`, or `kind:NAME`, which lets
+    jobs of the kind wait and refuses nothing. InvalidArgument for other names."""
 
     name: str
     is_open: bool
@@ -94,9 +107,14 @@ class ReleaseLease(Request[bool]):
 
 @frozen
 class RemoveWorkers(Request[list[WorkerId]]):
-    """Remove the rows of workers, taking back first what they hold (as Reap does, class `crash`).
+    """Remove the rows of workers. Answers which were removed.
 
-    By id (a clean goodbye, which holds nothing), or all not seen for `unseen_seconds`. Answers who was removed.
+    By id: what they hold is taken back first (as Reap does, class `crash`); a clean goodbye holds nothing.
+
+    By age: a worker that was not seen for `unseen_seconds` is silent. Its row goes once it holds nothing. Silence takes
+    no lease that has not run out, except in a profile whose settings have `worker_timeout_seconds` (specification 003):
+    there the shorter of the two times counts, and what the worker holds of that profile is taken back. A worker that
+    serves a profile whose heartbeat gate is closed never counts as silent.
     """
 
     ids: Sequence[WorkerId] = ()
@@ -105,7 +123,10 @@ class RemoveWorkers(Request[list[WorkerId]]):
 
 @frozen
 class AppendEvents(Request[bool]):
-    """Append events to a held job. Fenced: False and nothing written if the lease is lost."""
+    """Append events to a held job. Fenced: False and nothing written if the lease is lost.
+
+    Raises: Forbidden (an event names another job).
+    """
 
     job_id: JobId
     token: Token
@@ -154,6 +175,8 @@ class InstalledProfile:
     is_new: bool
     queues: Sequence[str]
     gates: Sequence[str]
+    adopted: Sequence[str] = ()
+    """Queues of profile `default` without live jobs that were there: they have the profile's policy now."""
 
 
 @frozen
@@ -161,7 +184,8 @@ class InstallProfile:
     """Make a profile's views and functions, its queues and its closed gates. Not a Request: it changes the schema.
 
     `script` is SQL in the engine's own dialect and runs in the same transaction as the rest. Repeatable: views and
-    functions are brought up to date; queues, gates and settings stay as operators have set them.
+    functions are brought up to date; queues, gates and settings stay as operators have set them. A queue that is there
+    in profile `default`, without live jobs, is adopted with the profile's whole policy.
     """
 
     profile: Profile

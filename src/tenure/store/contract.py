@@ -32,6 +32,10 @@ from tenure.model.policy import QueuePolicy
 
 if TYPE_CHECKING:
     from tenure.store.admin import InstalledProfile, InstallProfile
+    from tenure.store.moving import TableAccess
+
+SOON_SECONDS = 5.0
+"""Workers are woken for jobs that come due within this time: as long as an idle one sleeps between two polls."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -52,9 +56,10 @@ class Enqueue(Request[list[Enqueued]]):
     """Put jobs in state `queued`. All or none; one answer per job, in order.
 
     A job whose key is taken (the unique index on the slot decides, never a look beforehand) is not created: its
-    answer is the id of the job that holds the key, with `duplicate=True`. Two jobs in one batch with the same key:
-    the first wins. A job whose *id* is already there was enqueued by an earlier try of the same request and counts as
-    created. The wake-up goes out with the commit.
+    answer is the id of the job that holds the key, with `duplicate=True`; where that is a job of another login that the
+    caller may not read (PostgreSQL), the id is the caller's own, and there is no such job. Two jobs in one batch with
+    the same key: the first wins. A job whose *id* is already there was enqueued by an earlier try of the same request
+    and counts as created. The wake-up goes out with the commit.
 
     Raises: UnknownQueue (unless in `create_queues`), GateClosed, KeyConflict (key taken by another payload, where the
     queue's policy says error), KeyRequired, ForbiddenKey, InvalidArgument (max_attempts < 1, priority out of 32 bits,
@@ -63,7 +68,8 @@ class Enqueue(Request[list[Enqueued]]):
 
     jobs: Sequence[NewJob]
     create_queues: Mapping[str, QueuePolicy] = field(default_factory=dict)
-    """Queues the caller declares: those that don't exist yet are created with this policy, in the same transaction."""
+    """Queues the caller declares: those that don't exist yet are created with this policy, in the same transaction, as
+    SetQueues with `only_new` does. Forbidden if the policy names a profile and the queue belongs to another."""
 
 
 @frozen
@@ -74,9 +80,10 @@ class Claim(Request[list[Grant]]):
     are made claimable; then new work is granted in order of rank, run_at, id. No job is ever granted to two claims.
     A row that cannot be taken back is skipped and does not stop the claim.
 
-    Paused queues give nothing. `kinds` and `affinity` filter; `affinity` lists keys, None in it stands for jobs
-    without one. Concurrency limits of a queue and of a concurrency key are exact across all claimers. `lease_seconds`
-    None means the queue's; a number must be positive and at most the queue's `lease_max_seconds`.
+    Paused queues give nothing, nor do kinds whose gate `kind:NAME` is closed. `kinds` and `affinity` filter; `affinity`
+    lists keys, None in it stands for jobs without one. Concurrency limits of a queue and of a concurrency key are exact
+    across all claimers. `lease_seconds` None means the queue's; a number must be positive and at most the queue's
+    `lease_max_seconds`.
 
     `held`: on a repeat after a lost reply, the jobs this worker knows it holds. Others leased to it are granted again,
     with the same token and a lease that begins anew, before anything new; they carry all their columns, as the first
@@ -107,8 +114,9 @@ class Settle(Request[list[Settled]]):
 
     Completed → succeeded. Failed → queued at now + backoff (or `retry_after_seconds`), or dead with a dead letter if
     attempts are spent. Rejected → failed with a dead letter. Released → queued, attempt refunded. Suspended →
-    waiting, attempt refunded. Stopped → cancelled. If a cancel was requested, every one of them ends in `cancelled`
-    instead. What each end does to the row, and whether it writes an attempt row, stands in model.state.RULES.
+    waiting, attempt refunded; or queued, where what it waits for has happened already. Stopped → cancelled. If a cancel
+    was requested, every one of them ends in `cancelled` instead. What each end does to the row, and whether it writes
+    an attempt row, stands in model.state.RULES; what a Suspended with steps does, in store.flow.
 
     Jobs, events and effects of a Completed are committed with it, and only if it was accepted; such jobs pass every
     gate, for a settle is never gated. A slot of scope `active` is free again once the job has ended.
@@ -127,6 +135,14 @@ class Exchanged:
     grants: list[Grant]
     refused: GateClosed | DiskFull | None = None
     """Why nothing was granted although something was settled. Without outcomes it is raised instead."""
+    has_flow_events: bool = False
+    """It left events for SweepFlow (store.flow): the end of a child, or a job that parked."""
+    due_in_seconds: float | None = None
+    """When the next job of the claimed queues comes due, if the claim gave less than was asked for and that is within
+    SOON_SECONDS. A hint: a job of them that comes due meanwhile and was enqueued or suspended later is told by a
+    wake-up, or found by the poll."""
+    taken_back: Sequence[Settled] = ()
+    """Jobs of any queue whose lease had run out, and that this claim took back, each with the state it is in now."""
 
 
 @frozen
@@ -194,8 +210,12 @@ class Start(Request[list[Settled]]):
 
 @frozen
 class Wake(Request[list[JobId]]):
-    """waiting → queued, due at once. Answers which were woken; others are left alone.
-    With `waiting_for`, all that wait for it."""
+    """waiting → queued, with the place in its queue that it had before. Answers which were woken.
+
+    With `waiting_for`, all that wait for it now. Of the jobs named by id, one that a worker holds is not woken, but its
+    next suspend under that grant goes straight back to `queued`: a wake-up that comes before the suspend is not lost.
+    What may happen before a job waits for it by name is a Signal (store.flow). Others are left alone.
+    """
 
     job_ids: Sequence[JobId] = ()
     waiting_for: str | None = None
@@ -214,6 +234,7 @@ class Cancelled:
 @frozen
 class Cancel(Request[list[Cancelled]]):
     """Cancel jobs: queued and waiting ones at once, held ones by request (their worker learns of it and settles).
+    With `children` also the members of their groups, and theirs, by pages that SweepFlow carries out.
 
     After `cancelled` the job never starts; after `requested` it never succeeds. Terminal jobs and unknown ids are
     refused (state None: not found). Repeating is harmless. Leaves an audit row with actor and reason.
@@ -222,6 +243,7 @@ class Cancel(Request[list[Cancelled]]):
     job_ids: Sequence[JobId]
     actor: str
     reason: str
+    children: bool = True
 
 
 @frozen
@@ -229,13 +251,16 @@ class Revive(Request[list[Settled]]):
     """failed, dead, cancelled → queued: attempts and crashes 0, due at once, an operator's act with actor and reason.
 
     Its pending dead letters become `manual_replay`. A job that is not in one of these states, whose queue allows only
-    a clone, whose payload was pruned, or whose key is held by another job answers with state None and is left alone;
-    `why` in the audit row tells. Leaves an audit row per job.
+    a clone, whose payload was pruned, that lacks `from_step`, or whose key is held by another job answers with state
+    None and is left alone; `why` in the audit row tells. Leaves an audit row per job.
     """
 
     job_ids: Sequence[JobId]
     actor: str
     reason: str
+    from_step: str | None = None
+    """Forget this step and all that were first recorded after it (store.flow). Otherwise steps are kept, so the job
+    goes on where it was; but where a step was undone, all are forgotten, because what they tell no longer holds."""
 
 
 @frozen
@@ -264,6 +289,11 @@ class Reap(Request[list[Settled]]):
 
     A cancel that was requested ends in `cancelled`. A row that cannot be taken back is skipped: it never stops the
     others, and `doctor` names it.
+
+    **Quarantine.** A crash that is a job's own (here, or of a handler's own process in Settle) may be one too many for
+    its kind: if QUARANTINE_JOBS jobs of it have crashed QUARANTINE_CRASHES times each within QUARANTINE_SECONDS, and
+    since the gate was last opened, the gate `kind:NAME` is closed in the same transaction, with an audit row that names
+    them.
     """
 
     limit: int = 1000
@@ -281,6 +311,8 @@ class Pruned:
     """The limit was reached; call again."""
     metrics: int = 0
     """Rows of counted minutes."""
+    memories: int = 0
+    """Memories whose time was over."""
 
 
 @frozen
@@ -383,10 +415,15 @@ class Store(Protocol):
         """
         ...
 
+    def tables(self) -> TableAccess:
+        """Whole tables, for `tenure move`."""
+        ...
+
     def install_profile(self, install: InstallProfile) -> InstalledProfile:
         """Run a profile's script and note it down, in one transaction. Repeatable, and safe when several do it at once.
 
-        Raises: IllegalMove (its queue belongs to another profile), AccessDenied, SchemaError (the script is refused).
+        Raises: IllegalMove (its queue belongs to another profile, or has live jobs), AccessDenied, SchemaError (the
+        script is refused).
         """
         ...
 

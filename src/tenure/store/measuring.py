@@ -1,6 +1,6 @@
 """What `tenure bench` asks of a store: how fast the engine is without us, and to take away what the bench has left.
 
-On PostgreSQL both use a connection of their own, with the rights of whoever opened the store.
+On PostgreSQL both use a connection of their own, with the rights of the role that opened the store.
 """
 
 from __future__ import annotations

@@ -200,6 +200,8 @@ class ListAudit(Request[list[Audit]]):
 
     subject: str | None = None
     limit: int = 100
+    before: int | None = None
+    """Only rows with a lower `seq`: the last of the page before."""
 
 
 @frozen
@@ -236,6 +238,8 @@ class ProfileRow:
 
     name: str
     title: str
+    policy: QueuePolicy
+    """The rules that a queue takes when it comes to the profile."""
     words: Mapping[str, str]
     settings: Mapping[str, Any]
     shows: Sequence[str]

@@ -38,7 +38,7 @@ class Ran:
 
 @frozen
 class Stuck:
-    """A held job whose lease ran out and that nobody has taken back yet."""
+    """A held job whose lease ran out and that was not taken back yet."""
 
     job_id: JobId
     queue: str

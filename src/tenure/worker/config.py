@@ -59,13 +59,16 @@ class WorkerConfig:
     """Policies of queues that may not exist yet."""
     maintain: bool = True
     """Take part in the election of a leader, which sweeps and enqueues scheduled jobs."""
-    worker_timeout: float = 300.0
-    """Seconds without a heartbeat after which the leader removes the row of another worker."""
-    delete_after_seconds: float | None = None
-    """Remove the rows of cleaned jobs that ended longer ago than this. None keeps them."""
+    worker_timeout: float = 3_600.0
+    """Seconds without a heartbeat after which the leader removes the row of a worker that holds nothing."""
+    delete_after_seconds: float | None = 30 * 86_400.0
+    """Delete the rows of jobs that ended longer ago than this, 30 days, once their queue's own retention has removed
+    payload and result. None keeps them. Rows of jobs with a dead letter that is not closed always stay."""
     metric_seconds: float = 2_592_000.0
     """Remove counted minutes that lie further back than this: 30 days."""
-    handle_signals: bool = True
+    handle_signals: bool | None = None
+    """Stop on SIGINT, SIGTERM and SIGHUP. None: only where the worker owns the process, as `run_worker` and `tenure
+    worker` do; on the event loop of another program, such as a web server's, it leaves the signals alone."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError for what cannot work."""

@@ -26,12 +26,14 @@ from contextvars import Context as ContextVars
 from time import perf_counter
 from typing import Any
 
-from tenure.errors import InvalidPayload, StoreUnavailable
+from tenure.errors import InvalidPayload, LeaseLost, StoreUnavailable
 from tenure.handler.context import Context, WorkerServices
 from tenure.handler.registry import Handler
 from tenure.handler.signals import Interrupt, Interrupted
+from tenure.handler.steps import read_all_steps
 from tenure.model.event import NewEvent
-from tenure.model.log_event import ERROR, WARNING
+from tenure.model.limiter import keys_of
+from tenure.model.log_event import ERROR, INFO, WARNING
 from tenure.model.outcome import Completed, Outcome
 from tenure.model.policy import UnknownKindRule
 from tenure.model.state import ISOLATE_FROM
@@ -90,6 +92,8 @@ class Executor:
         self._is_closed = False
         self._named: set[str] = set()
         """Kinds that the log has named as not importable."""
+        self.ran_on_loop: set[str] = set()
+        """Kinds of the async handlers that began lately; emptied by who looks whether they block."""
         self.left_behind = 0
         """Handlers that did not stop when asked to and may still be running."""
 
@@ -111,6 +115,15 @@ class Executor:
         taken: list[Execution] = []
         while self._ready and (taken_before is None or self._ready[0].taken_at < taken_before):
             taken.append(self._ready.popleft())
+        return taken
+
+    def take_limited(self, key: str) -> list[Execution]:
+        """Take back executions that have not begun and whose job carries this limiter."""
+        taken = [one for one in self._ready if key in keys_of(one.grant.extra("limiter"))]  # noqa: S610 - no Django here
+        if taken:
+            left = [one for one in self._ready if one not in taken]
+            self._ready.clear()
+            self._ready.extend(left)
         return taken
 
     def interrupt(self, execution: Execution, why: Interrupt) -> bool:
@@ -185,7 +198,8 @@ class Executor:
             try:
                 outcome = await self._run(execution)
                 execution.duration = perf_counter() - began
-                await self._write_last(execution, outcome)
+                if execution.context is not None and outcome is not None:
+                    await self._write_last(execution, execution.context, outcome)
             except HandlerNotFound as exc:
                 if execution.grant.kind not in self._named:
                     self._named.add(execution.grant.kind)
@@ -217,6 +231,9 @@ class Executor:
             return outcome_of(grant, Interrupted(execution.interrupt), None, handler)
         if handler is None:
             return outcome_of(grant, NoHandler(self._unknown_kind_rule(grant.queue)))
+        if grant.has_more_steps:
+            grant.steps = await read_all_steps(Context(grant, self._services))
+            grant.has_more_steps = False
         is_suspect = grant.suspicion >= ISOLATE_FROM and not execution.stays_here
         if handler.mode == "process" or is_suspect:
             return await self._run_in_process(execution, handler)
@@ -233,6 +250,7 @@ class Executor:
         assert task is not None
         outcome: Outcome | None
         execution.body = task
+        self.ran_on_loop.add(handler.kind)
         try:
             value = await self._call(execution, handler, self._watch)
             outcome = completed(execution.grant, value, execution.context, self._services.limits)
@@ -243,6 +261,11 @@ class Executor:
         execution.body = None
         if task.cancelling():
             await _outlive_cancellation(task)
+        if handler.is_durable and outcome is not None and execution.context is not None:
+            try:
+                outcome = await execution.context.acompensated(outcome)
+            except (StoreUnavailable, LeaseLost) as exc:
+                outcome = outcome_of(execution.grant, exc)
         return outcome
 
     def _call(self, execution: Execution, handler: Handler, watch: Callable[[Execution, float], None]) -> Any:
@@ -255,16 +278,15 @@ class Executor:
                 raise
             except Exception as exc:  # a validator of the author's own raised
                 raise InvalidPayload(f"The payload cannot be read: {type(exc).__name__}: {exc}") from exc
-        if handler.wants_context:  # before the limit is watched: a handler in a thread is told by its context to stop
+        if handler.needs_context:  # before the limit is watched: a handler in a thread is told by its context to stop
             execution.context = Context(execution.grant, self._services)
         execution.started = True
-        self._log.started(execution)
+        self._log.job("started", INFO, execution)
+        if handler.is_durable and execution.context is not None:
+            execution.context.journal.settle_in()
         if handler.timeout_seconds is not None:
             watch(execution, handler.timeout_seconds)
-        arguments = [payload] if handler.wants_payload else []
-        if handler.wants_context:
-            arguments.append(execution.context)
-        return handler.function(*arguments)
+        return handler.call(payload, execution.context)
 
     def _watch(self, execution: Execution, seconds: float) -> None:
         """Stop the handler when its time is over."""
@@ -299,6 +321,16 @@ class Executor:
 
     def _run_in_thread(self, execution: Execution) -> Outcome | None:
         """The whole of a sync handler's attempt, on a thread of the pool."""
+        outcome = self._run_in_this_thread(execution)
+        context = execution.context
+        if outcome is None or context is None:
+            return outcome
+        try:
+            return context.compensated(outcome)
+        except (StoreUnavailable, LeaseLost) as exc:
+            return outcome_of(execution.grant, exc)
+
+    def _run_in_this_thread(self, execution: Execution) -> Outcome | None:
         handler = execution.handler
         assert handler is not None
         if execution.interrupt is not None:
@@ -321,7 +353,7 @@ class Executor:
             raise HandlerNotFound(f"kind {handler.kind!r} cannot run in a process of its own, so it runs here, alone")
         execution.context = Context(execution.grant, self._services)
         execution.started = True
-        self._log.started(execution)
+        self._log.job("started", INFO, execution)
         if handler.timeout_seconds is not None:
             self._watch(execution, handler.timeout_seconds)
         try:
@@ -337,16 +369,15 @@ class Executor:
 
     # --- small steps --------------------------------------------------------------------------------------------------
 
-    async def _write_last(self, execution: Execution, outcome: Outcome | None) -> None:
-        """Write what the handler reported last, if its outcome does not carry it: progress, and the log of a failure.
+    async def _write_last(self, execution: Execution, context: Context, outcome: Outcome) -> None:
+        """Write what the handler reported last and its outcome does not carry: streams, progress, the log of a failure.
 
         If the store refuses it the outcome goes out all the same.
         """
-        context = execution.context
-        if context is None or outcome is None or execution.ended:
+        if execution.ended:
             return
         events = () if isinstance(outcome, Completed) else context.take_events()
-        if not events and context.progress_text is None:
+        if not events and context.progress_text is None and context.outgoing is None:
             return
         try:
             await self._write(execution, events)

@@ -4,9 +4,11 @@
 all. At low load a single job goes out at once; at high load batches grow. There is no timer in this. At most
 `max_in_flight` exchanges are in flight, and a further one goes out only if it carries a fair share.
 
-**When to claim.** A wake-up from the store, an outcome, a free slot, or the poll. The poll is stretched while the
-listener of a store that machines share is alive. In a large fleet most workers find nothing after a wake-up; one that
-was woken for nothing several times in a row waits for a random moment of up to 20 ms before it claims.
+**When to claim.** A wake-up from the store, an outcome, a free slot, a delayed job that comes due, or the poll. The
+answer to a claim says when the next job comes due; the poll is stretched while the listener of a store that machines
+share is alive. In a large fleet most workers find nothing after a wake-up; one that was woken for nothing
+several times in a row waits for a random moment of up to 20 ms before it claims. A worker to which others were faster
+several times in a row leaves jobs that come due to them, until it is given one.
 
 **When the database is away** the loop backs off to 30 s. Outcomes stay in the outbox. A claim whose reply was lost may
 have granted jobs that this worker does not know of; the next claim names what is held, and the store grants the rest
@@ -17,22 +19,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
+from tenure.handler.observers import ObserveSettle, tell
 from tenure.model.clock import steady_now
-from tenure.model.ids import WorkerId
 from tenure.model.job import Grant
 from tenure.model.log_event import ERROR, INFO, WARNING
 from tenure.model.outcome import Outcome
-from tenure.store.contract import Claim, Exchange, Exchanged, Store
+from tenure.store.contract import Exchange, Exchanged, Store
+from tenure.worker.claims import Ask, Prefetch, QueueGroups
 from tenure.worker.config import WorkerConfig
 from tenure.worker.execution import Held, is_held
+from tenure.worker.flow_sweep import FlowSweep
 from tenure.worker.leases import Leases
 from tenure.worker.log import WorkerLog
-from tenure.worker.prefetch import Prefetch
-from tenure.worker.queue_groups import Ask, QueueGroups
 from tenure.worker.settle import Outbox, settle_singly
 
 BATCH = 1000
@@ -51,7 +55,6 @@ class Fetcher:
     def __init__(
         self,
         store: Store,
-        worker: WorkerId,
         config: WorkerConfig,
         held: Held,
         outbox: Outbox,
@@ -61,7 +64,6 @@ class Fetcher:
         groups: QueueGroups,
     ) -> None:
         self._store = store
-        self._worker = worker
         self._config = config
         self._held = held
         self._outbox = outbox
@@ -69,6 +71,7 @@ class Fetcher:
         self._take = take
         self._leases = leases
         self._groups = groups
+        self.settle_observers: Sequence[ObserveSettle] = ()
         self.is_listening: Callable[[], bool] = lambda: False
         """Whether wake-ups are believed to arrive."""
         self._is_shared = not store.url.startswith("sqlite")
@@ -82,14 +85,21 @@ class Fetcher:
         """Jobs held whose handlers have not ended."""
         self._unfinished_by_queue: dict[str, int] = {}
         self.prefetch = Prefetch(config.prefetch)
+        self._flow = FlowSweep(store, self._look)
         self.exchanges = self.claimed = 0
         self._is_paused = False
-        self._is_finishing = False
+        self.is_finishing = False
+        """Nothing more is claimed."""
         self._gave_up = False
         self._unheard = 0
         """How many jobs may have been granted in replies that were lost."""
         self._failures = 0
-        self._away_until = self._no_claim_until = 0.0
+        self._away_until = self._no_claim_until = self._poll_at = 0.0
+        self._due_at = math.inf
+        """When the next delayed job comes due, as far as the last claim knows."""
+        self._looks_for_due = False
+        self._missed_dues = 0
+        """How often in a row other workers were faster with a job that came due."""
         self._wakes = 0
         self._was_woken = False
         self._empty_wakes = 0
@@ -135,7 +145,7 @@ class Fetcher:
 
     def finish(self) -> None:
         """Claim nothing more; end once everything held is settled."""
-        self._is_finishing = True
+        self.is_finishing = True
         self.poke()
 
     def give_up(self) -> None:
@@ -152,23 +162,34 @@ class Fetcher:
 
     async def run(self) -> None:
         """Exchange until told to finish."""
+        self._look()
         async with asyncio.TaskGroup() as requests:
+            sweeping = requests.create_task(self._flow.run())
             while not self._is_done():
                 following = self._next()
-                if following is None:
-                    await self._wait()
-                else:
+                if following is not None:
                     requests.create_task(self._exchange(*following))
                     await asyncio.sleep(0)  # it is in flight from here on
+                    continue
+                self._asleep = self._loop.create_future()
+                timer = self._loop.call_later(self._sleep_seconds(), self._look)
+                try:
+                    await self._asleep
+                finally:
+                    self._asleep = None
+                    timer.cancel()
+            sweeping.cancel()
 
     def _is_done(self) -> bool:
         if self._in_flight:
             return False
         if self._gave_up:
             return True
-        if self._config.drain and not self._is_finishing and self._groups.is_empty and not self._held:
+        if self._flow.is_busy:
+            return False
+        if self._config.drain and not self.is_finishing and self._groups.is_empty and not self._held:
             self.finish()
-        return self._is_finishing and not (self._held or len(self._outbox))
+        return self.is_finishing and not (self._held or self._outbox.waiting)
 
     def _next(self) -> tuple[list[Outcome], Ask | None] | None:
         """What the next exchange carries; None while there is nothing to send."""
@@ -177,10 +198,10 @@ class Fetcher:
         if self._in_flight and self._unheard:
             return None  # a repeat must name all that is held, so it goes alone
         ask = self._ask()
-        waiting = len(self._outbox)
+        waiting = len(self._outbox.waiting)
         if ask is None and not waiting:
             return None
-        if self._in_flight and max(waiting, 0 if ask is None else ask.limit) < self._share():
+        if self._in_flight and max(waiting, 0 if ask is None else ask.claim.limit) < self._share():
             return None  # too little for a second one: it goes with the next
         return self._outbox.take(BATCH), ask
 
@@ -189,15 +210,16 @@ class Fetcher:
         return max(1, (self._config.concurrency + self.prefetch.jobs) // (self._config.max_in_flight + 1))
 
     def _ask(self) -> Ask | None:
+        """The claim of the next exchange, if the worker may hold more and a queue is worth asking."""
         now = self._loop.time()
-        if self._is_finishing or self._is_paused or now < self._no_claim_until or self._leases.is_due():
+        if self.is_finishing or self._is_paused or now < self._no_claim_until or self._leases.is_due():
             return None
         self.prefetch.measure(now)
         free = self._free()
         if self._config.once:
             free = min(free, 1 - self._asked)
         if self._unheard:  # ask everywhere, for as many as may have been granted
-            return self._groups.ask_all(max(free, self._unheard))
+            return self._groups.ask_all(max(free, self._unheard), list(self._held))
         if free <= 0:
             return None
         held = self._unfinished_by_queue
@@ -207,30 +229,29 @@ class Fetcher:
 
     def _free(self) -> int:
         """How many more jobs this worker may hold: by its slots, and by what a heartbeat can carry."""
-        concurrency = self._config.concurrency
+        concurrency, capacity = self._config.concurrency, self._leases.capacity
         by_slots = concurrency + self.prefetch.jobs - self.unfinished
-        capacity = self._leases.capacity()
         if capacity is not None:
-            by_slots = min(by_slots, max(concurrency, capacity) - len(self._held) + len(self._outbox))
+            by_slots = min(by_slots, max(concurrency, capacity) - len(self._held) + len(self._outbox.waiting))
         return by_slots - self._asked
 
-    async def _wait(self) -> None:
-        """Sleep until there is news, the poll is due, or the back-off is over."""
-        away = self._away_until - self._loop.time()
-        timer = self._loop.call_later(away if away > 0 else self._poll_seconds(), self._look)
-        self._asleep = self._loop.create_future()
-        try:
-            await self._asleep
-        finally:
-            self._asleep = None
-            timer.cancel()
+    def _sleep_seconds(self) -> float:
+        """How long to sleep unless there is news: until the back-off is over, else until the poll is due.
 
-    def _poll_seconds(self) -> float:
-        stretch = LISTENING_POLLS if self._is_shared and self.is_listening() else 1.0
-        return self._config.poll_seconds * stretch * random.uniform(0.8, 1.0)
+        Being poked does not put off the poll. It finds what no wake-up tells of: leases that ran out, jobs that came
+        due, lost notifications.
+        """
+        now = self._loop.time()
+        if self._away_until > now:
+            return self._away_until - now
+        return max(0.0, min(self._poll_at, self._due_at) - now)
 
     def _look(self) -> None:
-        """The poll: every queue is worth a claim."""
+        """The poll, or a job has come due: every queue is worth a claim."""
+        self._looks_for_due = self._due_at <= self._loop.time()
+        self._due_at = math.inf
+        stretch = LISTENING_POLLS if self._is_shared and self.is_listening() else 1.0
+        self._poll_at = self._loop.time() + self._config.poll_seconds * stretch * random.uniform(0.8, 1.0)
         self._groups.wake()
         self.poke()
 
@@ -246,10 +267,11 @@ class Fetcher:
             self._leases.send_soon()  # no claim follows, and it may have been a request to stop a job
 
     async def _exchange(self, outcomes: list[Outcome], ask: Ask | None) -> None:
-        claim = None if ask is None else self._claim(ask)
+        claim = None if ask is None else ask.claim
         wakes, sent = self._wakes, steady_now()
         arrived: Exchanged | None = None
-        self._depart(ask)
+        self.exchanges += 1
+        self._count_request(ask, 1)
         try:
             arrived = await self._store.ado(Exchange(outcomes, claim))
         except StoreUnavailable as exc:
@@ -266,63 +288,62 @@ class Fetcher:
         except Exception as exc:  # noqa: BLE001 - one outcome that cannot be written must not end the worker
             await self._refused(exc, outcomes)
         finally:
-            self._arrive(ask)
+            self._count_request(ask, -1)
         if arrived is not None:
-            self._came_back()
+            if self._failures:
+                self._log.event("store_back", INFO, f"the store answers again after {self._failures} tries")
+                self._failures = 0
+            if arrived.has_flow_events:
+                self._flow.soon()
+            self._log.taken_back(arrived.taken_back)
             if outcomes:
+                self._tell_observers(outcomes, sent)
                 self._outbox.settled(outcomes, arrived.settled)
-                if self._config.drain:  # a retry or a follow-up may be due at once, and no claim has seen it yet
+                if self._config.drain or (arrived.settled and ask is None):
+                    # A retry or a follow-up may be due, now or soon, and no claim has seen it yet.
                     self._groups.wake()
-                    self._wakes += 1
+                    self._wakes += self._config.drain
             if ask is not None:
                 self._granted(ask, arrived, sent, is_stale=wakes != self._wakes)
         self.poke()
 
+    def _tell_observers(self, outcomes: list[Outcome], sent: float) -> None:
+        if not self.settle_observers:
+            return
+        held = ((self._held.get(one.job_id), one) for one in outcomes)
+        ends = [(execution.grant, one) for execution, one in held if execution is not None]
+        now = time.time_ns()
+        tell(self.settle_observers, ends, now - int((steady_now() - sent) * 1e9), now)
+
     # --- around an exchange -------------------------------------------------------------------------------------------
 
-    def _claim(self, ask: Ask) -> Claim:
-        return Claim(
-            worker=self._worker,
-            queues=ask.queues,
-            limit=ask.limit,
-            kinds=ask.kinds,
-            affinity=self._config.affinity,
-            lease_seconds=self._config.lease_seconds,
-            strict=self._config.strict,
-            held=list(self._held) if self._unheard else None,
-        )
-
-    def _depart(self, ask: Ask | None) -> None:
-        self._in_flight += 1
-        self.exchanges += 1
+    def _count_request(self, ask: Ask | None, by: int) -> None:
+        """A request has left (1) or come back (-1)."""
+        self._in_flight += by
         if ask is not None:
-            self._asked += ask.limit
+            limit = by * ask.claim.limit
+            self._asked += limit
             if self._config.queue_concurrency:
-                for name in ask.queues:
-                    self._asked_by_queue[name] = self._asked_by_queue.get(name, 0) + ask.limit
-
-    def _arrive(self, ask: Ask | None) -> None:
-        self._in_flight -= 1
-        if ask is not None:
-            self._asked -= ask.limit
-            if self._config.queue_concurrency:
-                for name in ask.queues:
-                    self._asked_by_queue[name] -= ask.limit
+                for name in ask.claim.queues:
+                    self._asked_by_queue[name] = self._asked_by_queue.get(name, 0) + limit
 
     def _granted(self, ask: Ask, arrived: Exchanged, sent: float, *, is_stale: bool) -> None:
         grants = arrived.grants
         if self._unheard:
             self._unheard = 0
             grants = [grant for grant in grants if not is_held(grant, self._held)]
-        self._groups.answered(ask, len(grants))
+        if ask.group is not None:
+            ask.group.is_empty = len(grants) < ask.claim.limit
         if isinstance(arrived.refused, GateClosed):
             self._gate_closed(arrived.refused)
         elif arrived.refused is not None:
             self._back_off(arrived.refused, arrived.refused.code)
         else:
             self._gate = None
+        if arrived.due_in_seconds is not None and self._missed_dues < EMPTY_WAKES:
+            self._due_at = self._loop.time() + arrived.due_in_seconds
         if grants:
-            self._empty_wakes = 0
+            self._empty_wakes = self._missed_dues = 0
             self.prefetch.start(self._loop.time())
             self.claimed += len(grants)
             self.unfinished += len(grants)
@@ -330,10 +351,12 @@ class Fetcher:
                 for grant in grants:
                     self._unfinished_by_queue[grant.queue] = self._unfinished_by_queue.get(grant.queue, 0) + 1
             self._take(grants, sent)
-        elif self._was_woken:
-            self._empty_wakes += 1
-            if self.unfinished:
+        else:
+            self._missed_dues += self._looks_for_due
+            self._empty_wakes += self._was_woken and arrived.due_in_seconds is None
+            if self._was_woken and self.unfinished:
                 self._leases.send_soon()  # the wake-up was no new job, so it may have been a request to stop one
+        self._looks_for_due = False
         self._was_woken = is_stale
         if is_stale:
             self._groups.wake()  # a job may have arrived after this claim looked
@@ -348,13 +371,13 @@ class Fetcher:
         self._failures += 1
         self._away_until = self._loop.time() + delay
         self._log.event(
-            "store_away", WARNING, str(exc), code=code, retry_seconds=round(delay, 3), unwritten=len(self._outbox)
+            "store_away",
+            WARNING,
+            str(exc),
+            code=code,
+            retry_seconds=round(delay, 3),
+            unwritten=len(self._outbox.waiting),
         )
-
-    def _came_back(self) -> None:
-        if self._failures:
-            self._log.event("store_back", INFO, f"the store answers again after {self._failures} tries")
-            self._failures = 0
 
     def _gate_closed(self, exc: GateClosed) -> None:
         """Nothing is granted for now. The poll looks whether the gate is open again; a drain has no more to do."""

@@ -5,6 +5,9 @@ lease with a term, sweeps for all, counts what happened minute by minute, and ca
 that both believe to lead do no harm: sweeps are safe to repeat, a mark decides that a minute is counted once, and the
 row of a schedule that a tick happens once.
 
+Each profile has a leader of its own besides, a worker of its queues, by the lease `leader:PROFILE`: it removes workers
+that fell silent, and the profile's view of workers shows it (specification 003).
+
 A duty that the worker's login has no right to is named once in the log and shown in the worker's row, where
 `tenure doctor` finds it; the other duties go on.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -26,13 +29,16 @@ from tenure.model.outcome import Settled
 from tenure.model.schedule import Schedule
 from tenure.store.admin import AcquireLease, ReleaseLease, RemoveWorkers
 from tenure.store.contract import Prune, Reap, Store
+from tenure.store.flow import SweepFlow
 from tenure.store.metrics import RollUp
 from tenure.store.schedules import ListSchedules, ScheduleRow, SetSchedules, TickSchedule
+from tenure.store.workflows import AdvanceWorkflows, AreWorkflowsDue, TendWorkflows
 from tenure.worker.config import WorkerConfig
 from tenure.worker.log import WorkerLog
 from tenure.worker.policies import REFRESH_SECONDS
 
 LEADER = "leader"
+"""The named lease of the whole database's leader; that of a profile's has `:PROFILE` behind it."""
 LEADER_SECONDS = 30.0
 ELECTION_SECONDS = 10.0
 REAP_SECONDS = 30.0
@@ -41,9 +47,17 @@ SWEEP_SECONDS = 60.0
 SWEEP_LIMIT = 1000
 ROUNDS = 20
 """Batches in one sweep at most; the next sweep goes on."""
+PRUNE_SECONDS = 50.0
+"""For so long of each SWEEP_SECONDS the leader prunes at most, if there is so much to prune."""
 UNKNOWN_KINDS_SECONDS = 300.0
 """How often the worker looks for kinds that wait in its queues without a handler here."""
 ROLL_UP_SECONDS = 60.0
+FLOW_SECONDS, FLOW_SECONDS_ALONE = 1.0, 5.0
+"""How often the leader sweeps flow events that no worker has swept: on a store that machines share, and on SQLite,
+where only work that is paged leaves events."""
+ORCHESTRATOR = "orchestrator"
+"""The named lease under which deadlines and escalations of workflows are kept."""
+ORCHESTRATE_SECONDS = 1.0
 SCHEDULES_SECONDS = 15.0
 """How often the leader looks for schedules that are new, changed or paused."""
 GOODBYE_SECONDS = 2.0
@@ -53,10 +67,15 @@ DENIED = {
     "may. All other duties go on.",
     "remove_workers": "This worker leads, but its login may not remove the rows of dead workers. Grant it "
     "tenure_worker. Their jobs come back all the same, as leases run out.",
+    "orchestrate": "This worker leads, but its login may not tend workflows, so their deadlines and escalations stand "
+    "still. Grant it tenure_worker; if it has that, run `tenure migrate`, which grants what is new.",
     "roll_up": "This worker leads, but its login may not count minutes, so `tenure stats --minutes` shows none. Grant "
     "it tenure_worker; if it has that, run `tenure migrate`, which grants what is new.",
+    "sweep_flow": "This worker leads, but its login may not sweep flow events, so jobs that wait for children or "
+    "signals may not be woken. Grant it tenure_worker; if it has that, run `tenure migrate`, which grants what is new.",
 }
 """What a duty left undone means, and what to do."""
+ELSEWHERE = "This worker's login may not do this duty, so it is left to workers with the role tenure_worker; run one."
 
 
 class Leader:
@@ -71,6 +90,7 @@ class Leader:
         log: WorkerLog,
         refresh: Callable[[], Awaitable[None]],
         log_unknown_kinds: Callable[[], Awaitable[None]] | None = None,
+        profiles: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -79,6 +99,9 @@ class Leader:
         self._log = log
         self._refresh = refresh
         self._log_unknown_kinds = log_unknown_kinds
+        self._profiles = profiles
+        """The profiles of this worker's queues."""
+        self._profile_terms: dict[str, int] = {}
         self._term: int | None = None
         self._leads_until = 0.0
         self._leading = asyncio.Event()
@@ -104,9 +127,13 @@ class Leader:
                 group.create_task(self._repeat(self._log_unknown_kinds, UNKNOWN_KINDS_SECONDS, at_once=True))
             if self._config.maintain:
                 group.create_task(self._repeat(self.stand_for_election, ELECTION_SECONDS, at_once=True))
+                group.create_task(self._repeat(self.stand_for_profiles, ELECTION_SECONDS, at_once=True))
+                group.create_task(self._repeat(self._remove_as_profile_leader, SWEEP_SECONDS))
                 group.create_task(self._repeat(self._sweep_as_leader, SWEEP_SECONDS))
                 group.create_task(self._repeat(self._roll_up_as_leader, ROLL_UP_SECONDS))
+                group.create_task(self._repeat(self._sweep_flow_as_leader, self._flow_seconds()))
                 group.create_task(self._keep_schedules())
+                group.create_task(self._repeat(self._orchestrate_as_leader, ORCHESTRATE_SECONDS))
 
     async def declare(self) -> None:
         """Make this worker's schedules known to the store, so that any leader can carry them out."""
@@ -133,14 +160,41 @@ class Leader:
                 self._rows_read_at = None
         self._term = lease.term if lease.acquired else None
 
+    async def stand_for_profiles(self) -> None:
+        """Take the leader's lease of each profile of this worker's queues if it is free, or keep it."""
+        profiles = sorted(self._profiles())
+        self._profile_terms = {name: term for name, term in self._profile_terms.items() if name in profiles}
+        for profile in profiles:
+            lease = await self._store.ado(AcquireLease(f"{LEADER}:{profile}", self._worker, LEADER_SECONDS))
+            if not lease.acquired:
+                self._profile_terms.pop(profile, None)
+            elif self._profile_terms.get(profile) != lease.term:
+                self._profile_terms[profile] = lease.term
+                self._log.event("leading", INFO, term=lease.term, profile=profile)
+
     async def sweep(self) -> None:
         """Remove dead workers, handing back what they held, and what retention lets go."""
         await self._duty("remove_workers", self._remove_workers)
         await self._duty("prune", self._prune)
 
+    async def sweep_flow(self) -> None:
+        """Wake those whose condition is met, and do what else flow events ask for."""
+        await self._duty("sweep_flow", self._sweep_flow)
+
     async def roll_up(self) -> None:
         """Count the minutes that are over."""
         await self._duty("roll_up", self._roll_up)
+
+    async def orchestrate(self) -> None:
+        """Fold what workers left unfolded, and carry out what is due by time in workflows."""
+        if not await self._store.ado(AreWorkflowsDue()):
+            return
+        lease = await self._store.ado(AcquireLease(ORCHESTRATOR, self._worker, LEADER_SECONDS))
+        if lease.acquired:
+            await self._store.ado(TendWorkflows())
+        for _ in range(ROUNDS):
+            if not (await self._store.ado(AdvanceWorkflows())).more:
+                return
 
     async def read_schedules(self) -> None:
         """Look up every schedule in the store, and its clock."""
@@ -175,6 +229,8 @@ class Leader:
             async with asyncio.timeout(GOODBYE_SECONDS):
                 if self._term is not None:
                     await self._store.ado(ReleaseLease(LEADER, self._worker, self._term))
+                for profile, term in self._profile_terms.items():
+                    await self._store.ado(ReleaseLease(f"{LEADER}:{profile}", self._worker, term))
                 await self._store.ado(RemoveWorkers(ids=[self._worker]))
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -188,17 +244,34 @@ class Leader:
                 await act()
             except StoreUnavailable:
                 pass  # the fetcher logs it already, and the next round comes
+            except AccessDenied as exc:
+                self._tell_denied(act.__name__.strip("_"), exc)
             except TenureError as exc:
                 self._log.event("upkeep_failed", ERROR, str(exc), code=exc.code)
             await asyncio.sleep(seconds * random.uniform(0.7, 1.0))
+
+    async def _orchestrate_as_leader(self) -> None:
+        await self._until_leading()
+        await self._duty("orchestrate", self.orchestrate)
 
     async def _sweep_as_leader(self) -> None:
         await self._until_leading()
         await self.sweep()
 
+    async def _remove_as_profile_leader(self) -> None:
+        if self._profile_terms and not self.is_leader:
+            await self._duty("remove_workers", self._remove_workers)
+
     async def _roll_up_as_leader(self) -> None:
         await self._until_leading()
         await self.roll_up()
+
+    async def _sweep_flow_as_leader(self) -> None:
+        await self._until_leading()
+        await self.sweep_flow()
+
+    def _flow_seconds(self) -> float:
+        return FLOW_SECONDS_ALONE if self._store.url.startswith("sqlite") else FLOW_SECONDS
 
     async def _until_leading(self) -> None:
         """Sleep for as long as another worker leads."""
@@ -211,11 +284,14 @@ class Leader:
         try:
             await act()
         except AccessDenied as exc:
-            if name not in self.denied:
-                self._log.event("upkeep_denied", WARNING, f"{DENIED[name]} {exc}", duty=name, code=exc.code)
-            self.denied[name] = str(exc)
+            self._tell_denied(name, exc)
         else:
             self.denied.pop(name, None)
+
+    def _tell_denied(self, name: str, exc: AccessDenied) -> None:
+        if name not in self.denied:
+            self._log.event("upkeep_denied", WARNING, f"{DENIED.get(name, ELSEWHERE)} {exc}", duty=name, code=exc.code)
+        self.denied[name] = str(exc)
 
     async def _remove_workers(self) -> None:
         gone = await self._store.ado(RemoveWorkers(unseen_seconds=self._config.worker_timeout))
@@ -228,8 +304,20 @@ class Leader:
             delete_after_seconds=self._config.delete_after_seconds,
             metric_seconds=self._config.metric_seconds,
         )
+        # A number of rounds would bound the jobs that a fleet can end per minute. Time bounds the load instead: after
+        # each batch the store is left alone for as long as the batch took.
+        begun = steady_now()
+        while True:
+            asked_at = steady_now()
+            more = (await self._store.ado(request)).more
+            now = steady_now()
+            if not more or now - begun >= PRUNE_SECONDS:
+                return
+            await asyncio.sleep(now - asked_at)
+
+    async def _sweep_flow(self) -> None:
         for _ in range(ROUNDS):
-            if not (await self._store.ado(request)).more:
+            if not (await self._store.ado(SweepFlow())).more:
                 return
 
     async def _roll_up(self) -> None:
@@ -263,6 +351,7 @@ class Leader:
         done = await self._store.ado(TickSchedule(row.name, row.last_tick, tick, jobs))
         if done:
             self._log.event("ticked", INFO, schedule=row.name, tick=tick.isoformat(), jobs=len(jobs))
+            self._log.queued(jobs)
         else:
             self._rows_read_at = None  # another leader was first, or it was paused: look again
 
@@ -276,8 +365,7 @@ class Leader:
             return None
 
     def _tell_reaped(self, taken: list[Settled]) -> None:
-        for settled in taken:
-            self._log.event("reclaimed", WARNING, job=settled.job_id, token=settled.token, state=settled.state)
+        self._log.taken_back(taken)
 
 
 _EPOCH = datetime.fromisoformat("2000-01-01T00:00:00+00:00")

@@ -81,6 +81,8 @@ class Leases:
         self._thread = threading.Thread(target=self._run, name="tenure-heartbeat", daemon=True)
         self.heartbeats = 0
         self.failures = 0
+        self.capacity: int | None = None
+        """How many jobs one round of heartbeats can carry within a third of the lease; None before it was measured."""
         self._seconds = self._jobs = 0.0
         """What the last heartbeats took and how many jobs they carried, older ones counting less and less."""
 
@@ -99,12 +101,6 @@ class Leases:
     def is_due(self) -> bool:
         """Whether a heartbeat for held jobs should go out before anything is claimed."""
         return bool(self._held) and not self.failures and (self._is_sending or self._next_at <= monotonic())
-
-    def capacity(self) -> int | None:
-        """How many jobs one round of heartbeats can carry within a third of the lease; None before it was measured."""
-        if self._jobs < 1.0 or self._seconds <= 0.0:
-            return None
-        return int(self._policies.shortest_lease() / HEARTBEATS_PER_LEASE / (self._seconds / self._jobs))
 
     async def fence(self) -> None:
         """Stop the handlers whose lease could not be extended. Runs until cancelled; sleeps while nothing is held."""
@@ -168,6 +164,8 @@ class Leases:
             if executions:
                 self._seconds = self._seconds * OLDER + monotonic() - began
                 self._jobs = self._jobs * OLDER + len(executions)
+                per_job = max(self._seconds, 1e-6) / self._jobs
+                self.capacity = int(self._policies.shortest_lease() / HEARTBEATS_PER_LEASE / per_job)
             for execution in executions:
                 self._write_events(execution)
         except StoreUnavailable as exc:

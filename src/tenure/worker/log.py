@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tenure.model.log_event import DEBUG, ERROR, INFO, NOTHING, WARNING, Emit, LogEvent
+from tenure.model.job import NewJob
+from tenure.model.log_event import ERROR, INFO, NOTHING, WARNING, Emit, LogEvent
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Settled, Stopped, Suspended
 from tenure.worker.execution import Execution
 
@@ -36,27 +37,25 @@ class WorkerLog:
         self._worker = worker
         self._emit = emit
 
-    def wants(self, level: int) -> bool:
-        """Whether a log event of this level would be read. Asked once per batch, before any work for it is done."""
-        return self._emit.level <= level
-
     def event(self, name: str, level: int, message: str | None = None, **fields: Any) -> None:
         """Something happened to the worker itself."""
         if self._emit.level <= level:
             self._emit(LogEvent(name, level, self._worker, message=message, fields=fields))
 
-    def claimed(self, executions: Iterable[Execution]) -> None:
-        if self._emit.level <= DEBUG:
-            for execution in executions:
-                self.job("claimed", DEBUG, execution)
+    def queued(self, jobs: Iterable[NewJob]) -> None:
+        """Jobs that this worker has put into a queue."""
+        if self._emit.level <= INFO:
+            for job in jobs:
+                self._emit(LogEvent("queued", INFO, self._worker, job.id, job.kind, job.queue))
 
-    def started(self, execution: Execution) -> None:
-        if self._emit.level <= DEBUG:
-            self.job("started", DEBUG, execution)
-
-    def completed(self, executions: Iterable[Execution]) -> None:
-        for execution in executions:
-            self.job("completed", INFO, execution, duration=execution.duration)
+    def taken_back(self, taken: Iterable[Settled]) -> None:
+        """Jobs whose leases had run out, as they stand since this worker took them back."""
+        for one in taken:
+            if one.state in {"dead", "cancelled"}:
+                message = "its lease ran out, and no attempt is left" if one.state == "dead" else None
+                self.event(one.state, _LEVELS[one.state], message, job=one.job_id, token=one.token)
+            else:
+                self.event("reclaimed", WARNING, job=one.job_id, token=one.token, state=one.state)
 
     def settled(self, execution: Execution, outcome: Outcome, answer: Settled) -> None:
         """An end other than a plain success, as the store took it in."""
@@ -67,11 +66,11 @@ class WorkerLog:
             fields["class"] = str(failure_class)
         if answer.run_at_us is not None:
             fields["run_at_us"] = answer.run_at_us
-        error = getattr(outcome, "error", None)
-        message = error.split("\n", 1)[0][:500] if error else None
+        headline, _, trace = (getattr(outcome, "error", None) or "").partition("\n")
+        message = headline[:500] or None
         if answer.lost:
             message = "the outcome was refused, because the lease had run out or passed to another worker"
-        self.job(name, _LEVELS[name], execution, message, duration=execution.duration, **fields)
+        self.job(name, _LEVELS[name], execution, message, execution.duration, trace or None, **fields)
 
     def job(
         self,
@@ -80,6 +79,7 @@ class WorkerLog:
         execution: Execution,
         message: str | None = None,
         duration: float | None = None,
+        traceback: str | None = None,
         **fields: Any,
     ) -> None:
         """Something happened to a job."""
@@ -97,6 +97,7 @@ class WorkerLog:
                     None if duration is None else round(duration, 6),
                     message,
                     {"token": grant.token, **fields},
+                    traceback,
                 )
             )
 

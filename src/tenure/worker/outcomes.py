@@ -13,17 +13,20 @@ from tenure.handler.context import Context, storable
 from tenure.handler.payload import DEFAULT_LIMITS, encode
 from tenure.handler.registry import Handler
 from tenure.handler.signals import (
+    DeadlinePassed,
     HandlerEnd,
     Interrupt,
     Interrupted,
+    Parked,
     Permanent,
     RateLimited,
     RetryAfter,
     Snooze,
-    Suspend,
 )
+from tenure.handler.steps import StaleStep
 from tenure.model.frozen import frozen
 from tenure.model.job import Grant
+from tenure.model.limiter import BLOCK_SECONDS_MAX, keys_of
 from tenure.model.outcome import Completed, Failed, FailureClass, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.model.policy import Limits, UnknownKindRule
 from tenure.model.redact import clean
@@ -31,6 +34,9 @@ from tenure.model.redact import clean
 NO_HANDLER_DELAY_SECONDS = 30.0
 UNAVAILABLE_DELAY_SECONDS = 5.0
 _FRAMES_SHOWN = 30
+_OUR_PACKAGES = frozenset({"tenure.worker", "tenure.handler", "tenure.client"})
+"""Whose frames lead to a handler. The handlers that come with Tenure stand in others."""
+_LOST = (Interrupt.LOST, Interrupt.FENCED)
 
 
 @frozen
@@ -88,19 +94,24 @@ def _outcome_of(  # noqa: C901 - one branch per way to end, on one screen
     grant: Grant, end: End, context: Context | None, handler: Handler | None
 ) -> Outcome | None:
     job, token = grant.id, grant.token
+    end = _parked_or(end, context)
     match end:
+        case Parked(parking=parking):
+            return Suspended(job, token, storable(parking.waiting_for), None, parking.steps, parking.groups)
         case Returned(value):
             return completed(grant, value, context, DEFAULT_LIMITS if context is None else context.services.limits)
+        case DeadlinePassed():
+            return Rejected(job, token, error_text(end), FailureClass.DEADLINE)
         case Permanent():
             return Rejected(job, token, error_text(end))
         case RetryAfter():
             return Failed(job, token, error_text(end), FailureClass.RATE_LIMITED, end.delay_seconds)
         case RateLimited():
-            return Released(job, token, end.delay_seconds, FailureClass.RATE_LIMITED, clean(str(end)))
+            return _rate_limited(grant, end)
         case Snooze():
             return Released(job, token, end.delay_seconds, FailureClass.SNOOZED, clean(str(end)))
-        case Suspend():
-            return Suspended(job, token, storable(end.waiting_for), end.delay_seconds)
+        case StaleStep():
+            return Failed(job, token, error_text(end), FailureClass.STALE_STEP)
         case BadPayload(error):
             return Rejected(job, token, clean(f"InvalidPayload: {error}"), FailureClass.INVALID_PAYLOAD)
         case NoHandler("leave"):  # claimed before this worker knew of the rule
@@ -123,21 +134,50 @@ def _outcome_of(  # noqa: C901 - one branch per way to end, on one screen
             return None
         case StoreUnavailable():  # not the job's fault
             return Released(job, token, UNAVAILABLE_DELAY_SECONDS, FailureClass.SHUTDOWN, error_text(end))
+        case BaseException() if handler is not None and not handler.may_retry(end):
+            return Rejected(job, token, error_text(end))
         case BaseException():
             return Failed(job, token, error_text(end))
 
 
 def interrupted_or(end: BaseException, why: Interrupt | None) -> BaseException:
     """What ended a handler that had been asked to stop: the asking, unless the handler chose its own end."""
-    if why is None or isinstance(end, HandlerEnd):
+    if why is None or isinstance(end, HandlerEnd) or (isinstance(end, Parked) and why not in _LOST):
         return end
     return Interrupted(why)
+
+
+def _rate_limited(grant: Grant, end: RateLimited) -> Released:
+    """A refusal by a service. It holds for the key that it names, else for the job's only one."""
+    keys = keys_of(grant.extra("limiter"))  # noqa: S610 - no Django
+    key = end.key or (keys[0] if len(keys) == 1 else None)
+    delay = end.delay_seconds if key is None else min(end.delay_seconds, BLOCK_SECONDS_MAX)
+    return Released(grant.id, grant.token, delay, FailureClass.RATE_LIMITED, clean(str(end)), key)
+
+
+def _parked_or(end: End, context: Context | None) -> End:
+    """A job that has begun to wait is suspended, whatever its handler made of that afterwards."""
+    if context is None or context.parked is None or isinstance(end, Parked | LeaseLost):
+        return end
+    if isinstance(end, Interrupted) and end.why in _LOST:
+        return end
+    how = "returned" if isinstance(end, Returned) else f"raised {_type_name(end)}"
+    context.logger.warning(
+        "the handler caught the signal by which a wait gives its slot back and then %s; the job waits all the same. "
+        "Let BaseException pass.",
+        how,
+    )
+    return Parked(context.parked)
 
 
 def completed(grant: Grant, value: Any, context: Context | None, limits: Limits = DEFAULT_LIMITS) -> Outcome:
     """The attempt succeeded. A result that cannot be stored is a dead letter: doing the work again would not help."""
     if value is None and context is None:  # most of them
         return Completed(grant.id, grant.token)
+    if context is not None and context.parked is not None:
+        outcome = outcome_of(grant, Returned(value), context)
+        assert outcome is not None
+        return outcome
     try:
         result = None if value is None else encode(value, limits, what="The result")
     except InvalidPayload as exc:
@@ -153,7 +193,7 @@ def completed(grant: Grant, value: Any, context: Context | None, limits: Limits 
         result,
         context.result_summary,
         context.artifacts_path,
-        tuple(context.follow_ups),
+        (*context.follow_ups, *context.left_over()),
         context.take_events(),
     )
 
@@ -180,7 +220,7 @@ def _type_name(end: object) -> str:
 def _without_our_frames(exc: BaseException) -> Any:
     """The traceback from where the handler's own code begins."""
     found = exc.__traceback__
-    while found is not None and found.tb_frame.f_globals.get("__package__") == __package__:
+    while found is not None and found.tb_frame.f_globals.get("__package__") in _OUR_PACKAGES:
         found = found.tb_next
     return found or exc.__traceback__
 

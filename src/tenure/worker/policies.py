@@ -26,6 +26,8 @@ class Policies:
         self._store = store
         self._config = config
         self._policies: dict[str, QueuePolicy] = {}
+        self.granted_seconds: dict[str, float] = {}
+        """How long a claim leases a job, by queue."""
         self._handled = tuple(sorted(registry))
         self._named: set[str] = set()
         """Unknown kinds that the log has named already."""
@@ -56,6 +58,15 @@ class Policies:
         """Read the policies again."""
         rows = await self._store.ado(ListQueues(self._config.queue_names))
         self._policies = {row.name: row.policy for row in rows}
+        self.granted_seconds = {
+            name: self._config.lease_seconds or self._policies.get(name, QueuePolicy()).lease_seconds
+            for name in self._config.queue_names
+        }
+
+    @property
+    def profiles(self) -> set[str]:
+        """The profiles of the worker's queues, without `default`, which is Tenure's own."""
+        return {policy.profile for policy in self._policies.values()} - {QueuePolicy().profile}
 
     async def unknown_kinds(self) -> dict[str, list[str]]:
         """Kinds without a handler here of which jobs wait, with their queues. Each kind is answered once."""
@@ -79,13 +90,6 @@ class Policies:
             return asked
         return self._handled if asked is None else tuple(kind for kind in asked if kind in self._handled)
 
-    def granted_seconds(self, queue: str) -> float:
-        """How long a claim leases a job of a queue."""
-        if self._config.lease_seconds is not None:
-            return self._config.lease_seconds
-        policy = self._policies.get(queue)
-        return QueuePolicy().lease_seconds if policy is None else policy.lease_seconds
-
     def asked_seconds(self, execution: Execution) -> float | None:
         """The lease that a heartbeat asks for; None is the queue's own."""
         if execution.handler is not None and execution.handler.lease_seconds is not None:
@@ -94,7 +98,7 @@ class Policies:
 
     def lease_seconds(self, execution: Execution) -> float:
         """How long a heartbeat extends the lease of a execution."""
-        return self.asked_seconds(execution) or self.granted_seconds(execution.grant.queue)
+        return self.asked_seconds(execution) or self.granted_seconds[execution.grant.queue]
 
     def shortest_lease(self) -> float:
         """The shortest lease, in seconds, that this worker may hold a job under."""
@@ -123,4 +127,4 @@ class Policies:
             )
 
     def _leases(self) -> list[float]:
-        return [self.granted_seconds(name) for name in self._config.queue_names] + self._kind_leases
+        return [*self.granted_seconds.values(), *self._kind_leases]

@@ -19,17 +19,18 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tenure.errors import HandlerError, StoreUnavailable, TenureError
+from tenure.errors import HandlerError, LeaseLost, StoreUnavailable, TenureError
 from tenure.handler.registry import Handler
 from tenure.handler.signals import Interrupted
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId
-from tenure.model.job import Grant, NewJob
+from tenure.model.job import Grant
 from tenure.model.outcome import (
     Completed,
     EffectRecord,
@@ -43,7 +44,16 @@ from tenure.model.outcome import (
 )
 from tenure.model.policy import Limits
 from tenure.model.redact import clean
+from tenure.model.step import NewStep, Step
 from tenure.worker.execution import Execution
+from tenure.worker.flow import (
+    answer_to_wire,
+    group_from_wire,
+    job_from_wire,
+    question_from_wire,
+    step_from_wire,
+    to_wire,
+)
 from tenure.worker.outcomes import Crashed, outcome_of
 from tenure.worker.process_tree import descendants, kill_tree
 
@@ -55,7 +65,15 @@ HEAD_BYTES = 4
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Completed, Failed, Rejected, Released, Suspended, Stopped)
 }
-_PARTS: dict[str, type[Any]] = {"jobs": NewJob, "events": NewEvent, "effects": EffectRecord}
+_PARTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "jobs": job_from_wire,
+    "events": lambda told: NewEvent(**told),
+    "effects": lambda told: EffectRecord(**told),
+    "steps": lambda told: NewStep(**told),
+    "groups": group_from_wire,
+}
+STEPS_BYTES = 1024 * 1024
+"""Values of steps that go into one frame, at least one step."""
 
 
 class HandlerNotFound(Exception):
@@ -114,6 +132,8 @@ class Processes:
 
     async def _attempt(self, process: _Process, execution: Execution, handler: Handler) -> Outcome | None:
         try:
+            for steps in _pages(execution.grant.steps):
+                process.send({"op": "steps", "steps": [to_wire(asdict(step)) for step in steps]})
             process.send(self._job(execution, handler))
             if self._is_stopping:
                 process.send({"op": "stop"})
@@ -167,7 +187,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         with theirs:
             popen = subprocess.Popen(  # noqa: ASYNC220 - from a pool's thread it would die with that thread
-                [sys.executable, "-m", "tenure.worker.process_child", str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-m", "tenure.worker.process_child", str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -187,6 +207,10 @@ class _Process:
                     return told
                 case {"op": "effect", "effect": dict() as effect}:
                     self.send(await _record(effect, execution))
+                case {"op": "flow"}:
+                    self.send(await _answer_flow(message, execution))
+                case {"op": "stream", "name": str(name), "text": str(text)}:
+                    self.send(await _write_stream(name, text, execution))
                 case {"op": "not_found", "why": str(why)}:
                     raise HandlerNotFound(why)
                 case {"op": op}:
@@ -284,6 +308,49 @@ async def _record(told: dict[str, Any], execution: Execution) -> dict[str, Any]:
     return {"op": "effect", "row": None if row is None else {name: getattr(row, name) for name in names}}
 
 
+async def _write_stream(name: str, text: str, execution: Execution) -> dict[str, Any]:
+    """Add to a stream for the child, whose own job and no other it is."""
+    context = execution.context
+    assert context is not None
+    assert context.services.astream is not None
+    try:
+        await context.services.astream(context, name, text)
+    except LeaseLost as exc:
+        return {"op": "stream", "lost": str(exc)}
+    except Interrupted:  # the process is being ended
+        return {"op": "stream", "refused": "The work is not wanted any more."}
+    return {"op": "stream"}
+
+
+async def _answer_flow(told: dict[str, Any], execution: Execution) -> dict[str, Any]:
+    """Write steps or look up children for the child, whose own job and no other it is."""
+    context = execution.context
+    assert context is not None
+    assert context.services.aflow is not None
+    try:
+        question = question_from_wire(told)
+        return {"op": "flow", "answer": answer_to_wire(await context.services.aflow(context, question))}
+    except StoreUnavailable as exc:
+        return {"op": "flow", "unavailable": str(exc)}
+    except LeaseLost as exc:
+        return {"op": "flow", "lost": str(exc)}
+    except TenureError as exc:
+        return {"op": "flow", "refused": str(exc)}
+
+
+def _pages(steps: tuple[Step, ...]) -> Iterator[list[Step]]:
+    page: list[Step] = []
+    size = 0
+    for step in steps:
+        page.append(step)
+        size += len(step.value or "") + 500
+        if size > STEPS_BYTES:
+            yield page
+            page, size = [], 0
+    if page:
+        yield page
+
+
 async def _wait(popen: subprocess.Popen[bytes]) -> int:
     """The exit code, without a thread where the kernel can tell by a file descriptor."""
     if not hasattr(os, "pidfd_open"):
@@ -339,23 +406,24 @@ def body_bytes(head: bytes) -> int:
 
 
 def grant_to_wire(grant: Grant) -> dict[str, Any]:
-    """A grant as plain data."""
-    told = {f.name: getattr(grant, f.name) for f in fields(grant)}
+    """A grant as plain data, without its steps, which have frames of their own."""
+    told = {f.name: getattr(grant, f.name) for f in fields(grant) if f.name != "steps"}
     text = grant.payload_text
     told["payload_text"] = text.decode() if isinstance(text, bytes) else text
     told["lease_until"] = grant.lease_until.isoformat()
-    told["extras"] = _plain(grant.extras)
+    told["extras"] = to_wire(grant.extras)
     return told
 
 
-def grant_from_wire(told: dict[str, Any]) -> Grant:
+def grant_from_wire(told: dict[str, Any], steps: Sequence[dict[str, Any]] = ()) -> Grant:
     """The grant again."""
-    return Grant(**{**told, "lease_until": datetime.fromisoformat(told["lease_until"])})
+    moments = {"lease_until": datetime.fromisoformat(told["lease_until"])}
+    return Grant(**{**told, **moments, "steps": tuple(step_from_wire(step) for step in steps)})
 
 
 def outcome_to_wire(outcome: Outcome | None) -> dict[str, Any] | None:
     """An outcome as plain data."""
-    return None if outcome is None else {"outcome": type(outcome).__name__, **_plain(asdict(outcome))}
+    return None if outcome is None else {"outcome": type(outcome).__name__, **to_wire(asdict(outcome))}
 
 
 def outcome_from_wire(told: dict[str, Any] | None, grant: Grant) -> Outcome | None:
@@ -370,21 +438,8 @@ def outcome_from_wire(told: dict[str, Any] | None, grant: Grant) -> Outcome | No
         told["failure_class"] = FailureClass(told["failure_class"])
     for name, part in _PARTS.items():
         if name in told:
-            told[name] = tuple(part(**_with_moments(item)) for item in told[name])
+            told[name] = tuple(part(item) for item in told[name])
     if "events" in told:
         told["events"] = tuple(NewEvent(event.kind, event.data, JobId(grant.id)) for event in told["events"])
     outcome: Outcome = kind(**told)
     return outcome
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-def _with_moments(told: dict[str, Any]) -> dict[str, Any]:
-    run_at = told.get("run_at")
-    return {**told, "run_at": datetime.fromisoformat(run_at)} if run_at else told

@@ -19,13 +19,14 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Coroutine
 from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
-from tenure.errors import HandlerError, InvalidPayload, StoreUnavailable
+from tenure.errors import HandlerError, InvalidPayload, LeaseLost, StoreUnavailable
 from tenure.handler.context import Context, Flag, WorkerServices
 from tenure.handler.ledger import LedgerRow
 from tenure.handler.registry import Handler, Registry
@@ -33,6 +34,7 @@ from tenure.model.job import Grant
 from tenure.model.outcome import EffectRecord, Outcome
 from tenure.model.policy import Limits
 from tenure.model.redact import clean
+from tenure.worker.flow import answer_from_wire, question_to_wire
 from tenure.worker.outcomes import BadPayload, Returned, outcome_of
 from tenure.worker.process import HEAD_BYTES, body_bytes, frame, grant_from_wire, outcome_to_wire
 from tenure.worker.process_tree import adopt_orphans, die_with_parent, kill_descendants, reap_until_none
@@ -40,6 +42,8 @@ from tenure.worker.process_tree import adopt_orphans, die_with_parent, kill_desc
 MAIN_NAME = "__tenure_main__"
 """The name under which a worker's main script is imported here, so that its `if __name__ == "__main__"` stays quiet."""
 _REAP_SECONDS = 5.0
+STREAM_CHARS = 65_536
+"""Text of a stream that goes into one frame."""
 
 
 def main() -> int:
@@ -90,6 +94,8 @@ class _Child:
         self._recording = threading.Lock()
         self._stopping = Flag()
         self._is_busy = False
+        self._steps: list[dict[str, Any]] = []
+        """Of the job that is sent next."""
         self._handlers: dict[str, Handler] = {}
 
     def serve(self) -> None:
@@ -108,7 +114,7 @@ class _Child:
                 self._find(message)
             except Exception as exc:  # noqa: BLE001 - the module of the handler may raise anything when imported
                 return {"op": "not_found", "why": f"{type(exc).__name__}: {exc}"}
-        grant = grant_from_wire(message["grant"])
+        grant = grant_from_wire(message["grant"], message["steps"])
         answer = {"op": "end", "outcome": outcome_to_wire(self._run(message, grant))}
         try:
             frame(answer)
@@ -122,14 +128,12 @@ class _Child:
         try:
             handler = self._find(message)
             context = Context(grant, self._services(message))
-            arguments: list[Any] = [handler.decode(grant.payload_text)] if handler.wants_payload else []
+            payload = handler.decode(grant.payload_text) if handler.wants_payload else None
         except InvalidPayload as exc:
             return outcome_of(grant, BadPayload(exc))
         except BaseException as exc:  # noqa: BLE001 - the module of the handler may raise anything when imported
             return outcome_of(grant, exc)
-        if handler.wants_context:
-            arguments.append(context)
-        return _call(grant, handler, arguments, context)
+        return _call(grant, handler, payload, context)
 
     def _find(self, message: dict[str, Any]) -> Handler:
         kind = message["kind"]
@@ -158,21 +162,42 @@ class _Child:
             artifacts_dir=Path(directory) if directory else None,
             record=self._record,
             arecord=lambda context, effect: asyncio.to_thread(self._record, context, effect),
+            flow=self._flow,
+            aflow=lambda context, question: asyncio.to_thread(self._flow, context, question),
+            stream=self._stream,
+            astream=lambda context, name, text: asyncio.to_thread(self._stream, context, name, text),
             clean=clean,
             limits=Limits(**message["limits"]),
         )
 
+    def _flow(self, _: Context, question: Any) -> Any:
+        """Ask the worker to write steps or to look up children."""
+        answer = self._ask({"op": "flow", **question_to_wire(question)})
+        if "lost" in answer:
+            raise LeaseLost(answer["lost"])
+        return answer_from_wire(question, answer["answer"])
+
+    def _stream(self, _: Context, name: str, text: str) -> None:
+        """Hand text of a stream to the worker, which may let this wait."""
+        for start in range(0, len(text), STREAM_CHARS):
+            answer = self._ask({"op": "stream", "name": name, "text": text[start : start + STREAM_CHARS]})
+            if "lost" in answer:
+                raise LeaseLost(answer["lost"])
+
     def _record(self, _: Context, effect: EffectRecord) -> LedgerRow | None:
         """Ask the worker to write a row of the ledger; it holds the store, and the token."""
+        row = self._ask({"op": "effect", "effect": asdict(effect)})["row"]
+        return None if row is None else SimpleNamespace(**row)
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         with self._recording:
-            self._send({"op": "effect", "effect": asdict(effect)})
+            self._send(question)
             answer = self._rows.get()
         if "unavailable" in answer:
             raise StoreUnavailable(answer["unavailable"])
         if "refused" in answer:
             raise HandlerError(answer["refused"])
-        row = answer["row"]
-        return None if row is None else SimpleNamespace(**row)
+        return answer
 
     def _write(self, context: Context) -> None:
         for event in context.take_events():
@@ -190,10 +215,13 @@ class _Child:
         while (message := self._receive()) is not None:
             if message["op"] == "stop":
                 self._stopping.set()
-            elif message["op"] == "effect":
+            elif message["op"] in {"effect", "flow", "stream"}:
                 self._rows.put(message)
+            elif message["op"] == "steps":
+                self._steps += message["steps"]
             else:
-                self._jobs.put(message)
+                self._jobs.put({**message, "steps": self._steps})
+                self._steps = []
         if self._is_busy:
             os._exit(1)  # the worker is gone, so the answer would be lost
         self._jobs.put(None)
@@ -219,14 +247,31 @@ class _Child:
         return bytes(parts)
 
 
-def _call(grant: Grant, handler: Handler, arguments: list[Any], context: Context) -> Outcome | None:
+def _call(grant: Grant, handler: Handler, payload: Any, context: Context) -> Outcome | None:
     try:
-        value: Any = handler.function(*arguments)
+        if handler.is_durable:
+            context.journal.settle_in()
+        value: Any = handler.call(payload, context)
         if inspect.iscoroutine(value):
-            value = asyncio.run(value)
+            value = asyncio.run(_awaited(value, handler, context))
     except BaseException as exc:  # noqa: BLE001 - whatever ends the handler is an outcome
-        return outcome_of(grant, exc, context, handler)
-    return outcome_of(grant, Returned(value), context, handler)
+        return _compensated(outcome_of(grant, exc, context, handler), grant, context)
+    return _compensated(outcome_of(grant, Returned(value), context, handler), grant, context)
+
+
+def _compensated(outcome: Outcome | None, grant: Grant, context: Context) -> Outcome | None:
+    if outcome is None:
+        return None
+    try:
+        return context.compensated(outcome)
+    except (StoreUnavailable, LeaseLost) as exc:
+        return outcome_of(grant, exc)
+
+
+async def _awaited(value: Coroutine[Any, Any, Any], handler: Handler, context: Context) -> Any:
+    if handler.is_durable:
+        context.journal.settle_in()
+    return await value
 
 
 def _remember_handlers(found: dict[str, Handler]) -> None:
@@ -235,7 +280,7 @@ def _remember_handlers(found: dict[str, Handler]) -> None:
 
     def remember(registry: Registry, handler: Handler) -> None:
         add(registry, handler)
-        found[handler.kind] = handler
+        found[handler.kind] = registry[handler.kind]
 
     Registry.add = remember  # type: ignore[assignment, method-assign]
 

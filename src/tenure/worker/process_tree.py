@@ -34,7 +34,7 @@ def descendants(root: int) -> list[int]:
 
 
 def kill_descendants(root: int) -> None:
-    """End all processes below `root`. They are stopped first, round by round, so that nobody forks out of sight."""
+    """End all processes below `root`. They are stopped first, round by round, so that none forks out of sight."""
     stopped: set[int] = set()
     for _ in range(_ROUNDS):
         fresh = [pid for pid in descendants(root) if pid not in stopped]

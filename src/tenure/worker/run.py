@@ -24,7 +24,7 @@ from tenure.model.event import NewEvent
 from tenure.model.ids import WorkerId
 from tenure.model.job import Grant
 from tenure.model.log_event import INFO, WARNING
-from tenure.model.outcome import Outcome
+from tenure.model.outcome import Outcome, Released
 from tenure.model.policy import Limits
 from tenure.model.redact import clean
 from tenure.model.schedule import Schedule
@@ -32,22 +32,29 @@ from tenure.model.state import ALONE_FROM
 from tenure.store.admin import AppendEvents, RecordEffect
 from tenure.store.contract import Heartbeat, Hold, Store, WorkerRow
 from tenure.worker import systemd
+from tenure.worker.claims import QueueGroups
 from tenure.worker.config import WorkerConfig
 from tenure.worker.execution import Execution, Held, snapshot
 from tenure.worker.executor import CANNOT_RUN_SECONDS, Executor
 from tenure.worker.fetcher import Fetcher
+from tenure.worker.flow import Flow
 from tenure.worker.leader import Leader
 from tenure.worker.leases import Leases
 from tenure.worker.log import WorkerLog
 from tenure.worker.outcomes import only_waited, outcome_of
 from tenure.worker.policies import Policies
 from tenure.worker.process import Processes
-from tenure.worker.queue_groups import QueueGroups
 from tenure.worker.settle import Outbox
 from tenure.worker.shutdown import Shutdown, Steps
+from tenure.worker.streams import Streams
+from tenure.worker.workflows import Workflows
 
 WAITED_SECONDS = 1.0
 """A job that has waited in the worker for so long, while every runner is busy, is given back for others to take."""
+
+LOOK_SECONDS = 1.0
+BLOCKED_SECONDS = 1.0
+"""An event loop that is late by this much was blocked by a handler."""
 
 
 class WorkerRun:
@@ -66,7 +73,8 @@ class WorkerRun:
     ) -> None:
         self._store = store
         self._worker = worker
-        self._registry = registry
+        self._registry = dict(registry)
+        self._memory = getattr(registry, "memory", None)
         self._config = config
         self._policies = policies
         self._log = log
@@ -79,12 +87,12 @@ class WorkerRun:
         self._runs_alone = False
         self._busy = asyncio.Event()
         """Set while jobs are held, so that the tasks that watch them sleep otherwise."""
-        self.outbox = Outbox(self.held, log, self._poke, self._run_suspects)
+        self._streams = Streams(store, log)
+        self.outbox = Outbox(self.held, log, self._run_suspects)
         self.leases = Leases(store, self.held, self._row, policies, log, self._busy)
-        self._groups = QueueGroups(config, policies.claimed_kinds)
-        self.fetcher = Fetcher(
-            store, worker, config, self.held, self.outbox, log, self._take, self.leases, self._groups
-        )
+        self._groups = QueueGroups(worker, config, policies.claimed_kinds)
+        self.fetcher = Fetcher(store, config, self.held, self.outbox, log, self._take, self.leases, self._groups)
+        self.fetcher.settle_observers = getattr(registry, "settle_observers", ())
         self.leases.sent = self.fetcher.poke
         self._processes = Processes(config.jobs_per_process, config.artifacts_dir, limits)
         self.executor = Executor(
@@ -100,7 +108,18 @@ class WorkerRun:
             cannot_run=lambda: self.fetcher.hold_off(CANNOT_RUN_SECONDS),
         )
         self.leases.interrupt = self.executor.interrupt
-        self.leader = Leader(store, worker, config, schedules, log, self._refresh_policies, self._log_unknown_kinds)
+        self._workflows = Workflows(store, log)
+        self.outbox.tasks_ended = self._workflows.wake
+        self.leader = Leader(
+            store,
+            worker,
+            config,
+            schedules,
+            log,
+            self._refresh_policies,
+            self._log_unknown_kinds,
+            lambda: policies.profiles,
+        )
         steps = Steps(self._ask, self._force, self._abandon, self.fetcher.give_up)
         self.shutdown = Shutdown(steps, config.grace_seconds)
 
@@ -119,15 +138,16 @@ class WorkerRun:
                         self.shutdown.run(),
                         self.leases.fence(),
                         self.leader.run(),
+                        self._workflows.run(),
                         self._give_back_waiting(),
+                        self._watch_loop(),
                     )
                 ]
                 self._log.event("worker_started", INFO, queues=list(self._config.queue_names))
                 systemd.notify("READY=1")
                 ready.set()
-                await self.fetcher.run()
-                for service in services:
-                    service.cancel()
+                fetching = group.create_task(self.fetcher.run())
+                fetching.add_done_callback(lambda _: [service.cancel() for service in services])
         finally:
             await self._close()
         self._log.event("worker_stopped", INFO, completed=self.outbox.completed, lost=self.outbox.lost)
@@ -137,16 +157,16 @@ class WorkerRun:
     def _take(self, grants: list[Grant], sent: float) -> None:
         """Jobs were granted."""
         held, find, now = self.held, self._registry.get, self._loop.time()
-        fences = {queue: sent + self._policies.granted_seconds(queue) for queue in self._config.queue_names}
+        leases = self._policies.granted_seconds
         executions = []
         for grant in grants:
             if grant.id in held:
                 self._granted_again(held[grant.id])
-            execution = held[grant.id] = Execution(grant, find(grant.kind), now, fences[grant.queue])
+            execution = held[grant.id] = Execution(grant, find(grant.kind), now, sent + leases[grant.queue])
             executions.append(execution)
-        self._log.claimed(executions)
+            self._log.job("claimed", INFO, execution)
         self._alone.extend(execution for execution in executions if execution.grant.suspicion >= ALONE_FROM)
-        if self.stopping.is_set():  # granted while the stop was asked for
+        if self.fetcher.is_finishing:  # granted while the stop was asked for
             self._give_back(executions)
         elif self._alone:
             self._give_back([execution for execution in executions if execution not in self._alone])
@@ -166,9 +186,11 @@ class WorkerRun:
                 del self.held[execution.grant.id]
             self.outbox.lost += 1
             self._run_suspects()
-            self.fetcher.poke()
         else:
-            self.outbox.add(outcome)
+            self.outbox.waiting.append(outcome)
+            if type(outcome) is Released and outcome.limiter is not None:
+                self._give_back(self.executor.take_limited(outcome.limiter))  # they would meet the same refusal
+        self.fetcher.poke()
 
     def _granted_again(self, execution: Execution) -> None:
         """A held job was granted to this worker again under a newer token. Either it has ended, and the store's answer
@@ -200,6 +222,8 @@ class WorkerRun:
     async def _write(self, execution: Execution, events: tuple[NewEvent, ...]) -> None:
         """Write what a handler reported last, before its end is settled."""
         grant, context = execution.grant, execution.context
+        if context is not None:
+            await self._streams.finish(context)
         if events:
             await self._store.ado(AppendEvents(grant.id, grant.token, events))
         if context is not None and context.progress_text is not None:
@@ -266,6 +290,7 @@ class WorkerRun:
 
     async def _close(self) -> None:
         self.stopping.set()
+        self._streams.close()
         await self._processes.close()
         if not await self.executor.close():
             self._log.event("left_behind", WARNING, "a handler ignored its cancellation and is left behind")
@@ -275,8 +300,23 @@ class WorkerRun:
 
     # --- what the parts ask for ---------------------------------------------------------------------------------------
 
-    def _poke(self) -> None:
-        self.fetcher.poke()
+    async def _watch_loop(self) -> None:
+        """Say when the event loop stood still: an async handler that blocks holds up all others, and no error tells."""
+        while True:
+            before = self._loop.time()
+            await asyncio.sleep(LOOK_SECONDS)
+            late = self._loop.time() - before - LOOK_SECONDS
+            if late > BLOCKED_SECONDS:
+                running = {one.grant.kind for one in snapshot(self.held) if isinstance(one.body, asyncio.Task)}
+                self._log.event(
+                    "loop_blocked",
+                    WARNING,
+                    f"the event loop stood still for {late:.1f} s, and every async handler with it. Blocking code "
+                    "(time.sleep, requests, a long computation) belongs into a `def` handler or asyncio.to_thread.",
+                    seconds=round(late, 3),
+                    kinds=sorted(self.executor.ran_on_loop | running),
+                )
+            self.executor.ran_on_loop.clear()
 
     async def _refresh_policies(self) -> None:
         await self._policies.refresh()
@@ -323,6 +363,7 @@ class WorkerRun:
         )
 
     def _services(self) -> WorkerServices:
+        flow = Flow(self._store)
         return WorkerServices(
             stopping=self.stopping,
             find=self._registry.get,
@@ -332,9 +373,14 @@ class WorkerRun:
             acall=self._store.ado,
             record=lambda ctx, effect: self._store.do(RecordEffect(ctx.id, ctx.token, effect)),
             arecord=lambda ctx, effect: self._store.ado(RecordEffect(ctx.id, ctx.token, effect)),
+            flow=flow.answer,
+            aflow=flow.aanswer,
+            stream=self._streams.write,
+            astream=self._streams.awrite,
             clean=clean,
             artifacts_dir=self._config.artifacts_dir,
             limits=self._limits,
+            memory=self._memory,
         )
 
 

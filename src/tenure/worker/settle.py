@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.model.ids import JobId, Token
 from tenure.model.log_event import ERROR, INFO
-from tenure.model.outcome import Failed, Outcome, Settled
+from tenure.model.outcome import Completed, Failed, Outcome, Settled
 from tenure.model.redact import clean
 from tenure.store.contract import Exchange, Store
 from tenure.worker.execution import Execution, Held
@@ -22,36 +22,26 @@ class Outbox:
     """Outcomes that wait to be written. Lives on the event loop's thread.
 
     Args:
-        wake: called when an outcome is added.
         let_go: called after jobs are no longer held.
     """
 
-    def __init__(self, held: Held, log: WorkerLog, wake: Callable[[], None], let_go: Callable[[], None]) -> None:
+    def __init__(self, held: Held, log: WorkerLog, let_go: Callable[[], None]) -> None:
+        self.tasks_ended: Callable[[], None] = lambda: None
+        """Called after jobs of workflows have ended: what follows from that may be due."""
         self._held = held
         self._log = log
-        self._wake = wake
         self._after_let_go = let_go
-        self._waiting: list[Outcome] = []
+        self.waiting: list[Outcome] = []
+        """Outcomes for the next exchange, oldest first."""
         self._aside: dict[tuple[JobId, Token], Execution] = {}
         """Executions that have ended and whose jobs were granted anew before the store's answer came."""
         self.completed = 0
         self.not_completed = 0
         self.lost = 0
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, outcome: Outcome) -> None:
-        """Leave an outcome for the next exchange."""
-        self._waiting.append(outcome)
-        self._wake()
-
     def take(self, limit: int) -> list[Outcome]:
         """Up to `limit` outcomes, oldest first."""
-        if len(self._waiting) <= limit:
-            taken, self._waiting = self._waiting, []
-        else:
-            taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
+        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
         return taken
 
     def set_aside(self, execution: Execution) -> None:
@@ -60,32 +50,30 @@ class Outbox:
 
     def put_back(self, outcomes: list[Outcome]) -> None:
         """They were not written, or it is not known; repeating them is safe."""
-        self._waiting[:0] = outcomes
+        self.waiting[:0] = outcomes
 
     def settled(self, outcomes: Sequence[Outcome], answers: Mapping[tuple[JobId, Token], Settled]) -> None:
         """The store has answered: let go of the jobs and say what became of them."""
-        if not answers and not self._log.wants(INFO):
-            for outcome in outcomes:
-                self._let_go(outcome)
-            self.completed += len(outcomes)
-            self._after_let_go()
-            return
-        well: list[Execution] = []
+        has_tasks = False
         for outcome in outcomes:
             execution = self._let_go(outcome)
-            answer = answers.get((outcome.job_id, outcome.token))
+            if execution is not None and execution.grant.extras is not None:
+                has_tasks = has_tasks or "workflow_id" in execution.grant.extras
+            answer = answers.get((outcome.job_id, outcome.token)) if answers else None
             if answer is None:
                 self.completed += 1
                 if execution is not None:
-                    well.append(execution)
+                    self._log.job("completed", INFO, execution, duration=execution.duration)
+                if isinstance(outcome, Completed) and outcome.jobs:
+                    self._log.queued(outcome.jobs)
                 continue
             self.lost += answer.lost
             self.not_completed += not answer.lost
             if execution is not None:
                 self._log.settled(execution, outcome, answer)
-        if self._log.wants(INFO):
-            self._log.completed(well)
         self._after_let_go()
+        if has_tasks:
+            self.tasks_ended()
 
     def forget(self, outcomes: Sequence[Outcome]) -> None:
         """Give up on outcomes that cannot be written. Their leases run out, and the jobs are taken back."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from tenure.errors import UsageError
 from tenure.handler.registry import Handler
 from tenure.model.frozen import frozen
 from tenure.model.ids import WorkerId, new_worker_id
@@ -90,9 +91,14 @@ class Worker:
     async def run(self) -> WorkerStats:
         """Work until stopped, drained, or done once. Answers what was done.
 
+        Signals are left to the program that runs the event loop, unless `handle_signals` is set.
+
         Raises: ConfigError if there are no handlers, or heartbeats do not fit a queue's lease; StoreUnavailable if the
         database is not there.
         """
+        return await self._serve(handle_signals=self.config.handle_signals is True)
+
+    async def _serve(self, *, handle_signals: bool) -> WorkerStats:
         policies = Policies(self._store, self.config, self._registry)
         await policies.prepare(self.id)
         run = self._run = WorkerRun(
@@ -101,7 +107,7 @@ class Worker:
         subscription = await asyncio.to_thread(self._store.subscribe, self.config.queue_names, run.fetcher.wake)
         run.fetcher.is_listening = subscription.is_alive
         try:
-            if self.config.handle_signals:
+            if handle_signals:
                 run.shutdown.install()
             if self._was_asked_to_stop:
                 run.shutdown.request()
@@ -112,11 +118,23 @@ class Worker:
         return self.stats()
 
     def run_sync(self) -> WorkerStats:
-        """The same for callers without an event loop. Handlers that ignore their cancellation do not keep it."""
+        """The same for callers without an event loop. Handlers that ignore their cancellation do not keep it.
+
+        Raises: UsageError on an event loop.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise UsageError(
+                "A worker was started with `run_worker()` on an event loop, which it would block. "
+                "Use `await app.aio.run_worker()` there."
+            )
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
-            stats = loop.run_until_complete(self.run())
+            stats = loop.run_until_complete(self._serve(handle_signals=self.config.handle_signals is not False))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
             return stats

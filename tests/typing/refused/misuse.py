@@ -23,8 +23,14 @@ def report(payload: Report) -> int:
 def tick() -> None: ...
 
 
-@app.job  # E
-def two_payloads(first: int, second: int) -> None: ...
+@app.job
+def resize(image_id: int, width: int = 80) -> str:
+    return f"{image_id} {width}"
+
+
+@app.job
+async def count(ctx: tenure.Context, word: str) -> int:
+    return len(ctx.kind + word)
 
 
 @app.job(queue=7)  # E
@@ -33,8 +39,17 @@ def wrong_queue() -> None: ...
 
 report.enqueue()  # E
 report.enqueue(7)  # E
-report.enqueue(Report("may"), prority=3)  # E
-report.enqueue(Report("may"), priority="high")  # E
+report.enqueue(Report("may"), priority=3)  # E
+report.options(prority=3).enqueue(Report("may"))  # E
+report.options(priority="high").enqueue(Report("may"))  # E
+resize.enqueue()  # E
+resize.enqueue("7")  # E
+resize.enqueue(7, height=80)  # E
+resize.options(key="7").enqueue(7, width="80")  # E
+length: int = resize.enqueue(7).result()  # E
+count.enqueue(7)  # E
+report.enqueue({"month": "may"})  # E
+app.job(retry_on="OSError")  # E
 report("may")  # E
 tick.enqueue(Report("may"))  # E
 app.queue("q", max_atempts=3)  # E
@@ -46,5 +61,8 @@ app.fail("id", "x")  # E
 app.complete(app.claim())  # E
 print(app.get("id").sate)  # E
 app.get("id").state = tenure.State.DEAD  # E
-report.enqueue({"month": "may"})
 app.enqueue("report", Report("may"))
+
+
+@app.middleware  # E
+def no_middleware(ctx: tenure.Context, call: int) -> None: ...

@@ -10,6 +10,7 @@ import ctypes
 import inspect
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -50,6 +51,46 @@ def job(mode: Mode, **settings: Any) -> Callable[[Callable[..., Any]], Callable[
 def note(payload: dict[str, Any], *words: object) -> None:
     with Path(payload["file"]).open("a") as file:
         file.write(" ".join(map(str, words)) + "\n")
+
+
+@job("process")
+def stream_out(ctx: Context) -> None:
+    """Write to a stream, in small pieces and a large one."""
+    for nth in range(50):
+        ctx.stream().write(f"{nth} ")
+    ctx.stream().write("x" * 100_000)
+
+
+@job("process")
+async def astream_out(ctx: Context) -> None:
+    """The same on an event loop."""
+    for nth in range(50):
+        await ctx.stream().write(f"{nth} ")
+    await ctx.stream().write("x" * 100_000)
+
+
+@job("process")
+def spend_out(ctx: Context) -> None:
+    """Reserve from budgets and say what was used."""
+    with ctx.reserve(usd="0.40", tokens=1000) as reservation:
+        reservation.used(usd="0.10", tokens=400)
+
+
+@job("process")
+async def aspend_out(ctx: Context) -> None:
+    """The same on an event loop."""
+    async with ctx.reserve(usd="0.40", tokens=1000) as reservation:
+        reservation.used(usd="0.10", tokens=400)
+
+
+@job("async")
+async def spend_some(payload: dict[str, Any], ctx: Context) -> None:
+    """Spend a part of what is reserved, and note it before the settle: the worker may be killed at any point."""
+    async with ctx.reserve(usd_micro=10) as reservation:
+        cost = random.randint(0, 10)
+        note(payload, "spent", cost)
+        await asyncio.sleep(random.random() / 5)
+        reservation.used(usd_micro=cost)
 
 
 @job("async")
@@ -148,6 +189,66 @@ def linger(payload: dict[str, Any], ctx: Context) -> None:
     note(payload, "begun", ctx.token, os.getpid())
     assert ctx.stopping.wait(60)
     ctx.check()
+
+
+def noted_step(payload: dict[str, Any]) -> str:
+    note(payload, "step")
+    return "done"
+
+
+@job("process")
+def durable_child() -> str:
+    return "child"
+
+
+@job("process", is_durable=True)
+def ask_refund(payload: dict[str, Any], ctx: Context) -> list[Any]:
+    """Ask, then do what was approved. It dies once between the two if the payload says so."""
+    note(payload, "asks", ctx.token)
+    ok = ctx.approve("refund", args={"eur": 120}, text="Pay it back?")
+    if not ok:
+        return ["refused", *ok.by]
+    if payload.get("die") and len(Path(payload["file"]).read_text().splitlines()) < 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done = ctx.effect(
+        "refund", ok.args, do=lambda call: note(payload, "paid", call.args["eur"]), keyed=True, approval=ok
+    )
+    return ["paid", done, *ok.by]
+
+
+@job("async", is_durable=True)
+async def ask_and_hold(payload: dict[str, Any], ctx: Context) -> list[str]:
+    """Ask; once it is granted, go on until a file appears."""
+    ok = await ctx.approve("refund", args={"eur": 120})
+    note(payload, "decided", *ok.by)
+    while not Path(payload["until"]).exists():  # noqa: ASYNC110, ASYNC240 - a file is all the test can touch
+        await asyncio.sleep(0.01)
+    return list(ok.by)
+
+
+@job("process", is_durable=True)
+def durable_sync(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
+    """Steps, a signal and children from a process of its own."""
+    note(payload, "run", ctx.token)
+    drawn = ctx.uuid()
+    step = ctx.step("step", noted_step, payload)
+    drawn_then = ctx.step("drawn", lambda: str(drawn))
+    signal = ctx.wait_for("go")
+    children = ctx.gather(*(ctx.spawn("child", "durable_child", key=n) for n in range(2)))
+    return {"step": step, "signal": signal, "children": children, "same": str(drawn) == drawn_then}
+
+
+@job("process", is_durable=True)
+async def durable_async(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
+    """The same on an event loop."""
+    note(payload, "run", ctx.token)
+    drawn = ctx.uuid()
+    step = await ctx.step("step", noted_step, payload)
+    drawn_then = await ctx.step("drawn", lambda: str(drawn))
+    signal = await ctx.wait_for("go")
+    done = await ctx.map("children", "durable_child", [{}, {}])
+    children = [one.result async for one in done.results()]
+    return {"step": step, "signal": signal, "children": children, "same": str(drawn) == drawn_then}
 
 
 def _daemonise(payload: dict[str, Any]) -> None:

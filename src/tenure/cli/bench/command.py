@@ -99,7 +99,7 @@ class _Queue:
             # The key decides between two that begin at the same moment.
             held = tenure.enqueue(KIND, {"i": -1}, queue=QUEUE, key=KIND, delay=HOLD_SECONDS)
         except KeyboardInterrupt:
-            self._take_away()  # whether it was still put there, nobody knows
+            self._take_away()  # it is not known whether it was still put there
             raise
         if held.duplicate:
             raise _taken()

@@ -1,4 +1,4 @@
-"""The measuring of `tenure bench`: rounds in turns on a user's own database, in a queue that is there only meanwhile.
+"""The measuring of `tenure bench`: alternating rounds on a user's own database, in a queue of their own.
 
 A round measures the bare engine first and then Tenure, so that what is compared comes from the same seconds. Ratios are
 taken within each round. Every loop ends after a number of jobs or a number of seconds, so that a database far away
@@ -143,7 +143,7 @@ def _each(app: App, jobs: int) -> tuple[int, float]:
     begun = time.perf_counter()
     done = 0
     while done < jobs and time.perf_counter() - begun < MOST_SECONDS:
-        app.enqueue_new(_job(app, done))
+        app.enqueue(_job(app, done))
         done += 1
     return done, time.perf_counter() - begun
 
@@ -158,7 +158,7 @@ async def _at_once(app: App, jobs: int) -> tuple[int, float]:
         for i in range(number, jobs, CLIENTS):
             if time.perf_counter() - begun > MOST_SECONDS:
                 return
-            await app.aio.enqueue_new(_job(app, i))
+            await app.aio.enqueue(_job(app, i))
             done += 1
 
     await asyncio.gather(*(client(number) for number in range(CLIENTS)))
@@ -191,7 +191,7 @@ def _wakes(app: App, jobs: int) -> list[float]:
             if delays and time.perf_counter() - begun > MOST_SECONDS:
                 break
             time.sleep(0.005 + 0.010 * (i * 7 % 10) / 10)  # idle again, and not in step with any poll
-            app.enqueue_new(_job(app, i))
+            app.enqueue(_job(app, i))
             returned = time.monotonic_ns()
             delays.append(max(0, int(_awaited(lines, str(i))) - returned) / 1e6)
     return delays
@@ -201,7 +201,7 @@ def _wakes(app: App, jobs: int) -> list[float]:
 def _worker(app: App, count: int) -> Iterator[Iterator[str]]:
     """A worker in a process of its own, in a session of its own: Ctrl-C is for us, who then end it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tenure.cli.bench.worker", QUEUE, KIND, str(count)],
+        [sys.executable, "-P", "-m", "tenure.cli.bench.worker", QUEUE, KIND, str(count)],
         env={**os.environ, "TENURE_URL": _absolute(app.url)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -235,7 +235,7 @@ def _awaited(lines: Iterator[str], word: str) -> str:
             return value
     raise StoreUnavailable(
         f"The bench's worker ended, or was ended after {PATIENCE:.0f} s, before it said {word!r}. If it said why, that "
-        "stands above; else look whether a gate was closed, or somebody else serves this queue."
+        "stands above; else look whether a gate was closed, or another worker serves this queue."
     )
 
 

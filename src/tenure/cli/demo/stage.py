@@ -108,7 +108,7 @@ class Stage:
 
     def start(self, name: str, *, concurrency: int) -> Actor:
         """A worker process, exactly as `tenure worker` starts one."""
-        command = [sys.executable, "-m", "tenure.cli.main", "worker", "tenure.cli.demo.tasks:app"]
+        command = [sys.executable, "-P", "-m", "tenure.cli.main", "worker", "tenure.cli.demo.tasks:app"]
         command += ["--queue", self.queue, "--concurrency", str(concurrency), "--prefetch", "0"]
         command += ["--poll", "0.2", "--grace", "3", "--log", "json", "--log-level", "debug"]
         actor = self.actors[name] = Actor(name, command, self._environment | {WORKER_VARIABLE: str(len(self.actors))})
@@ -138,7 +138,7 @@ class Stage:
         return "; ".join(told)
 
     def close(self) -> None:
-        """End whoever is left."""
+        """End the processes that are left."""
         for actor in self.actors.values():
             if actor.end is None:
                 actor.signal(signal.SIGCONT)
@@ -163,7 +163,7 @@ def until(what: str, happened: Callable[[], Any], deadline: float, *, every: flo
         if found:
             return found
         if time.monotonic() >= deadline:
-            raise DemoFailed(f"The demo waited in vain for this to happen: {what}.")
+            raise DemoFailed(f"This was to happen in the demo and did not: {what}.")
         time.sleep(every)
 
 

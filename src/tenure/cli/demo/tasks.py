@@ -55,7 +55,7 @@ def report(payload: Report, ctx: tenure.Context) -> dict[str, object]:
 
 @app.job(queue=QUEUE)
 def charge(payload: Charge) -> str:
-    """Fails until somebody repairs the payment service, which here is a file."""
+    """Fails until the payment service is repaired, which here is a file."""
     if not (folder() / "payments-are-up").exists():
         raise ConnectionError("the payment service refuses connections")
     append("charges", f"{payload['customer']} {payload['amount']}")

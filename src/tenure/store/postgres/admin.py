@@ -22,6 +22,7 @@ from tenure.store.admin import (
     PauseQueues,
     RecordEffect,
     ReleaseLease,
+    RemoveQueues,
     RemoveWorkers,
     ResolveEffect,
     SetGate,
@@ -32,7 +33,7 @@ from tenure.store.contract import Clone, Enqueue, Prune, Pruned, Request, Revive
 from tenure.store.measuring import DropQueue, Measure
 from tenure.store.postgres.codec import Call, effect_json, encode, encode_enqueue, moment, policy_columns, text
 from tenure.store.postgres.errors import driver_errors, redact
-from tenure.store.postgres.queries import to_effect, to_gate, to_queue_row
+from tenure.store.postgres.queries import to_effect, to_gate, to_policy, to_queue_row
 from tenure.store.postgres.sql import statement
 from tenure.store.queries import ListProfiles, ProfileRow
 from tenure.store.schedules import (
@@ -73,7 +74,8 @@ def _resolve_effect(request: ResolveEffect) -> str:
 
 def _act_on_jobs(request: Revive | Clone) -> str:
     ids = dict(request.job_ids) if isinstance(request, Clone) else list(request.job_ids)
-    return text({"job_ids": ids, "actor": request.actor, "reason": request.reason})
+    from_step = {"from_step": request.from_step} if isinstance(request, Revive) and request.from_step else {}
+    return text({"job_ids": ids, "actor": request.actor, "reason": request.reason, **from_step})
 
 
 def _revived(answer: list[list[Any]], request: Revive) -> list[Settled]:
@@ -156,7 +158,7 @@ def install_profile(url: str, asked: InstallProfile) -> InstalledProfile:
 
 def _to_profile(found: dict[str, Any]) -> ProfileRow:
     times = {name: moment(found[name]) for name in ("installed_at", "updated_at")}
-    return ProfileRow(**(found | times))
+    return ProfileRow(**(found | times | {"policy": to_policy(found["policy"])}))
 
 
 def measure(url: str, request: Measure) -> float:
@@ -204,6 +206,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     TriageDeadLetters: Call("triage_dead_letters", encode, lambda answer, _request: answer),
     SetQueues: Call("set_queues", _set_queues, lambda answer, _request: [to_queue_row(row) for row in answer]),
     PauseQueues: Call("pause_queues", encode, lambda answer, _request: answer),
+    RemoveQueues: Call("remove_queues", encode, lambda answer, _request: answer),
     SetGate: Call("set_gate", encode, lambda answer, _request: to_gate(answer)),
     AcquireLease: Call(
         "acquire_lease", encode, lambda answer, _request: NamedLease(**(answer | {"until": moment(answer["until"])}))

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as quote
 from operator import attrgetter
@@ -19,7 +20,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from tenure.errors import GateClosed, InvalidArgument
 from tenure.model.clock import from_us, to_us
 from tenure.model.frozen import frozen
-from tenure.model.ids import JobId, Token, WorkerId
+from tenure.model.ids import JobId, Token
 from tenure.model.job import NEW_JOB_EXTRAS, Enqueued, Grant, NewJob
 from tenure.model.outcome import (
     Beat,
@@ -35,6 +36,7 @@ from tenure.model.outcome import (
 )
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import ALONE_FROM
+from tenure.model.step import NewGroup, NewStep, Step
 from tenure.store.contract import (
     Cancel,
     Cancelled,
@@ -50,6 +52,8 @@ from tenure.store.contract import (
     Start,
     Wake,
 )
+from tenure.store.flow import check_group, check_steps
+from tenure.store.limits import check_outcome
 
 _INT32: Final = 2**31
 _UUIDS: Final = ("created_by_user_id", "requested_by_user_id", "workflow_id", "parent_id", "run_id")
@@ -118,6 +122,8 @@ def effect_json(effect: EffectRecord) -> str:
         parts.append(f'"error":{text(effect.error)}')
     if effect.key is not None:
         parts.append(f'"key":{text(effect.key)}')
+    if effect.approval is not None:
+        parts.append(f'"approval":{text(effect.approval)}')
     return "{" + ",".join(parts) + "}"
 
 
@@ -168,10 +174,10 @@ def _extras(job: NewJob) -> str:
 
 
 def decode_enqueue(answer: Any, request: Enqueue) -> list[Enqueued]:
-    """One answer per job, in order."""
+    """One answer per job, in order. A holder that the login may not know of is told as the id that was asked for."""
     if answer is None:
         return [Enqueued(job.id) for job in request.jobs]
-    holders = {job_id: JobId(holder) for job_id, holder in answer["duplicates"]}
+    holders = {job_id: JobId(holder or job_id) for job_id, holder in answer["duplicates"]}
     return [
         Enqueued(holders[job.id], duplicate=True) if job.id in holders else Enqueued(job.id) for job in request.jobs
     ]
@@ -198,9 +204,10 @@ def encode_claim(claim: Claim, marks: str | None) -> str:
     return text + "}"
 
 
-def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> list[Grant]:
-    """Grants in claim order: those granted again, a job that must run alone, new work. Lines of several queues are
-    merged by rank, run_at, id, unless strict."""
+def decode_grants(granted: Any, claim: Claim) -> list[Grant]:
+    """Grants in claim order: those granted again, a job that must run alone, new work. Lines are merged by rank,
+    run_at, id; those of several queues are not, where the claim is strict."""
+    worker = claim.worker
     grants: list[Grant] = []
     lines = granted["lines"]
     for queue, until, started, rows in lines:
@@ -221,14 +228,50 @@ def decode_grants(granted: Any, worker: WorkerId, *, strict: bool = False) -> li
                 started,
                 extras,
                 suspicion,
+                () if flow is None else tuple(map(to_step, flow["steps"])),
+                flow is not None and flow["more"],
             )
-            for job_id, kind, token, attempt, most, payload, priority, crashes, _, _, extras, suspicion in rows
+            for job_id, kind, token, attempt, most, payload, priority, crashes, _, _, extras, suspicion, flow in rows
         ]
-    if len(lines) > 1 and not strict:
+    if len(lines) > 1:
         again = granted["again"]
-        places = [(row[11] < ALONE_FROM, row[8], row[9], row[0]) for *_, rows in lines for row in rows]
+        order = {name: place for place, name in enumerate(claim.queues)} if claim.strict else {}
+        places = [
+            (row[11] < ALONE_FROM, order.get(queue, 0), row[8], row[9], row[0])
+            for queue, *_, rows in lines
+            for row in rows
+        ]
         return grants[:again] + [grants[at] for at in sorted(range(again, len(grants)), key=places.__getitem__)]
     return grants
+
+
+def to_step(row: Sequence[Any]) -> Step:
+    """A step from the wire."""
+    values = list(row)
+    values[9:] = map(maybe_moment, values[9:])
+    return Step(*values)
+
+
+def step_json(step: NewStep) -> str:
+    """A step as a JSON object, its value verbatim."""
+    fields = {"key": step.key, "kind": step.kind, "state": step.state, "error": step.error, "awaits": step.awaits}
+    told = text({name: _clean(value) for name, value in fields.items() if value is not None})[:-1]
+    if step.due_seconds is not None:
+        told += f',"due":{_number(step.due_seconds)}'
+    if step.value is not None:
+        told += f',"value":{step.value}'
+    return told + "}"
+
+
+def group_json(group: NewGroup, parent_id: JobId) -> str:
+    """A group as a JSON object, with its jobs as tenure.enqueue takes them."""
+    check_group(group)
+    jobs = [job if job.parent_id is not None else replace(job, parent_id=parent_id) for job in group.jobs]
+    told: dict[str, Any] = {"id": group.id, "step_key": group.step_key, "ids": [job.id for job in jobs]}
+    told |= {"need": group.need, "tolerate": group.tolerate, "fail_fast": group.fail_fast}
+    told |= {"window": group.window, "due": group.due_seconds, "cancel_rest": group.cancel_rest}
+    known = {name: value for name, value in told.items() if value is not None}
+    return f'{text(known)[:-1]},"jobs":{encode_enqueue(Enqueue(jobs))}}}'
 
 
 def encode_outcomes(outcomes: Iterable[Outcome]) -> str:
@@ -273,12 +316,21 @@ def _rest_row(outcome: Outcome) -> str:
         case Rejected():
             fields |= {"o": "reject", "e": outcome.error, "c": outcome.failure_class}
         case Released():
+            check_outcome(outcome)
             fields |= {"o": "release", "e": outcome.error, "c": outcome.failure_class, "d": outcome.delay_seconds}
+            fields["l"] = outcome.limiter
         case Suspended():
             fields |= {"o": "suspend", "c": "suspended", "w": outcome.waiting_for, "d": outcome.delay_seconds}
         case Stopped():
             fields |= {"o": "stop", "e": outcome.error, "c": "cancelled"}
-    return json.dumps({name: _clean(value) for name, value in fields.items() if value is not None})
+    row = json.dumps({name: _clean(value) for name, value in fields.items() if value is not None})
+    if isinstance(outcome, Suspended) and outcome.steps:
+        check_steps(outcome.steps)
+        row = f'{row[:-1]},"steps":[{",".join(map(step_json, outcome.steps))}]}}'
+    if isinstance(outcome, Suspended) and outcome.groups:
+        groups = ",".join(group_json(group, outcome.job_id) for group in outcome.groups)
+        row = f'{row[:-1]},"groups":[{groups}]}}'
+    return row
 
 
 def decode_settled(answer: Any) -> dict[tuple[JobId, Token], Settled]:
@@ -300,14 +352,17 @@ def decode_exchange(answer: Any, request: Exchange) -> Exchanged:
     told = answer.get("settled")
     settled = decode_settled(told) if told else {}
     refused = answer.get("refused")
+    flow = answer.get("flow", False)
     if refused is not None:
-        return Exchanged(settled, [], GateClosed(refused["gate"], refused["act"]))
+        return Exchanged(settled, [], GateClosed(refused["gate"], refused["act"]), flow)
     granted = answer.get("granted")
     if granted is None or request.claim is None:
-        return Exchanged(settled, [])
+        return Exchanged(settled, [], has_flow_events=flow)
     claim = request.claim
-    grants = decode_grants(granted, claim.worker, strict=claim.strict)
-    return Exchanged(settled, grants)
+    grants = decode_grants(granted, claim)
+    taken = granted.get("taken")
+    taken_back = tuple(decode_settled(taken).values()) if taken else ()
+    return Exchanged(settled, grants, None, flow, granted.get("due_in"), taken_back)
 
 
 def _encode_holds(holds: Sequence[Hold]) -> str:
@@ -398,7 +453,9 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     Start: Call("start", lambda request: f"{{{_encode_holds(request.holds)}}}", _decode_started),
     Cancel: Call(
         "cancel",
-        lambda r: json.dumps({"job_ids": list(r.job_ids), "actor": r.actor, "reason": r.reason}),
+        lambda r: json.dumps(
+            {"job_ids": list(r.job_ids), "actor": r.actor, "reason": r.reason, "children": r.children}
+        ),
         _decode_cancelled,
     ),
     Wake: Call("wake", _encode_wake, lambda answer, _: [JobId(job_id) for job_id in answer]),

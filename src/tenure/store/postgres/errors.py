@@ -68,10 +68,16 @@ def location(url: str | None) -> str:
     known = _parameters(url)
     if not known:
         return "PostgreSQL"
-    host = known.get("host") or known.get("hostaddr") or "the local socket"
-    port = f":{known['port']}" if "port" in known else ""
     name = f", database {known['dbname']!r}" if "dbname" in known else ""
-    return f"PostgreSQL at {host}{port}{name}"
+    return f"PostgreSQL at {' or '.join(_hosts(known))}{name}"
+
+
+def _hosts(known: dict[str, Any]) -> list[str]:
+    """The hosts of a URL, each with its port. Several of them share one port, or have one each."""
+    hosts = str(known.get("host") or known.get("hostaddr") or "the local socket").split(",")
+    ports = str(known.get("port") or "").split(",")
+    ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    return [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True)]
 
 
 def redact(text: str, url: str | None = None) -> str:
@@ -176,6 +182,7 @@ _REFUSALS: Final[dict[str, type[TenureError]]] = {
     "TN008": errors.IllegalMove,
     "TN009": errors.NotFound,
     "TN010": errors.Forbidden,
+    "TN020": errors.StoreMoved,
 }
 
 

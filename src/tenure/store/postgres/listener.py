@@ -50,25 +50,13 @@ class QueueSubscription:
 
     def __init__(self, listener: Listener, queues: frozenset[str], wake: Callable[[], None]) -> None:
         self._listener = listener
-        self._queues = queues
-        self._wake = wake
+        self.queues = queues
+        self.wake = wake
+        self.is_alive = listener.is_alive
 
     def close(self) -> None:
         """Be woken no more."""
         self._listener.remove(self)
-
-    def is_alive(self) -> bool:
-        """Whether wake-ups are believed to arrive."""
-        return self._listener.is_alive()
-
-    def hear(self, payload: str | None) -> None:
-        """Wake if a notification concerns this subscription; None concerns all."""
-        if payload is not None and payload not in self._queues and not payload.startswith("cancel:"):
-            return
-        try:
-            self._wake()
-        except Exception:  # noqa: BLE001 - one subscriber must not make the others deaf
-            _log.exception("A subscriber failed when it was woken.")
 
 
 class Listener:
@@ -200,6 +188,12 @@ class Listener:
         task.result()
 
     def _hear(self, payload: str | None) -> None:
+        """Wake the subscriptions that a notification concerns; None concerns all."""
         self._heard_at = time.monotonic()
+        concerns_all = payload is None or payload.startswith("cancel:")
         for subscription in self._subscriptions:
-            subscription.hear(payload)
+            if concerns_all or payload in subscription.queues:
+                try:
+                    subscription.wake()
+                except Exception:  # noqa: BLE001 - one subscriber must not make the others deaf
+                    _log.exception("A subscriber failed when it was woken.")

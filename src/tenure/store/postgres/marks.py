@@ -1,4 +1,4 @@
-"""Low-water marks: where the last large claim stopped, per queue and rank.
+"""Low-water marks: where the last large claim stopped, per filter (queues, kinds, affinity), queue and rank.
 
 While a transaction holds an old snapshot, PostgreSQL cannot forget index entries of rows that have moved on, and every
 claim would walk them again. A claim that starts where the last one stopped does not. What may appear below a mark (a
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tenure.model.frozen import frozen
@@ -24,30 +25,33 @@ LARGE: Final = 50
 """Claims of at least this many jobs use the marks of queues."""
 MOST_RANKS: Final = 32
 """A queue with jobs at more ranks than this is looked at in full."""
+MOST_FILTERS: Final = 64
+"""Callers that ask with more different filters than this start over with full looks."""
+
+_Filter = tuple[Sequence[Any] | None, ...]
 
 
 @frozen
 class Given:
     """The marks for one claim."""
 
-    json: str | None
+    json: str
     is_full: bool
     """It asks for a full look, so its answer replaces all marks."""
 
 
 class Marks:
-    """The marks of one store object, per set of queues."""
+    """The marks of one store object. A claim with other kinds or affinity keys passes over other jobs, so each filter
+    has marks of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._books: dict[tuple[str, ...], _Book] = {}
+        self._books: dict[_Filter, _Book] = {}
 
     def give(self, claim: Claim) -> Given:
         """The marks for this claim."""
-        if claim.kinds is not None or claim.affinity is not None:
-            return Given(None, is_full=True)
         with self._lock:
-            book = self._books.get(tuple(claim.queues))
+            book = self._books.get(_filter(claim))
             is_full = book is None or time.monotonic() - book.looked > FULL_LOOK_SECONDS
             asked: dict[str, Any] = {}
             if book is not None and not is_full:
@@ -61,12 +65,12 @@ class Marks:
 
     def take(self, claim: Claim, granted: Any, given: Given) -> None:
         """Note where a claim stopped."""
-        if given.json is None:
-            return
         with self._lock:
-            key = tuple(claim.queues)
+            key = _filter(claim)
             book = self._books.get(key)
             if book is None or given.is_full:
+                if book is None and len(self._books) >= MOST_FILTERS:
+                    self._books.clear()
                 book = self._books[key] = _Book(time.monotonic())
             book.expired_us, book.due_us = granted["expired"], granted["due"]
             for name, marks in granted["marks"]:
@@ -75,6 +79,14 @@ class Marks:
                     ranks[rank] = max(ranks.get(rank, (run_at, job_id)), (run_at, job_id))
                 if len(ranks) > MOST_RANKS:
                     del book.queues[name]
+
+
+def _filter(claim: Claim) -> _Filter:
+    return (
+        tuple(claim.queues),
+        None if claim.kinds is None else tuple(claim.kinds),
+        None if claim.affinity is None else tuple(claim.affinity),
+    )
 
 
 class _Book:

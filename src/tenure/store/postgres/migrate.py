@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 NAME: Final = "0001_initial"
 _LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '60s'"
+_UNLESS_THERE: Final = """\
+SELECT pg_catalog.to_regclass('tenure.migration') IS NOT NULL AS is_there \\gset
+\\if :is_there
+\\echo The schema is there already. Nothing was changed; `tenure migrate` tells whether it is the one of this version.
+\\else"""
 _log: Final = logging.getLogger("tenure.migrate")
 
 
@@ -75,11 +80,11 @@ def schema_version(url: str) -> int:
 
 
 def migration_sql() -> str:
-    """What `migrate` runs on an empty database, as one script for psql."""
+    """What `migrate` runs on an empty database, as one script for psql. Repeated, it changes nothing."""
     # Name and checksum are ours, of letters, digits and underscores only.
     record = statement("record").decode() % {"number": VERSION, "name": f"'{NAME}'", "checksum": f"'{checksum()}'"}
-    parts = ["\\set ON_ERROR_STOP on", "BEGIN;", f"{_LOCK_TIMEOUT};", statement("lock").decode()]
-    return "\n".join(part.rstrip() for part in [*parts, schema_script(), record, "COMMIT;"]) + "\n"
+    parts = ["\\set ON_ERROR_STOP on", "BEGIN;", f"{_LOCK_TIMEOUT};", statement("lock").decode(), _UNLESS_THERE]
+    return "\n".join(part.rstrip() for part in [*parts, schema_script(), record, "\\endif", "COMMIT;"]) + "\n"
 
 
 def _connect(url: str) -> Connection[tuple[Any, ...]]:

@@ -80,7 +80,7 @@ class Pool:
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A connection for the caller alone; waits for one if all are taken."""
-        pid, pool = os.getpid(), self._pool()
+        pid, pool = os.getpid(), self._opened or self._open()
         connection = self._get(pool)
         try:
             yield connection
@@ -120,7 +120,7 @@ class Pool:
         self._opened = None
         self._executor = None
 
-    def _pool(self) -> ConnectionPool[Connection]:
+    def _open(self) -> ConnectionPool[Connection]:
         with self._opening:
             if self._closed:
                 raise StoreClosed

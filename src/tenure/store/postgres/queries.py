@@ -6,19 +6,20 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from pydantic_core import from_json
 
 from tenure.errors import InvalidArgument
-from tenure.model.clock import from_us
+from tenure.model.clock import from_us, to_us
 from tenure.model.event import Event
 from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import Attempt, DeadLetter, Job
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import State
 from tenure.store.contract import Pruned, Request, WorkerRow
-from tenure.store.metrics import ListMetrics, Metric, RolledUp, RollUp
+from tenure.store.metrics import CountedSpans, ListMetrics, Metric, ReadMetrics, RolledUp, RollUp, SpanCounts
 from tenure.store.postgres import migrate as migrations
 from tenure.store.postgres.codec import BACKOFF, POLICY, Call, encode, maybe_moment, moment, text
 from tenure.store.postgres.errors import driver_errors
@@ -83,18 +84,22 @@ def to_job(row: dict[str, Any]) -> Job:
 
 def to_queue_row(row: dict[str, Any]) -> QueueRow:
     """A queue from its JSON object: the policy stands there in columns."""
-    policy = QueuePolicy(
-        **{name: row[name] for name in POLICY},
-        backoff=Backoff(**{name: row[f"backoff_{name}"] for name in BACKOFF}),
-        forbidden_keys=tuple(row["forbidden_keys"] or ()),
-    )
     return QueueRow(
         name=row["name"],
-        policy=policy,
+        policy=to_policy(row),
         paused_at=maybe_moment(row["paused_at"]),
         paused_by=row["paused_by"],
         created_at=moment(row["created_at"]),
         updated_at=moment(row["updated_at"]),
+    )
+
+
+def to_policy(row: dict[str, Any]) -> QueuePolicy:
+    """A policy from the columns that hold it."""
+    return QueuePolicy(
+        **{name: row[name] for name in POLICY},
+        backoff=Backoff(**{name: row[f"backoff_{name}"] for name in BACKOFF}),
+        forbidden_keys=tuple(row["forbidden_keys"] or ()),
     )
 
 
@@ -221,6 +226,31 @@ def _rolled_up(answer: Any, _: RollUp) -> RolledUp:
     return RolledUp(None if answer["until"] is None else from_us(answer["until"]), answer["rows"], answer["more"])
 
 
+def _at_queue(after: tuple[datetime, str] | None) -> list[Any] | None:
+    return None if after is None else [to_us(after[0]), after[1]]
+
+
+def _encode_read_metrics(request: ReadMetrics) -> str:
+    told: dict[str, Any] = {
+        "span": request.span,
+        "since": None if request.since is None else to_us(request.since),
+        "until": None if request.until is None else to_us(request.until),
+        "queues": list(request.queues),
+        "limit": request.limit,
+        "after": _at_queue(request.after),
+    }
+    return text(told)
+
+
+def _counted_spans(answer: dict[str, Any], request: ReadMetrics) -> CountedSpans:
+    rows = [
+        SpanCounts(*(from_us(row[0]), *row[1:13], [(what, part, number) for what, part, number in row[13]]))
+        for row in answer["rows"]
+    ]
+    marks = (maybe_moment(answer[name]) for name in ("counted_until", "hour_until", "day_until"))
+    return CountedSpans(rows, len(rows) == request.limit, *marks)
+
+
 def inspect(url: str, newest: Callable[[], Any]) -> Inspection:
     """What the server says about itself. `newest` asks our own schema, and is called only if it is there."""
     import psycopg
@@ -262,9 +292,12 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     RollUp: Call("roll_up", lambda r: json.dumps({"minutes": r.minutes}), _rolled_up),
     ListMetrics: Call(
         "list_metrics",
-        lambda r: json.dumps({"minutes": r.minutes, "queues": list(r.queues), "limit": r.limit}),
+        lambda r: json.dumps(
+            {"minutes": r.minutes, "queues": list(r.queues), "limit": r.limit, "after": _at_queue(r.after)}
+        ),
         lambda answer, _: [Metric(from_us(row[0]), *row[1:]) for row in answer],
     ),
+    ReadMetrics: Call("read_metrics", _encode_read_metrics, _counted_spans),
     Standing: Call("standing", lambda r: json.dumps({"job_id": r.job_id, "cap": r.cap}), _stood),
     Prunable: Call("prunable", lambda r: json.dumps(asdict(r.prune)), lambda answer, _: Pruned(**answer)),
 }

@@ -8,7 +8,46 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parent / "sql"
-FUNCTIONS: Final = ("queries", "enqueue", "transitions", "exchange", "heartbeat", "admin", "maintenance", "profiles")
+SCHEMAS: Final = (
+    "schema",
+    "schema_flow",
+    "schema_memory",
+    "schema_metrics",
+    "schema_access",
+    "schema_workflows",
+    "schema_move",
+    "schema_streams",
+    "schema_approvals",
+    "schema_budgets",
+    "schema_limits",
+    "schema_totals",
+    "schema_memo",
+)
+"""The files of tables, one for each area."""
+FUNCTIONS: Final = (
+    "logins",
+    "queries",
+    "enqueue",
+    "transitions",
+    "exchange",
+    "heartbeat",
+    "flow",
+    "admin",
+    "maintenance",
+    "profiles",
+    "memory",
+    "metrics",
+    "access",
+    "browsing",
+    "workflows",
+    "move",
+    "streams",
+    "approvals",
+    "budgets",
+    "limits",
+    "gauges",
+    "memo",
+)
 """The files in `functions/`."""
 
 
@@ -22,12 +61,19 @@ def schema_script() -> str:
 
     Functions call each other across files, so their bodies are checked when they are first called, as pg_dump does.
     """
-    files = [FOLDER / "schema.sql", *(FOLDER / "functions" / f"{name}.sql" for name in FUNCTIONS), FOLDER / "roles.sql"]
+    tables = (FOLDER / f"{name}.sql" for name in SCHEMAS)
+    files = [*tables, *(FOLDER / "functions" / f"{name}.sql" for name in FUNCTIONS), FOLDER / "roles.sql"]
     return "\n".join(["SET LOCAL check_function_bodies = off;", *(path.read_text(encoding="utf-8") for path in files)])
 
 
 @cache
-def _statements() -> dict[str, bytes]:
-    text = (FOLDER / "statements.sql").read_text(encoding="utf-8")
+def load(file: str) -> dict[str, str]:
+    """The named statements of a file."""
+    text = (FOLDER / f"{file}.sql").read_text(encoding="utf-8")
     _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return {name: body.strip().encode() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+@cache
+def _statements() -> dict[str, bytes]:
+    return {name: body.encode() for name, body in load("statements").items()}

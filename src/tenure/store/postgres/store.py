@@ -13,11 +13,12 @@ from typing import Any, TypeVar, cast
 import psycopg
 from pydantic_core import from_json
 
-from tenure.errors import InternalError, StoreBusy, TenureError
+from tenure.errors import InternalError, ReadOnly, StoreBusy, TenureError, TooWide
 from tenure.model import failpoints
 from tenure.model.clock import from_us
 from tenure.model.job import Enqueued
 from tenure.store.admin import InstalledProfile, InstallProfile
+from tenure.store.browsing import look_seconds
 from tenure.store.contract import (
     Claim,
     Enqueue,
@@ -29,19 +30,52 @@ from tenure.store.contract import (
     Subscription,
 )
 from tenure.store.measuring import DropQueue, Measure
-from tenure.store.postgres import admin, codec, queries
+from tenure.store.postgres import (
+    access,
+    admin,
+    approvals,
+    browsing,
+    budgets,
+    codec,
+    flow,
+    gauges,
+    limits,
+    memo,
+    memory,
+    queries,
+    streams,
+    workflows,
+)
 from tenure.store.postgres import migrate as migrations
 from tenure.store.postgres.address import POOL_SIZE
 from tenure.store.postgres.codec import Call
 from tenure.store.postgres.errors import is_safe, translate
 from tenure.store.postgres.listener import Listener
 from tenure.store.postgres.marks import Marks
+from tenure.store.postgres.moving import PostgresTables
 from tenure.store.postgres.pool import REPLY_SECONDS, Pool
+from tenure.store.postgres.sql import statement as statement_named
 from tenure.store.summary import Inspect
+from tenure.store.workflows import GetGraph
 
 T = TypeVar("T")
 
-_CALLS: dict[type[Any], Call] = {**codec.CALLS, **queries.CALLS, **admin.CALLS}
+_CALLS: dict[type[Any], Call] = {
+    **codec.CALLS,
+    **flow.CALLS,
+    **queries.CALLS,
+    **admin.CALLS,
+    **memory.CALLS,
+    **access.CALLS,
+    **browsing.CALLS,
+    **workflows.CALLS,
+    **limits.CALLS,
+    **memo.CALLS,
+    **streams.CALLS,
+    **approvals.CALLS,
+    **budgets.CALLS,
+    **gauges.CALLS,
+}
 _TRIES = 6
 
 
@@ -79,12 +113,19 @@ class PostgresStore:
             return cast(T, admin.measure(self.url, request))
         if isinstance(request, DropQueue):
             return cast(T, admin.drop_queue(self.url, request))
+        if isinstance(request, GetGraph):
+            return cast(T, workflows.get_graph(request, self.do, self._call))
         if isinstance(request, Inspect):
             return cast(T, queries.inspect(self.url, lambda: self._call("newest", None)))
         call = _CALLS.get(type(request))
         if call is None:
             raise InternalError(f"PostgreSQL does not know the request {type(request).__name__}. Please report this.")
-        return cast(T, call.decode(self._call(call.function, call.encode(request), self._pool_for(request)), request))
+        answer = self._call(call.function, call.encode(request), self._pool_for(request))
+        if flow.leaves_events(request, answer):
+            for _ in range(flow.SWEEPS):  # workers send their own sweeps; this caller is no worker
+                if not self._call("sweep_flow", "{}")["more"]:
+                    break
+        return cast(T, call.decode(answer, request))
 
     async def ado(self, request: Request[T]) -> T:
         """Carry out a request without blocking the event loop: in a thread, which ends by itself when the await is
@@ -128,6 +169,10 @@ class PostgresStore:
     def install_profile(self, install: InstallProfile) -> InstalledProfile:
         """Run a profile's script and note it down."""
         return admin.install_profile(self.url, install)
+
+    def tables(self) -> PostgresTables:
+        """Whole tables, on connections of their own."""
+        return PostgresTables(self.url)
 
     def now(self) -> datetime:
         """The server's clock, or the one a test has set."""
@@ -173,20 +218,36 @@ class PostgresStore:
         # The name of the function comes from our own tables. As text: the answer is parsed once, here.
         place, values = ("", ()) if argument is None else ("%s::json", (argument,))
         statement = f"SELECT tenure.{function}({place})::text".encode()
+        seconds = look_seconds()
         for attempt in range(1, tries + 1):
             with (pool or self._pool).connection() as connection:
                 self._statements += 1
                 try:
+                    if seconds is not None:
+                        return self._bounded(connection, statement, values, seconds)
                     row = connection.execute(statement, values).fetchone()
                     failpoints.point("after_commit_before_reply")
                     return None if row is None or row[0] is None else from_json(row[0])
                 except psycopg.Error as exc:
+                    if seconds is not None and isinstance(exc, psycopg.errors.QueryCanceled):
+                        raise TooWide(seconds) from exc
                     error = translate(exc, self.url)
+                    if isinstance(error, ReadOnly):
+                        # Its server became a standby. The next connection finds the primary, if the URL names several
+                        # hosts and target_session_attrs=read-write; this one would be refused for ever.
+                        connection.close()
                     if not _worth_another_try(error, attempt, tries):
                         raise error from (exc if is_safe(exc, self.url) else None)
                     self._retries += 1
             time.sleep(_pause(attempt))
         raise InternalError("unreachable: the last try either answers or raises")
+
+    def _bounded(self, connection: Any, statement: bytes, values: tuple[Any, ...], seconds: float) -> Any:
+        """The same with a bound on its time, which is gone with the transaction. See store.browsing.bounded_looks."""
+        with connection.transaction():
+            connection.execute(statement_named("bound_look"), (f"{max(1, round(seconds * 1000))}ms",))
+            row = connection.execute(statement, values).fetchone()
+        return None if row is None or row[0] is None else from_json(row[0])
 
 
 def _worth_another_try(error: TenureError, attempt: int, tries: int) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 from tenure.errors import IllegalMove, InvalidArgument, NotFound, UnknownQueue, nearest
@@ -20,28 +21,22 @@ from tenure.store.admin import (
     NamedLease,
     PauseQueues,
     ReleaseLease,
+    RemoveQueues,
     SetGate,
     SetQueues,
     TriageDeadLetters,
 )
-from tenure.store.contract import Cancel, Cancelled, Clone, Revive, Wake
+from tenure.store.contract import Cancel, Cancelled, Clone, Revive
+from tenure.store.flow import ForgetSteps
+from tenure.store.memory import EMBEDDING_QUEUE, EMBEDDING_SETTINGS
 from tenure.store.queries import Gate, ListQueues, QueueRow
-from tenure.store.sqlite import codec, queries
+from tenure.store.sqlite import codec, flow, queries
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction
 
 _SQL: Final = load("admin")
-_GATE: Final = re.compile(r"(?:[^\s.:]+\.)?(?:master|worker|notify|heartbeat)|queue:\S.*")
-
-
-def wake(transaction: Transaction, request: Wake) -> list[JobId]:
-    """See store.contract.Wake."""
-    values = {"now": transaction.now, "ids": json.dumps(list(request.job_ids)), "waiting_for": request.waiting_for}
-    rows = transaction.all(_SQL["wake"], values)
-    transaction.woken.update(row[1] for row in rows)
-    woken = sorted(JobId(row[0]) for row in rows)
-    transaction.record("woken", woken)
-    return woken
+_GROUPS: Final = load("groups")
+_GATE: Final = re.compile(r"(?:[^\s.:]+\.)?(?:master|worker|notify|heartbeat)|(?:queue|kind):\S.*")
 
 
 def cancel(transaction: Transaction, request: Cancel) -> list[Cancelled]:
@@ -51,26 +46,51 @@ def cancel(transaction: Transaction, request: Cancel) -> list[Cancelled]:
 
 def _cancel(transaction: Transaction, request: Cancel, job_id: JobId) -> Cancelled:
     before = transaction.one(_SQL["job_state"], (job_id,))
+    if before is not None and before[0] in ("queued", "waiting") and before[2] is not None:
+        undoing = flow.undoing_step(transaction, job_id, "cancelled", "cancelled", request.reason)
+        if undoing is not None:
+            flow.put_undoing(transaction, job_id, before[1], undoing)
+            flow.queue_undo(transaction, job_id)
+            _cancelled(transaction, request, job_id, before[0], "cancel_requested")
+            return Cancelled(job_id, "requested", before[0])
     row = transaction.one(_SQL["cancel"], {"now": transaction.now, "job_id": job_id})
     if before is None or row is None:
         return Cancelled(job_id, "refused", None if before is None else before[0])
     is_ended = row[0] == "cancelled"
     if not is_ended:
         transaction.stops = True
-    transaction.record("cancelled" if is_ended else "cancel_requested", [job_id])
-    answer = "cancelled" if is_ended else "requested"
-    audit(transaction, request.actor, "cancel", job_id, request.reason, {"state": before[0]})
-    return Cancelled(job_id, answer, row[0])
+    elif row[1] is not None:
+        flow.tell_groups(transaction, [(row[1], "cancelled")])
+    if is_ended and row[2] is not None:
+        transaction.tasks[job_id] = row[2]
+    if is_ended and before[2] is not None:
+        flow.void_approvals(transaction, [job_id])
+    _cancelled(transaction, request, job_id, before[0], "cancelled" if is_ended else "cancel_requested")
+    return Cancelled(job_id, "cancelled" if is_ended else "requested", row[0])
+
+
+def _cancelled(transaction: Transaction, request: Cancel, job_id: JobId, state: str, event: str) -> None:
+    """What follows a cancel: the event, the audit row, and the children."""
+    transaction.record(event, [job_id])
+    audit(transaction, request.actor, "cancel", job_id, request.reason, {"state": state})
+    if request.children and transaction.one(_GROUPS["has_groups"], (job_id,)) is not None:
+        detail = {"actor": request.actor, "reason": request.reason}
+        flow.put_event(transaction, "cancel", job_id=job_id, detail=detail)
 
 
 def revive(transaction: Transaction, request: Revive) -> list[Settled]:
     """See store.contract.Revive."""
-    return [_revive(transaction, request, job_id) for job_id in request.job_ids]
+    return [revive_one(transaction, request, job_id) for job_id in request.job_ids]
 
 
-def _revive(transaction: Transaction, request: Revive, job_id: JobId) -> Settled:
+def revive_one(transaction: Transaction, request: Revive, job_id: JobId) -> Settled:
+    """Revive one job."""
     row = transaction.one(_SQL["revive_look"], {"job_id": job_id})
     token, state, why, slot = row or (0, None, "there is no such job", None)
+    first = None
+    if why is None and request.from_step is not None:
+        first = flow.place_of_step(transaction, job_id, request.from_step)[1]
+        why = f"it has no step {request.from_step}" if first is None else None
     values = {"now": transaction.now, "job_id": job_id, "slot": slot, "actor": request.actor, "reason": request.reason}
     if why is not None:
         detail = {"from": state, "to": state, "why": why}
@@ -80,6 +100,14 @@ def _revive(transaction: Transaction, request: Revive, job_id: JobId) -> Settled
     assert revived is not None
     transaction.run(_SQL["revive_letters"], values)
     transaction.woken.add(revived[0])
+    if revived[2] is not None and flow.was_undone(transaction, job_id):
+        first = 1
+    if first is not None:
+        flow.drop_steps(transaction, job_id, first)
+    if revived[1] is not None:
+        flow.tell_groups(transaction, [(revived[1], state)], -1)
+    if revived[3] is not None:
+        transaction.tasks[job_id] = revived[3]
     transaction.record("revived", [job_id])
     detail = {"from": state, "to": "queued", "why": None}
     audit(transaction, request.actor, "revive", job_id, request.reason, detail)
@@ -141,14 +169,19 @@ def triage(transaction: Transaction, request: TriageDeadLetters) -> list[str]:
 def set_queues(transaction: Transaction, request: SetQueues) -> list[QueueRow]:
     """See store.admin.SetQueues."""
     for name, policy in request.policies.items():
-        if create_queue(transaction, name, policy, request.actor) or request.only_new:
-            continue
-        _refuse_new_owner(transaction, name, policy.profile)
-        transaction.run(_SQL["queue_set"], {**codec.policy_row(name, policy), "now": transaction.now})
-        audit(transaction, request.actor, "set_queue", name, None, codec.policy_detail(policy))
+        if not create_queue(transaction, name, policy, request.actor) and not request.only_new:
+            _set_policy(transaction, name, policy, request.actor)
     transaction.woken.update(request.policies)  # a raised limit may let waiting jobs go
     found = {row.name: row for row in queries.list_queues(transaction, ListQueues(tuple(request.policies)))}
     return [found[name] for name in request.policies]
+
+
+def _set_policy(transaction: Transaction, name: str, policy: QueuePolicy, actor: str) -> None:
+    _refuse_new_owner(transaction, name, policy.profile)
+    transaction.run(_SQL["queue_set"], {**codec.policy_row(name, policy), "now": transaction.now})
+    if policy.agent_events != "none":
+        need_embedding_queue(transaction, actor)
+    audit(transaction, actor, "set_queue", name, None, codec.policy_detail(policy))
 
 
 def _refuse_new_owner(transaction: Transaction, name: str, profile: str) -> None:
@@ -180,13 +213,30 @@ def pause_queues(transaction: Transaction, request: PauseQueues) -> list[str]:
     return changed
 
 
+def remove_queues(transaction: Transaction, request: RemoveQueues) -> list[str]:
+    """See store.admin.RemoveQueues."""
+    removed = []
+    for name in dict.fromkeys(request.names):
+        row = transaction.one(_SQL["queue_used"], (name,))
+        if name == "default" or (row is not None and row[0]):
+            why = "every database has it" if name == "default" else "it still has jobs, live or ended"
+            raise IllegalMove(
+                f"Queue {name!r} cannot be removed: {why}. `tenure prune --delete-after` removes ended jobs. Nothing "
+                "was changed."
+            )
+        if transaction.run(_SQL["queue_remove"], (name,)).rowcount > 0:
+            removed.append(name)
+            audit(transaction, request.actor, "remove_queue", name, request.reason, {})
+    return removed
+
+
 def set_gate(transaction: Transaction, request: SetGate) -> Gate:
     """See store.admin.SetGate."""
     if not _GATE.fullmatch(request.name):
         raise InvalidArgument(
             f"name: {request.name!r} is no gate. Gates are master, worker, notify and heartbeat, the same with a "
             "profile "
-            f"in front (substrate.master), and queue:NAME. Nothing was changed."
+            f"in front (substrate.master), queue:NAME and kind:NAME. Nothing was changed."
         )
     values = {"name": request.name, "is_open": request.is_open, "actor": request.actor, "now": transaction.now}
     transaction.run(_SQL["gate_set"], values)
@@ -216,12 +266,34 @@ def release_lease(transaction: Transaction, request: ReleaseLease) -> bool:
 
 
 def create_queue(transaction: Transaction, name: str, policy: QueuePolicy, actor: str) -> bool:
-    """Create a queue unless it is there. Whether it was created."""
+    """Create a queue unless it is there; an unused one passes to the profile that the policy names. Whether the queue
+    has this policy now."""
     if transaction.one(_SQL["queue_found"], (name,)) is not None:
-        return False
+        if policy.profile == "default" or not _is_unused(transaction, name):
+            return False
+        _set_policy(transaction, name, policy, actor)
+        return True
     transaction.run(_SQL["queue_create"], {**codec.policy_row(name, policy), "now": transaction.now})
     audit(transaction, actor, "create_queue", name, None, codec.policy_detail(policy))
+    if policy.agent_events != "none":
+        need_embedding_queue(transaction, actor)
     return True
+
+
+def _is_unused(transaction: Transaction, name: str) -> bool:
+    """Whether a queue is as a worker's start makes it: the default policy, and no job, live or ended."""
+    (row,) = queries.list_queues(transaction, ListQueues((name,)))
+    used = transaction.one(_SQL["queue_used"], (name,))
+    return name != "default" and row.policy == QueuePolicy() and used is not None and not used[0]
+
+
+def need_embedding_queue(transaction: Transaction, actor: str) -> None:
+    """Make the queue in which agent events are embedded, unless it is there."""
+    if transaction.one(_SQL["queue_found"], (EMBEDDING_QUEUE,)) is not None:
+        return
+    row = codec.policy_row(EMBEDDING_QUEUE, replace(QueuePolicy(), **EMBEDDING_SETTINGS))
+    transaction.run(_SQL["queue_create"], {**row, "now": transaction.now})
+    audit(transaction, actor, "create_queue", EMBEDDING_QUEUE, None, EMBEDDING_SETTINGS)
 
 
 def unknown_queue(transaction: Transaction, name: str) -> UnknownQueue:
@@ -231,3 +303,19 @@ def unknown_queue(transaction: Transaction, name: str) -> UnknownQueue:
         f"There is no queue {name!r} in this database, so nothing was changed.{nearest(name, known)} "
         f"Create it with `tenure queues set {name}`, or declare it in the app."
     )
+
+
+def forget_steps(transaction: Transaction, request: ForgetSteps) -> list[str]:
+    """See store.flow.ForgetSteps."""
+    state, ordinal = flow.place_of_step(transaction, request.job_id, request.key)
+    if ordinal is None:
+        raise NotFound(f"There is no step {request.key!r} of a job {request.job_id}, so nothing was forgotten.")
+    if state in ("leased", "running"):
+        raise IllegalMove(
+            f"Job {request.job_id} is held by a worker, which goes by its steps. Cancel it, or wait until it ends. "
+            "Nothing was forgotten."
+        )
+    keys = flow.drop_steps(transaction, request.job_id, ordinal, 2**31 - 1 if request.and_later else ordinal)
+    audit(transaction, request.actor, "forget_steps", request.job_id, request.reason, {"keys": keys})
+    flow.queue_waiting(transaction, [request.job_id])
+    return keys

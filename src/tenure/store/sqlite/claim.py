@@ -2,21 +2,24 @@
 
 Leases that ran out are taken back and jobs that came due are made claimable first. Then each queue's index is walked in
 claim order, page by page, the walks are merged, and concurrency limits are applied on the way: no queue is read further
-than the claim needs, whatever its backlog. SQLite's single writer makes the limits exact.
+than the claim needs, whatever its backlog. The jobs of each limiter are a list of their own, walked only while it has
+room. SQLite's single writer makes the limits exact.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tenure.errors import GateClosed, InternalError, InvalidArgument
 from tenure.model.frozen import frozen
+from tenure.model.ids import JobId
 from tenure.model.job import Grant
-from tenure.store.contract import Claim, Exchange, Exchanged
-from tenure.store.sqlite import admin, codec, settle
+from tenure.model.outcome import Settled
+from tenure.store.contract import SOON_SECONDS, Claim, Exchange, Exchanged
+from tenure.store.sqlite import admin, codec, flow, limits, settle, steps
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction, check_limit, dump
 
@@ -24,6 +27,7 @@ PROMOTE_LIMIT: Final = 5000
 """Jobs made claimable by one claim. More than a claim may ask for, so that the backlog of due jobs is always caught
 up with."""
 REAP_LIMIT: Final = 1000
+SOON_US: Final = int(SOON_SECONDS * 1_000_000)
 PAGE_LEAST: Final = 100
 """Candidates read at once, where the first page was not enough."""
 
@@ -31,7 +35,7 @@ _SQL: Final = load("claim")
 _BEFORE_ALL: Final = (-(2**63), -(2**63), "")
 
 _Candidate = list[Any]
-"""[rank, run_at, id, rowid, concurrency_key]."""
+"""[rank, run_at, id, rowid, concurrency_key, limiter]."""
 
 
 @frozen
@@ -43,20 +47,40 @@ class _Queue:
     lease: int
     concurrency: int | None
     concurrency_per_key: int | None
+    is_limited: bool
+    """Whether it has either of the two."""
+    closed_kinds: str | None
+    """Kinds whose gate is closed, as a JSON array; None if there are none."""
+
+
+@frozen
+class _Claimed:
+    grants: list[Grant]
+    comes_due: bool
+    """A job of any queue comes due soon."""
+    taken_back: list[Settled]
+    opens_at: int | None = None
+    """When the next job that a limiter held back may start, if any was."""
 
 
 def claim(transaction: Transaction, request: Claim) -> list[Grant]:
     """See store.contract.Claim."""
+    return _claim(transaction, request).grants
+
+
+def _claim(transaction: Transaction, request: Claim) -> _Claimed:
     check_limit(request.limit)
     if not request.worker.strip():
         raise InvalidArgument("worker: a claim must name its worker, and the name is blank. Nothing was claimed.")
     queues = _look(transaction, request)
-    _make_due(transaction, request.limit)
-    again = _again(transaction, request)
+    comes_due, taken = _make_due(transaction, request.limit)
+    again = [] if request.held is None else _again(transaction, request, request.held)
     limit = request.limit - len(again)
     if limit <= 0 or not queues:
-        return again
-    return again + _grant(transaction, request, queues, limit)
+        return _Claimed(again, comes_due, taken)
+    limiters = limits.ClaimLimiters(transaction)
+    granted = _grant(transaction, request, queues, limit, limiters)
+    return _Claimed(again + granted, comes_due, taken, limiters.opens_at)
 
 
 def exchange(transaction: Transaction, request: Exchange) -> Exchanged:
@@ -64,13 +88,27 @@ def exchange(transaction: Transaction, request: Exchange) -> Exchanged:
     special = settle.settle_all(transaction, request.outcomes)
     settled = {(answer.job_id, answer.token): answer for answer in special.values()}
     if request.claim is None:
-        return Exchanged(settled, [])
+        return Exchanged(settled, [], has_flow_events=transaction.has_flow_events)
     try:
-        return Exchanged(settled, claim(transaction, request.claim))
+        claimed = _claim(transaction, request.claim)
     except GateClosed as exc:
         if not request.outcomes:
             raise
-        return Exchanged(settled, [], exc)
+        return Exchanged(settled, [], exc, transaction.has_flow_events)
+    is_short = len(claimed.grants) < request.claim.limit
+    due_in = _due_in(transaction, request.claim, claimed) if is_short else None
+    return Exchanged(settled, claimed.grants, None, transaction.has_flow_events, due_in, claimed.taken_back)
+
+
+def _due_in(transaction: Transaction, request: Claim, claimed: _Claimed) -> float | None:
+    """In how many seconds the next job of the claimed queues comes due, or may start; None if it is not soon."""
+    until = transaction.now + SOON_US
+    moments = [] if claimed.opens_at is None or claimed.opens_at > until else [claimed.opens_at]
+    if claimed.comes_due:
+        values = {"queues": dump(list(request.queues)), "now": transaction.now, "until": until}
+        row = transaction.one(_SQL["next_due"], values)
+        moments += [] if row is None or row[0] is None else [row[0]]
+    return (min(moments) - transaction.now) / 1_000_000 if moments else None
 
 
 def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
@@ -80,71 +118,85 @@ def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
         raise InvalidArgument("queues: a claim must name at least one queue. Nothing was claimed.")
     usable: list[_Queue] = []
     refusals: list[GateClosed] = []
-    for asked, name, is_paused, starts, lease, lease_max, limit, key_limit, gate, queue_gate in rows:
+    for asked, name, is_paused, starts, lease, lease_max, limit, key_limit, gate, queue_gate, closed in rows:
         if name is None:
             raise admin.unknown_queue(transaction, asked)
         if gate is not None:
             raise GateClosed(gate, "claiming")
-        given = _lease(request, asked, lease, lease_max)
+        given = lease if request.lease_seconds is None else _lease(request.lease_seconds, asked, lease_max)
         if queue_gate is not None:
             refusals.append(GateClosed(queue_gate, f"claiming from {name!r}"))
         elif not is_paused:
-            usable.append(_Queue(name, bool(starts), given, limit, key_limit))
+            closed_kinds = None if closed == "[]" else closed
+            usable.append(_Queue(name, bool(starts), given, limit, key_limit, bool(limit or key_limit), closed_kinds))
     if len(refusals) == len(rows):
         raise refusals[0]
     return usable
 
 
-def _lease(request: Claim, queue: str, lease: int, lease_max: int) -> int:
-    if request.lease_seconds is None:
-        return lease
-    asked = round(request.lease_seconds * 1_000_000)
+def _lease(seconds: float, queue: str, lease_max: int) -> int:
+    """The lease that a claim asks for, in microseconds."""
+    asked = round(seconds * 1_000_000)
     if not 0 < asked <= lease_max:
         raise InvalidArgument(
             f"lease_seconds: queue {queue!r} gives leases of more than 0 and at most {lease_max / 1e6:g} s, "
-            f"got {request.lease_seconds:g}. Nothing was claimed."
+            f"got {seconds:g}. Nothing was claimed."
         )
     return asked
 
 
-def _make_due(transaction: Transaction, limit: int) -> None:
+def _make_due(transaction: Transaction, limit: int) -> tuple[bool, list[Settled]]:
     """Take back leases that ran out, and let jobs whose time has come into the claim's index; other workers are woken
-    if there are more than this claim takes."""
+    if there are more than this claim takes. Answers whether another one may come due soon, and what was taken back."""
+    taken: list[Settled] = []
     expires_at, due_at = transaction.one(_SQL["first"]) or (None, None)
     if expires_at is not None and expires_at <= transaction.now:
-        settle.take_back(transaction, REAP_LIMIT)
+        taken = settle.take_back(transaction, REAP_LIMIT)
     if due_at is None or due_at > transaction.now:
-        return
+        return due_at is not None and due_at <= transaction.now + SOON_US, taken
     values = {"now": transaction.now, "limit": PROMOTE_LIMIT}
-    waiting = [row[0] for row in transaction.all(_SQL["waiting"], values)]
+    waiting = transaction.all(_SQL["waiting"], values)
+    if durable := [row[0] for row in waiting if row[1]]:
+        flow.close_due_steps(transaction, durable)
     rows = transaction.all(_SQL["promote"], values)
     if len(rows) > limit:
         transaction.woken.update(row[1] for row in rows)
-    transaction.record("woken", waiting)
+    transaction.record("woken", (row[0] for row in waiting))
+    return True, taken
 
 
-def _again(transaction: Transaction, request: Claim) -> list[Grant]:
-    """Jobs that the worker holds without knowing it, because an earlier reply was lost."""
-    if request.held is None:
-        return []
+def _again(transaction: Transaction, request: Claim, held: Sequence[JobId]) -> list[Grant]:
+    """Jobs that the worker holds without knowing it, because an earlier reply was lost. `held`: those it knows of."""
     values = {
         "worker": request.worker,
         "now": transaction.now,
         "lease": None if request.lease_seconds is None else round(request.lease_seconds * 1_000_000),
-        "held": dump(list(request.held)),
+        "held": dump(list(held)),
         "limit": request.limit,
     }
     return _read(transaction, [row[0] for row in transaction.all(_SQL["again"], values)])
 
 
-def _grant(transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int) -> list[Grant]:
+def _grant(
+    transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int, limiters: limits.ClaimLimiters
+) -> list[Grant]:
+    names = dump([queue.name for queue in queues])
+    needs = transaction.one(_SQL["needs"], {"worker": request.worker, "queues": names})
+    assert needs is not None
+    may_hold_suspect, has_limited = needs
     chosen: list[tuple[_Queue, _Candidate]] = []
-    may_hold_suspect = transaction.one(_SQL["may_hold_suspect"], {"worker": request.worker})
-    if may_hold_suspect is not None and may_hold_suspect[0]:
-        chosen += _choose(transaction, request, queues, _SQL["pick_suspect"], 1, chosen)
-    chosen += _choose(transaction, request, queues, _SQL["pick"], limit - len(chosen), chosen)
+    plain: dict[str, list[str | None]] = {queue.name: [None] for queue in queues}
+    if may_hold_suspect:
+        chosen += _choose(transaction, request, queues, plain, _SQL["pick_suspect"], 1, chosen, limiters)
+    if has_limited:
+        for queue_name, limiter in transaction.all(_SQL["limited"], {"queues": names}):
+            if limiters.has_room(limiter):
+                plain[queue_name].append(limiter)
+    left = limit - len(chosen)
+    chosen += _choose(transaction, request, queues, plain, _SQL["pick"], left, chosen, limiters)
     if not chosen:
         return []
+    limiters.write()
     # Queues with the same terms are granted by one statement.
     by_terms: dict[tuple[bool, int], list[int]] = {}
     for queue, candidate in chosen:
@@ -164,18 +216,40 @@ def _choose(
     transaction: Transaction,
     request: Claim,
     queues: Sequence[_Queue],
+    lists: Mapping[str, Sequence[str | None]],
     pick: str,
     limit: int,
     before: Sequence[tuple[_Queue, _Candidate]],
+    limiters: limits.ClaimLimiters,
 ) -> list[tuple[_Queue, _Candidate]]:
-    """The first candidates of all queues together. `pick`: the statement that reads a page of one queue's. `before`:
-    candidates that were chosen already and count against the limits."""
-    budgets = {queue.name: _Budget(transaction, queue) for queue in queues}
+    """The first candidates of all queues together. `lists`: the limiters whose jobs are looked at, by queue. `pick`:
+    the statement that reads a page of one list. `before`: candidates that were chosen already and count against the
+    limits."""
+    budgets = {queue.name: _Budget(transaction, queue) for queue in queues if queue.is_limited}
     for queue, candidate in before:
-        budgets[queue.name].spend(candidate[4])
-    walks = [_walk(transaction, request, queue, budgets[queue.name], pick, limit) for queue in queues]
-    in_turn = itertools.chain.from_iterable(walks) if request.strict else heapq.merge(*walks, key=_claim_order)
-    return list(itertools.islice(in_turn, limit))
+        if queue.is_limited:
+            budgets[queue.name].spend(candidate[4])
+    walks = []
+    for queue in queues:
+        parts = [
+            _walk(transaction, request, queue, limiter, budgets.get(queue.name), pick, limit, limiters)
+            for limiter in lists[queue.name]
+        ]
+        walks.append(parts[0] if len(parts) == 1 else heapq.merge(*parts, key=_claim_order))
+    is_in_order = request.strict or len(walks) == 1
+    in_turn = itertools.chain.from_iterable(walks) if is_in_order else heapq.merge(*walks, key=_claim_order)
+    chosen: list[tuple[_Queue, _Candidate]] = []
+    if limit <= 0:
+        return chosen
+    for queue, candidate in in_turn:
+        budget, limiter = budgets.get(queue.name), candidate[5]
+        if not limiters.has_room(limiter) or (budget is not None and not budget.spend(candidate[4])):
+            continue
+        limiters.take(limiter)
+        chosen.append((queue, candidate))
+        if len(chosen) == limit:
+            break
+    return chosen
 
 
 def _claim_order(found: tuple[_Queue, _Candidate]) -> tuple[Any, ...]:
@@ -188,9 +262,7 @@ class _Budget:
     def __init__(self, transaction: Transaction, queue: _Queue) -> None:
         self._per_key = queue.concurrency_per_key
         self._room = queue.concurrency
-        self._held: dict[str | None, int] = {}
-        if self._per_key is not None or self._room is not None:
-            self._held = dict(transaction.all(_SQL["held_by_key"], {"queue": queue.name}))
+        self._held: dict[str | None, int] = dict(transaction.all(_SQL["held_by_key"], {"queue": queue.name}))
         if self._room is not None:
             self._room -= sum(self._held.values())
 
@@ -205,6 +277,8 @@ class _Budget:
 
     def spend(self, key: str | None) -> bool:
         """Whether one more job with this key may be held; it then counts."""
+        if self.is_spent():
+            return False
         if key is not None and self._per_key is not None:
             if self._held.get(key, 0) >= self._per_key:
                 return False
@@ -215,28 +289,37 @@ class _Budget:
 
 
 def _walk(
-    transaction: Transaction, request: Claim, queue: _Queue, budget: _Budget, pick: str, limit: int
+    transaction: Transaction,
+    request: Claim,
+    queue: _Queue,
+    limiter: str | None,
+    budget: _Budget | None,
+    pick: str,
+    limit: int,
+    limiters: limits.ClaimLimiters,
 ) -> Iterator[tuple[_Queue, _Candidate]]:
-    """One queue's candidates in claim order, as far as its limits go."""
+    """The candidates of one queue and limiter in claim order, as far as their limits go. `budget` None: the queue has
+    none. What is taken counts when it is taken, not here: a merge looks one candidate ahead."""
     affinity = request.affinity
     values: dict[str, Any] = {
         "queue": queue.name,
+        "limiter": limiter,
         "kinds": None if request.kinds is None else dump(list(request.kinds)),
+        "closed_kinds": queue.closed_kinds,
         "affinity": None if affinity is None else dump([key for key in affinity if key is not None]),
         "affinity_none": affinity is not None and None in affinity,
     }
     after: Sequence[Any] = _BEFORE_ALL
     page = limit
-    while not budget.is_spent():
-        full = budget.full_keys()
+    while (budget is None or not budget.is_spent()) and limiters.has_room(limiter):
+        full = None if budget is None else budget.full_keys()
         values |= {"rank": after[0], "run_at": after[1], "id": after[2], "limit": page}
         values["full"] = None if full is None else dump(full)
         found = transaction.array(pick, values)
         for candidate in found:
-            if budget.is_spent():
+            if (budget is not None and budget.is_spent()) or not limiters.has_room(limiter):
                 return
-            if budget.spend(candidate[4]):
-                yield queue, candidate
+            yield queue, candidate
         if len(found) < page:
             return
         after, page = found[-1], max(limit, PAGE_LEAST)
@@ -261,4 +344,9 @@ def _read(transaction: Transaction, rowids: list[int]) -> list[Grant]:
         return []
     rows = transaction.array(_SQL["granted"], {"rowids": dump(rowids)})
     rows.sort(key=lambda row: row[:3])
-    return [codec.grant(row[2:]) for row in rows]
+    grants = [codec.grant(row[2:-1]) for row in rows]
+    if durable := [grant for grant, row in zip(grants, rows, strict=True) if row[-1] is not None]:
+        found = steps.granted_steps(transaction, (grant.id for grant in durable))
+        for grant in durable:
+            grant.steps, grant.has_more_steps = found.get(grant.id, ((), False))
+    return grants

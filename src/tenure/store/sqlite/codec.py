@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
@@ -13,7 +14,9 @@ from tenure.model.event import Event
 from tenure.model.job import Attempt, DeadLetter, Grant, Job
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import State
+from tenure.model.step import Group, Step
 from tenure.store.contract import WorkerRow
+from tenure.store.flow import Child
 from tenure.store.queries import Audit, Effect, Gate, QueueRow, WorkerSeen
 from tenure.store.sqlite.transaction import Row
 
@@ -74,6 +77,29 @@ def grant(values: Sequence[Any]) -> Grant:
         extras=None if extras is None else _extras(extras),
         suspicion=suspicion,
     )
+
+
+def step(row: Row) -> Step:
+    """A row of `steps_*`: the columns in the order of Step's fields."""
+    values = list(row)
+    values[9:] = map(moment, values[9:])
+    return Step(*values)
+
+
+def group(row: Row) -> Group:
+    """A row of `group`: the columns in the order of Group's fields."""
+    values = list(row)
+    values[11], values[13] = bool(values[11]), bool(values[13])
+    values[14:] = map(moment, values[14:])
+    return Group(*values)
+
+
+def child(row: Row) -> Child:
+    """A row of `children`: the columns in the order of Child's fields."""
+    values = list(row)
+    values[3] = None if values[3] is None else State(values[3])
+    values[4] = _json(values[4])
+    return Child(*values)
 
 
 def _extras(values: dict[str, Any]) -> dict[str, Any]:
@@ -192,13 +218,16 @@ def effect(row: Row) -> Effect:
         state=state,
         token=token,
         key=key,
-        args=json.loads(args),
+        args=_json(args),
         result=_json(result),
         error=error,
         intended_at=from_us(intended_at),
         updated_at=from_us(updated_at),
     )
 
+
+DEPTH_MAX: Final = 100
+_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
 _JOB_FIELDS: Final = tuple(Job.__dataclass_fields__)
 _JOB_JSON: Final = tuple(_JOB_FIELDS.index(name) for name in ("payload", "backoff", "progress", "result"))
@@ -212,4 +241,26 @@ def moment(us: int | None) -> datetime | None:
 
 
 def _json(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    """A stored value, parsed. What came in by plain SQL and no client may be able to parse is shown as such, so that
+    one row never hides the others. The bounds are those of PostgreSQL's `tenure.readable`."""
+    if text is None:
+        return None
+    if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+        return {"$unreadable": f"It is nested deeper than {DEPTH_MAX} levels."}
+    try:
+        value = json.loads(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    except (ValueError, RecursionError) as exc:
+        return {"$unreadable": str(exc)}
+    return value
+
+
+def _depth(text: str) -> int:
+    """How deep brackets nest, strings apart."""
+    depth = deepest = 0
+    for mark in _BRACKETS.findall(text):
+        if not mark.startswith('"'):
+            depth += 1 if mark in "[{" else -1
+            deepest = max(deepest, depth)
+    return deepest

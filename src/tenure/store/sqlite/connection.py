@@ -16,17 +16,14 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
 from tenure.errors import ConfigError, Corrupt, StoreUnavailable
 from tenure.store.sqlite import files
 from tenure.store.sqlite.errors import busy, is_broken, is_busy
 from tenure.store.sqlite.statements import load
-
-T = TypeVar("T")
 
 OLDEST: Final = (3, 38, 0)
 """The operator ->> ; STRICT tables, RETURNING and UPDATE FROM are older."""
@@ -154,14 +151,12 @@ class WriterConnection:
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """BEGIN IMMEDIATE, waiting a bounded time for other processes."""
-        self._when_free(lambda: connection.execute(_SQL["begin_write"]))
-
-    def _when_free(self, act: Callable[[], T]) -> T:
         begun = time.monotonic()
         pause, longest = PAUSE_SECONDS
         while True:
             try:
-                return act()
+                connection.execute(_SQL["begin_write"])
+                return
             except sqlite3.OperationalError as exc:
                 if not is_busy(exc):
                     raise

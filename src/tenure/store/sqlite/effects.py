@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from tenure.errors import IllegalMove, InvalidArgument, NotFound
+from tenure.errors import Forbidden, IllegalMove, InvalidArgument, NotFound
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, Token
 from tenure.model.outcome import EffectRecord
 from tenure.store.admin import AppendEvents, RecordEffect, ResolveEffect
 from tenure.store.contract import Wake
 from tenure.store.queries import Effect
-from tenure.store.sqlite import admin, codec
+from tenure.store.sqlite import admin, approvals, codec, flow
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction
 
@@ -27,6 +27,11 @@ def append_events(transaction: Transaction, request: AppendEvents) -> bool:
     """See store.admin.AppendEvents."""
     if not _is_held(transaction, request.job_id, request.token):
         return False
+    if any(event.job_id not in {None, request.job_id} for event in request.events):
+        raise Forbidden(
+            f"An event names another job than {request.job_id}, which is held. Nothing was written. "
+            "Append events to the job that you hold."
+        )
     append(transaction, request.job_id, request.events)
     return True
 
@@ -64,7 +69,7 @@ def resolve_effect(transaction: Transaction, request: ResolveEffect) -> Effect:
         transaction.run(_SQL["effect_resolve"], {**values, "job_id": place[0], "step": place[1], "name": place[2]})
         detail = {"step": request.step, "name": request.name, "outcome": request.outcome}
         admin.audit(transaction, request.actor, "resolve_effect", request.job_id, request.note, detail)
-    admin.wake(transaction, Wake(waiting_for=":".join(("effect", *filter(None, place)))))
+    flow.wake(transaction, Wake(waiting_for=":".join(("effect", *filter(None, place)))))
     row = transaction.one(_SQL["effect"], place)
     assert row is not None
     return codec.effect(row)
@@ -75,12 +80,14 @@ def append(transaction: Transaction, job_id: JobId, events: Sequence[NewEvent]) 
     for event in events:
         transaction.run(
             _SQL["event_append"],
-            {"now": transaction.now, "kind": event.kind, "job_id": event.job_id or job_id, "data": event.data},
+            {"now": transaction.now, "kind": event.kind, "job_id": job_id, "data": event.data},
         )
 
 
 def record(transaction: Transaction, job_id: JobId, token: Token, effect: EffectRecord) -> None:
     """Write an effect of a job that is known to be held."""
+    if effect.approval is not None:
+        approvals.use(transaction, job_id, effect.approval, effect.step, effect.name, effect.args)
     transaction.run(
         _SQL["effect_record"],
         {

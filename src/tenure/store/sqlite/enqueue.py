@@ -13,12 +13,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tenure.errors import ConfigError, ForbiddenKey, GateClosed, InvalidArgument, KeyConflict, KeyRequired
+from tenure.errors import ConfigError, Forbidden, ForbiddenKey, GateClosed, InvalidArgument, KeyConflict, KeyRequired
 from tenure.model.clock import to_us
 from tenure.model.ids import JobId
 from tenure.model.job import NEW_JOB_EXTRAS, Enqueued, NewJob
 from tenure.model.policy import QueuePolicy
-from tenure.store.contract import Enqueue
+from tenure.store.contract import SOON_SECONDS, Enqueue
 from tenure.store.sqlite import admin
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Parameters, Row, Transaction, dump
@@ -33,7 +33,7 @@ _extras = attrgetter(*NEW_JOB_EXTRAS)
 _NO_EXTRAS: Final = (None,) * len(NEW_JOB_EXTRAS)
 _UUIDS: Final = frozenset({"created_by_user_id", "requested_by_user_id", "workflow_id", "parent_id", "run_id"})
 _is_uuid = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
-_SLOT, _HASH = 11, 12
+_RUN_AT, _SLOT, _HASH = 8, 11, 12
 """Places in a row for `insert`."""
 
 
@@ -52,6 +52,8 @@ class _Terms(NamedTuple):
     window: int | None
     forbidden_keys: str | None
     closed_gate: str | None
+    priority_min: int | None
+    priority_max: int | None
 
     def rank(self, priority: int, now: int) -> int:
         """What a claim sorts by, lower first. With aging, one step of priority is worth that many seconds of waiting,
@@ -92,13 +94,24 @@ def insert(
     *,
     is_gated: bool = True,
     tolerates: bool = False,
+    group_id: str | None = None,
 ) -> list[Enqueued]:
-    """Insert jobs. The follow-ups of a completed job pass every gate (not `is_gated`): settling is never refused.
-    `tolerates`: a key that is taken for another payload is no error, whatever the queue's policy says."""
-    for name, policy in (create_queues or {}).items():
+    """Insert jobs, as children of a group if one is named. The follow-ups of a completed job pass every gate (not
+    `is_gated`): settling is never refused. `tolerates`: a key that is taken for another payload is no error, whatever
+    the queue's policy says."""
+    create_queues = create_queues or {}
+    for name, policy in create_queues.items():
         admin.create_queue(transaction, name, policy, "enqueue")
     terms = _terms(transaction, jobs)
+    for name, policy in create_queues.items():
+        if policy.profile != "default" and name in terms and terms[name].profile != policy.profile:
+            raise Forbidden(
+                f"Queue {name!r} belongs to profile {terms[name].profile!r}, not to {policy.profile!r}. Nothing was "
+                f"enqueued. Give it over with `tenure queues set {name} profile={policy.profile}` once its jobs have "
+                "ended, or use another queue."
+            )
     rows: list[Row] = []
+    soon = transaction.now + int(SOON_SECONDS * 1_000_000)
     for job in jobs:
         term = terms.get(job.queue)
         if term is None:
@@ -106,8 +119,10 @@ def insert(
         if is_gated and term.closed_gate is not None:
             raise GateClosed(term.closed_gate, f"enqueueing in {job.queue!r}")
         row = _row(job, term, transaction.now)
+        if group_id is not None:
+            row = (*row[:-1], {**(row[-1] or {}), "group_id": group_id})
         rows.append(row)
-        if row[9]:
+        if row[_RUN_AT] <= soon:
             transaction.woken.add(job.queue)
     before = _found(transaction, jobs) if transaction.wants_events else set()
     if _insert(transaction, rows) == len(rows):
@@ -153,6 +168,7 @@ def _row(job: NewJob, term: _Terms, now: int) -> Row:
     priority = term.priority_default if job.priority is None else job.priority
     max_attempts = term.max_attempts if job.max_attempts is None else job.max_attempts
     _check(job, priority, max_attempts)
+    _check_priority(job, priority, term)
     run_at = _run_at(job, now)
     extras: dict[str, Any] | None = None
     if _extras(job) != _NO_EXTRAS:
@@ -193,6 +209,17 @@ def _check(job: NewJob, priority: int, max_attempts: int) -> None:
     if max_attempts < 1:
         raise InvalidArgument(f"max_attempts: expected at least 1, got {max_attempts}. Nothing was enqueued.")
     _in_64_bits(max_attempts)
+
+
+def _check_priority(job: NewJob, priority: int, term: _Terms) -> None:
+    """What the profile of the queue says of priorities, for every door alike."""
+    least, most = term.priority_min, term.priority_max
+    if (least is not None and priority < least) or (most is not None and priority > most):
+        raise InvalidArgument(
+            f"Job {job.id}: priority is {priority}, and profile {term.profile!r} takes priorities "
+            f"{'from' if least is not None else 'up to'} {least if least is not None else most}"
+            f"{f' to {most}' if least is not None and most is not None else ''}. Nothing was enqueued."
+        )
 
 
 def _check_extras(extras: Mapping[str, str]) -> None:
@@ -247,10 +274,24 @@ def _sort_out(
 ) -> list[Enqueued]:
     """Some rows were not inserted: each of those had its id taken (an earlier try of the same request) or its key."""
     there = _found(transaction, jobs)
+    _refuse_taken_ids(transaction, [job for job in jobs if job.id in there])
     return [
         Enqueued(job.id) if job.id in there else _duplicate(transaction, job, row, terms[job.queue], tolerates)
         for job, row in zip(jobs, rows, strict=True)
     ]
+
+
+def _refuse_taken_ids(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    """A job whose id is there was enqueued by an earlier try of the same request, or the id belongs to another job."""
+    for job in jobs:
+        row = transaction.one(_SQL["by_id"], (job.id,))
+        assert row is not None
+        queue, kind, payload = row
+        is_same = payload in (None, job.payload) or _canonical(payload) == _canonical(job.payload)
+        if (queue, kind) != (job.queue, job.kind) or not is_same:
+            raise InvalidArgument(
+                f"The id {job.id} belongs to another job. Nothing was enqueued. Make a new id for each job."
+            )
 
 
 def _duplicate(transaction: Transaction, job: NewJob, row: Row, term: _Terms, tolerates: bool) -> Enqueued:
@@ -293,10 +334,10 @@ def _payload_hash(payload: str) -> str:
 
 
 def _forbidden_key(payload: str, keys: str) -> str | None:
-    """The first key of the payload, at any depth, that is among `keys` (a JSON array); None if there is none, or if the
-    payload is no JSON, which the table refuses."""
+    """The first key of the payload, at any depth and in any case, that is among `keys` (a JSON array); None if there is
+    none, or if the payload is no JSON, which the table refuses."""
     found: list[str] = []
     with contextlib.suppress(ValueError):
         json.loads(payload, object_pairs_hook=lambda pairs: found.extend(key for key, _ in pairs))
-    wanted = set(json.loads(keys))
-    return next((key for key in found if key in wanted), None)
+    wanted = {key.lower() for key in json.loads(keys)}
+    return next((key for key in found if key.lower() in wanted), None)

@@ -17,26 +17,34 @@ from tenure.errors import (
     ReadOnly,
     SchemaBehind,
     StoreBusy,
+    StoreMoved,
     StoreUnavailable,
     TenureError,
     UnknownQueue,
 )
 
 BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-"""Somebody else holds the lock: wait and try again."""
+"""Another connection holds the lock: wait and try again."""
 
 BROKEN: Final = frozenset(
     {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN}
 )
 """The handle is not to be trusted any more: close it, open anew, check the file."""
 
+MOVED: Final = "tenure moved: "
+"""Begins the text of the triggers that refuse writes to a file that is, or was, moved."""
+
 _CONSTRAINTS: Final = {
     "queue_name_not_blank": "a queue's name must not be blank, nor longer than 200 characters",
     "queue_numbers_sound": "a queue's numbers must make sense: max_attempts and limits at least 1, durations not "
     "negative, "
     "lease_max_seconds not below lease_seconds",
+    "queue_embedding_keeps_none": "queue 'embedding' keeps no agent events: its jobs embed them, and would never end",
+    "agent_event_named": "an agent event must name its agent and its kind",
+    "memory_named": "a memory must have an agent, a kind and a text",
     "job_payload_is_json": "payload must be JSON",
     "job_kind_not_blank": "kind must not be blank, longer than 200 characters, or hold control characters",
+    "job_actor_not_blank": "actor must not be blank; leave it out if no one is to be named",
     "job_attempts_sound": "max_attempts must be at least 1",
     "job_priority_32_bits": "priority must fit into 32 bits",
     "schedule_name_not_blank": "a schedule's name must not be blank, nor longer than 200 characters",
@@ -135,6 +143,8 @@ def busy(path: Path, detail: str) -> StoreBusy:
 
 
 def _constraint(text: str) -> TenureError:
+    if text.startswith(MOVED):
+        return StoreMoved(text.removeprefix(MOVED))
     if "FOREIGN KEY" in text:
         return UnknownQueue("The queue does not exist in this database, so nothing was changed. Create it first.")
     rule = text.rpartition(": ")[2]

@@ -30,7 +30,8 @@ def path_of(url: str) -> Path:
         )
     if name == ":memory:":
         raise ConfigError("A queue in memory would lose accepted jobs. Name a file, as in sqlite:///jobs.db.")
-    return Path(os.path.realpath(name))
+    folder, _, last = name.rpartition("/")
+    return Path(os.path.realpath(folder or ("/" if name.startswith("/") else "."))) / last
 
 
 def prepare(path: Path) -> None:
@@ -45,6 +46,7 @@ def prepare(path: Path) -> None:
             f"The folder {path.parent} does not exist. Create it, or name another place for {path.name}."
         )
     refuse_network(path.parent)
+    refuse_foreign(path)
     if path.exists():
         if not os.access(path, os.R_OK):
             raise AccessDenied(f"This user may not read {path}. Check owner and mode of the file.")
@@ -54,6 +56,36 @@ def prepare(path: Path) -> None:
             )
         return
     _create(path)
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise AccessDenied if another user could have put the file there, or could put another in its place.
+
+    A link is refused too: it may have been made by another user, and it would lead around the protection that the
+    kernel gives shared folders.
+    """
+    folder = path.parent.stat()
+    if folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
+        raise AccessDenied(
+            f"Every user may write to the folder {path.parent}, so any of them could replace {path.name}. "
+            f"Take that right away (chmod o-w {path.parent}), or use a folder of your own."
+        )
+    try:
+        seen = os.lstat(path)
+    except OSError:
+        return
+    if stat.S_ISLNK(seen.st_mode):
+        raise AccessDenied(f"{path} is a symbolic link. Name the file that it leads to: {os.path.realpath(path)}.")
+    if not stat.S_ISREG(seen.st_mode):
+        raise ConfigError(f"{path} is no plain file. Name another file.")
+    if seen.st_mode & stat.S_IWOTH:
+        raise AccessDenied(f"Every user may write to {path}. Make it your own: chmod 600 {path}.")
+    is_shared = seen.st_mode & stat.S_IWGRP and seen.st_gid in {os.getegid(), *os.getgroups()}
+    if seen.st_uid not in {os.geteuid(), 0} and not is_shared:
+        raise AccessDenied(
+            f"{path} belongs to another user (number {seen.st_uid}). Run as that user, or make the file your own: "
+            f"chown {os.geteuid()} {path}."
+        )
 
 
 def refuse_network(folder: Path) -> None:

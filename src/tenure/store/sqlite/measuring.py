@@ -61,6 +61,9 @@ def drop_queue(transaction: Transaction, request: DropQueue) -> int:
     transaction.run(_SQL["drop_events"], asked)
     jobs = transaction.run(_SQL["drop_jobs"], asked).rowcount
     transaction.run(_SQL["drop_metrics"], asked)
+    transaction.run(_SQL["drop_metric_spans"], asked)
+    transaction.run(_SQL["drop_metric_parts"], asked)
+    transaction.run(_SQL["drop_metric_totals"], asked)
     transaction.run(_SQL["drop_tallies"], asked)
     transaction.run(_SQL["drop_workers"], asked)
     transaction.run(_SQL["drop_queue"], asked)  # last: a job needs its queue

@@ -1,4 +1,4 @@
-"""The schema: built from schema.sql in one transaction, recorded in a ledger with a hash of the script.
+"""The schema: built from the files of tables in one transaction, recorded in a ledger with a hash of the script.
 
 Ten processes may start at once: each looks first without any lock, and only a process that finds something to do takes
 the write lock and looks again under it; so one applies and nine find nothing to do. SQLite's DDL is transactional:
@@ -17,12 +17,29 @@ from tenure.store.sqlite.transaction import Transaction
 VERSION: Final = 1
 NAME: Final = "0001_schema"
 
+SCHEMAS: Final = (
+    "schema",
+    "schema_flow",
+    "schema_memory",
+    "schema_metrics",
+    "schema_access",
+    "schema_workflows",
+    "schema_move",
+    "schema_streams",
+    "schema_approvals",
+    "schema_budgets",
+    "schema_limits",
+    "schema_totals",
+    "schema_memo",
+)
+"""The files of tables, one for each area."""
+
 _SQL: Final = load("migrate")
 
 
 def script() -> str:
     """The whole schema as one script."""
-    return text("schema")
+    return "\n".join(text(name) for name in SCHEMAS)
 
 
 def checksum() -> str:
@@ -65,6 +82,14 @@ def version(transaction: Transaction, _request: object) -> int:
                 f"Use the version that it was made with, or restore a backup. Nothing was changed."
             )
     return max((number for number, _, _ in ledger), default=0)
+
+
+def foreign_table(transaction: Transaction, _request: object) -> str | None:
+    """A table of another program in a file that has no schema of ours yet; None if there is none."""
+    if _ledger(transaction):
+        return None
+    row = transaction.one(_SQL["foreign_table"])
+    return None if row is None else row[0]
 
 
 def _ledger(transaction: Transaction) -> list[tuple[int, str, str]]:

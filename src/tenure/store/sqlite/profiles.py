@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from typing import Final
+from typing import Final, Literal
 
 from tenure.errors import IllegalMove, SchemaError
 from tenure.model.clock import from_us
@@ -44,44 +44,63 @@ def install(transaction: Transaction, asked: InstallProfile) -> InstalledProfile
         raise SchemaError(
             f"The SQL of profile {profile.name!r} was refused: {exc}. Nothing was installed. Correct its .sql file."
         ) from exc
-    queues = [name for name in profile.queues if _make_queue(transaction, name, asked)]
+    made = {name: _make_queue(transaction, name, asked) for name in profile.queues}
     gates = [gate for gate in profile.closed_gates if _close_gate(transaction, f"{profile.name}.{gate}", asked.actor)]
     tally_up(transaction)
-    return InstalledProfile(is_new, queues, [f"{profile.name}.{gate}" for gate in gates])
+    return InstalledProfile(
+        is_new,
+        [name for name, how in made.items() if how == "created"],
+        [f"{profile.name}.{gate}" for gate in gates],
+        [name for name, how in made.items() if how == "adopted"],
+    )
 
 
 def list_profiles(transaction: Transaction, _request: ListProfiles) -> list[ProfileRow]:
     """See store.queries.ListProfiles."""
-    return [
-        ProfileRow(
-            name,
-            title,
-            json.loads(words),
-            json.loads(settings),
-            json.loads(shows),
-            json.loads(queues),
-            checksum,
-            actor,
-            from_us(installed_at),
-            from_us(updated_at),
-        )
-        for name, title, words, settings, shows, queues, checksum, actor, installed_at, updated_at in transaction.all(
-            _SQL["profiles"]
-        )
-    ]
+    return [_profile_row(*row) for row in transaction.all(_SQL["profiles"])]
 
 
-def _make_queue(transaction: Transaction, name: str, asked: InstallProfile) -> bool:
+def _profile_row(
+    name: str,
+    title: str,
+    policy: str,
+    words: str,
+    settings: str,
+    shows: str,
+    queues: str,
+    checksum: str,
+    actor: str,
+    installed_at: int,
+    updated_at: int,
+) -> ProfileRow:
+    return ProfileRow(
+        name,
+        title,
+        codec.policy(json.loads(policy)),
+        json.loads(words),
+        json.loads(settings),
+        json.loads(shows),
+        json.loads(queues),
+        checksum,
+        actor,
+        from_us(installed_at),
+        from_us(updated_at),
+    )
+
+
+def _make_queue(transaction: Transaction, name: str, asked: InstallProfile) -> Literal["created", "adopted", "kept"]:
     found = transaction.one(_ADMIN["queue_profile"], (name,))
-    if found is None:
-        admin.set_queues(transaction, SetQueues({name: asked.profile.policy}, asked.actor, only_new=True))
-        return True
-    if found[0] != asked.profile.name:
+    owner = None if found is None else found[0]
+    if owner == asked.profile.name:
+        return "kept"
+    if owner not in (None, "default"):
         raise IllegalMove(
-            f"Queue {name!r} is there already and belongs to profile {found[0]!r}, so {asked.profile.name!r} was not "
-            f"installed. Give that queue to it with `tenure queues set`, or name another in the profile file."
+            f"Queue {name!r} is there already and belongs to profile {owner!r}, so {asked.profile.name!r} was not "
+            f"installed. Take it from that profile with `tenure queues set {name} profile=default` and install again, "
+            "or name another queue in the profile file."
         )
-    return False
+    admin.set_queues(transaction, SetQueues({name: asked.profile.policy}, asked.actor))
+    return "created" if owner is None else "adopted"
 
 
 def _close_gate(transaction: Transaction, name: str, actor: str) -> bool:

@@ -175,8 +175,9 @@ def list_events(transaction: Transaction, request: ListEvents) -> list[Event]:
 def list_audit(transaction: Transaction, request: ListAudit) -> list[Audit]:
     """See store.queries.ListAudit."""
     check_limit(request.limit)
-    values = {"subject": request.subject, "limit": request.limit}
-    return [codec.audit(row) for row in transaction.all(_SQL["audit"], values)]
+    values = {"subject": request.subject, "before": request.before, "limit": request.limit}
+    statement = _SQL["audit" if request.subject is None else "audit_of"]
+    return [codec.audit(row) for row in transaction.all(statement, values)]
 
 
 def list_effects(transaction: Transaction, request: ListEffects) -> Page[Effect]:
@@ -294,5 +295,5 @@ def count_prunable(transaction: Transaction, request: Prunable) -> Pruned:
         },
     )
     assert row is not None
-    cleaned, deleted, events, workers, metrics = row
-    return Pruned(cleaned, deleted, events, workers, more=False, metrics=metrics)
+    cleaned, deleted, events, workers, metrics, memories = row
+    return Pruned(cleaned, deleted, events, workers, more=False, metrics=metrics, memories=memories)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
+from tenure.errors import TooWide
 from tenure.model.clock import Clock
+from tenure.store.browsing import look_seconds
 from tenure.store.sqlite import files
 from tenure.store.sqlite.connection import open_reader
 from tenure.store.sqlite.errors import is_broken, translate
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 MAX_READERS: Final = 4
+LOOK_STEPS: Final = 10_000
+"""Steps of SQLite's machine, a fraction of a millisecond, between looks at the clock of a bounded read."""
 
 _SQL: Final = load("connection")
 
@@ -43,10 +48,13 @@ class Readers:
 
     def call(self, act: Act, request: Any, clock: Clock) -> Any:
         """Carry out a read."""
+        seconds = look_seconds()
         with self._slots:
             try:
-                return self._call(act, request, clock)
+                return self._call(act, request, clock, seconds)
             except sqlite3.Error as exc:
+                if seconds is not None and getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                    raise TooWide(seconds) from exc
                 raise translate(exc, self._path) from exc
 
     async def acall(self, act: Act, request: Any, clock: Clock) -> Any:
@@ -60,14 +68,19 @@ class Readers:
                 self._pool = ThreadPoolExecutor(MAX_READERS, thread_name_prefix="tenure-sqlite-reader")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.call, act, request, clock)
 
-    def _call(self, act: Act, request: Any, clock: Clock) -> Any:
+    def _call(self, act: Act, request: Any, clock: Clock, seconds: float | None = None) -> Any:
         connection, identity = self._take()
         transaction = Transaction(connection, clock.now_us())
+        if seconds is not None:
+            until = time.monotonic() + seconds
+            connection.set_progress_handler(lambda: time.monotonic() > until, LOOK_STEPS)
         try:
             connection.execute(_SQL["begin_read"])
             try:
                 return act(transaction, request)
             finally:
+                if seconds is not None:
+                    connection.set_progress_handler(None, 0)
                 if connection.in_transaction:
                     connection.execute(_SQL["rollback"])
         except BaseException as exc:

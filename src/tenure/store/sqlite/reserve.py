@@ -22,9 +22,12 @@ from typing import Any, Final, TypeVar, cast
 
 from tenure.errors import DiskFull
 from tenure.store import admin as ordered
+from tenure.store import budgets as budgeted
 from tenure.store import contract
+from tenure.store import flow as flowing
 from tenure.store import metrics as metered
 from tenure.store import schedules as timed
+from tenure.store import streams as streamed
 
 T = TypeVar("T")
 
@@ -37,6 +40,7 @@ LOOK_SECONDS: Final = 0.25
 _CLAIMS: Final = frozenset({contract.Claim, contract.Exchange})
 _GROWS: Final = frozenset(
     {contract.Enqueue, contract.Claim, contract.Clone, ordered.AppendEvents, metered.RollUp, timed.TickSchedule}
+    | {streamed.AppendStreams, budgeted.ReserveBudget}
 )
 _MAY_SPEND: Final = frozenset(
     {
@@ -46,6 +50,8 @@ _MAY_SPEND: Final = frozenset(
         contract.Start,
         contract.Prune,
         ordered.RecordEffect,
+        flowing.RecordSteps,
+        budgeted.SettleBudget,
         ordered.ResolveEffect,
         ordered.ReleaseLease,
     }
@@ -134,7 +140,7 @@ class Reserve:
 
     @contextlib.contextmanager
     def _opened(self, flags: int = 0) -> Iterator[int]:
-        """The file, and no other that somebody has put or linked there: what is cut to nothing must be ours."""
+        """The file, and no other that was put or linked there: what is cut to nothing must be ours."""
         file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
         try:
             found = os.fstat(file)

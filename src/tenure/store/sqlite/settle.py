@@ -11,11 +11,13 @@ import logging
 import random
 import sqlite3
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from tenure.model.fingerprint import fingerprint
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token
+from tenure.model.limiter import keys_of
 from tenure.model.outcome import (
     Completed,
     Failed,
@@ -28,9 +30,24 @@ from tenure.model.outcome import (
     Suspended,
 )
 from tenure.model.policy import Backoff
-from tenure.model.state import ISOLATE_FROM, SUSPICION_MAX, TERMINAL, Move, Rule, State, end_rule
+from tenure.model.state import (
+    BAD_ENDS,
+    ISOLATE_FROM,
+    QUARANTINE_CRASHES,
+    QUARANTINE_JOBS,
+    QUARANTINE_SECONDS,
+    SUSPICION_MAX,
+    TERMINAL,
+    Move,
+    Rule,
+    State,
+    end_rule,
+    undo_first,
+)
+from tenure.store.admin import SetGate
 from tenure.store.contract import Reap, Settle
-from tenure.store.sqlite import effects, enqueue
+from tenure.store.limits import check_outcome
+from tenure.store.sqlite import admin, effects, enqueue, flow, limits, parking, steps
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Row, Transaction, check_limit, dump
 
@@ -38,6 +55,7 @@ NEVER: Final = 253_402_300_799_999_999
 """The last moment of the year 9999, where PostgreSQL says 'infinity'."""
 ERROR_CHARS: Final = 16_384
 EXPIRED: Final = "The lease ran out before the attempt ended: its worker crashed, hung, or lost the database."
+QUARANTINE_REASON: Final = "Jobs of this kind keep crashing their workers, the last ones within ten minutes: {}."
 CANCELLED_INSTEAD: Final = "Completed after a cancel was requested."
 
 _SQL: Final = load("settle")
@@ -97,6 +115,7 @@ def _settle_one(transaction: Transaction, outcome: Outcome) -> Settled | None:
     if _complete(transaction, [outcome]) < 1:
         return _refused(transaction, outcome)
     if outcome.jobs:
+        steps.refuse_other_queues(transaction, outcome.job_id, outcome.jobs)
         enqueue.insert(transaction, outcome.jobs, is_gated=False)
     for effect in outcome.effects:
         effects.record(transaction, outcome.job_id, outcome.token, effect)
@@ -108,7 +127,18 @@ def _settle_one(transaction: Transaction, outcome: Outcome) -> Settled | None:
 def _complete(transaction: Transaction, outcomes: Iterable[Any]) -> int:
     """Write successes; how many were taken in."""
     done = [(each.job_id, each.token, each.result, each.result_summary, each.artifacts_path) for each in outcomes]
-    return transaction.run(_SQL["complete"], {"done": dump(done), "now": transaction.now}).rowcount
+    values = {"done": dump(done), "now": transaction.now}
+    children = transaction.all(_SQL["grouped"], values) if transaction.has_groups else []
+    ended = transaction.all(_SQL["complete"], values)
+    transaction.tasks.update(row[:2] for row in ended if row[1] is not None)
+    durable = [row[0] for row in ended if row[2] is not None]
+    if durable:
+        flow.void_approvals(transaction, durable)
+    if limited := [(row[3], row[4]) for row in ended if row[3] is not None]:
+        limits.relieve(transaction, limited)
+    if children:
+        flow.count_ends(transaction, {group_id: (count, 0, 0) for group_id, count in children})
+    return len(ended)
 
 
 def _succeeded(transaction: Transaction, outcomes: Iterable[Outcome]) -> set[str]:
@@ -139,6 +169,10 @@ class _End:
     waiting_for: str | None = None
     is_alone: bool = True
     is_vanished: bool = True
+    suspended: Suspended | None = None
+    """Of a suspend on steps: the whole outcome."""
+    limiter: str | None = None
+    """Of a release: the key that is blocked for the delay."""
 
 
 def _reported(outcome: Outcome) -> _End:
@@ -151,7 +185,9 @@ def _reported(outcome: Outcome) -> _End:
             return _End(job_id, token, Move.REJECT, outcome.failure_class.value, outcome.error)
         case Released():
             given = None if outcome.failure_class is None else outcome.failure_class.value
-            return _End(job_id, token, Move.RELEASE, given, outcome.error, outcome.delay_seconds)
+            check_outcome(outcome)
+            delay, key = outcome.delay_seconds, outcome.limiter
+            return _End(job_id, token, Move.RELEASE, given, outcome.error, delay, limiter=key)
         case Suspended():
             return _End(
                 job_id,
@@ -160,6 +196,7 @@ def _reported(outcome: Outcome) -> _End:
                 None,
                 delay_seconds=outcome.delay_seconds,
                 waiting_for=outcome.waiting_for,
+                suspended=outcome if outcome.steps or outcome.groups else None,
             )
         case Stopped():
             return _End(job_id, token, Move.CANCEL, "cancelled", outcome.error)
@@ -171,7 +208,7 @@ def _on_record(transaction: Transaction, outcome: Outcome) -> Settled:
     """The answer to an outcome that could not be taken in: as the first time if it was taken in then, else lost."""
     job_id, token = outcome.job_id, outcome.token
     row = transaction.one(_SQL["on_record"], {"job_id": job_id, "token": token})
-    if row is None:
+    if row is None or token < 1:  # there is no grant 0: a job that was never claimed was never let go
         return Settled(job_id, token, None)
     state, is_newest, run_at, ended, next_run_at = row
     is_completed = isinstance(outcome, Completed)
@@ -198,7 +235,12 @@ def take_back(transaction: Transaction, limit: int) -> list[Settled]:
 
 def take_back_from(transaction: Transaction, worker: str) -> list[Settled]:
     """Take back all that a worker holds, because it is gone."""
-    return _expire(transaction, transaction.all(_SQL["held_by"], {"worker": worker}), is_gone=True)
+    return take_back_held(transaction, transaction.all(_SQL["held_by"], {"worker": worker}))
+
+
+def take_back_held(transaction: Transaction, rows: list[Row]) -> list[Settled]:
+    """Take back jobs, given as (id, token, worker, lease_until), because their workers are gone."""
+    return _expire(transaction, rows, is_gone=True)
 
 
 def _expire(transaction: Transaction, rows: list[Row], *, is_gone: bool = False) -> list[Settled]:
@@ -268,7 +310,12 @@ class _Held(NamedTuple):
     failure_class: str | None
     dedup_slot: str | None
     queue: str
+    workflow_id: str | None
     own_backoff: str | None
+    wake_token: int | None
+    step_token: int | None
+    group_id: str | None
+    limiter: str | None
     shape: Any
     base_seconds: float
     power: float
@@ -292,18 +339,35 @@ def _end(transaction: Transaction, end: _End) -> Settled | None:
 
 
 def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
+    # Woken while a worker held it: the wake-up counts for the suspend that follows.
+    parked = parking.Parked(held.step_token, is_met=held.wake_token == end.token, due_at=None)
+    if end.suspended is not None:
+        found = parking.park(transaction, end.suspended, held.step_token, is_cancelled=bool(held.cancel_requested))
+        parked = replace(found, is_met=found.is_met or parked.is_met)
+    # Attempts are counted per stretch: where this grant has recorded a new step, its attempt counts as the first.
+    is_progress = parked.step_token == end.token
+    held = held._replace(attempt=1, crashes=0) if is_progress else held
     rule = end_rule(
         end.move,
         cancel_requested=bool(held.cancel_requested),
+        is_met=parked.is_met,
         attempts_left=held.attempt < held.max_attempts,
         is_crash=end.failure_class == FailureClass.CRASH,
         is_alone=end.is_alone,
         is_vanished=end.is_vanished,
         has_class=end.failure_class is not None,
     )
+    failure_class = "cancelled" if rule.to is State.CANCELLED else end.failure_class
+    if parked.step_token is not None and rule.to in BAD_ENDS:
+        undoing = flow.undoing_step(transaction, end.job_id, rule.to.value, failure_class, end.error)
+        if undoing is not None:
+            flow.put_undoing(transaction, end.job_id, end.token, undoing)
+            rule = undo_first(rule)
     now, to = transaction.now, rule.to
+    end = _limited(transaction, end, held)
     run_at = _run_at(rule, end, held, now)
-    failure_class = "cancelled" if to is State.CANCELLED else end.failure_class
+    if to is State.WAITING and parked.due_at is not None:
+        run_at = min(run_at, parked.due_at)
     error = None if end.error is None else end.error[:ERROR_CHARS]
     is_failure = rule.attempt_row in ("retried", "dead", "failed", "expired")
     values: dict[str, Any] = {
@@ -311,10 +375,12 @@ def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
         "job_id": end.job_id,
         "token": end.token,
         "state": to.value,
-        "attempt": max(held.attempt + rule.attempt, 0),
-        "crashes": held.crashes + rule.crashes,
+        "attempt": 0 if rule.resets else max(held.attempt + rule.attempt, 0),
+        "crashes": rule.crashes + (0 if rule.resets else held.crashes),
+        "forgets_cancel": rule.resets,
         "suspicion": _suspicion(rule, held.suspicion),
         "run_at": run_at,
+        "place_at": held.run_at if to is State.WAITING else None,
         "is_due": to is not State.WAITING and run_at <= now,
         "waiting_for": end.waiting_for if to is State.WAITING else None,
         "last_error": error if rule.records_error and error is not None else held.last_error,
@@ -337,11 +403,50 @@ def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
         transaction.run(_SQL["attempt"], values)
     if rule.dead_letter:
         transaction.run(_SQL["bury"], values)
+    if rule.crashes and values["crashes"] >= QUARANTINE_CRASHES:
+        _consider_quarantine(transaction, end.job_id)
+    if to in TERMINAL:
+        _tell_end(transaction, end.job_id, held, to, is_durable=parked.step_token is not None)
     if to is State.QUEUED and run_at <= now:
         transaction.woken.add(held.queue)
     if rule.event is not None:
         transaction.record(rule.event, [end.job_id])
     return Settled(end.job_id, end.token, to.value, run_at if to is State.QUEUED else None)
+
+
+def _tell_end(transaction: Transaction, job_id: JobId, held: _Held, to: State, *, is_durable: bool) -> None:
+    """What the end of a job means for its group, its approvals and its workflow."""
+    if held.group_id is not None:
+        flow.tell_groups(transaction, [(held.group_id, to.value)])
+    if is_durable:
+        flow.void_approvals(transaction, [job_id])
+    if held.workflow_id is not None:
+        transaction.tasks[job_id] = held.workflow_id
+
+
+def _consider_quarantine(transaction: Transaction, job_id: JobId) -> None:
+    """A job has crashed again by its own doing: close the gate of its kind, if that was one job too many."""
+    values = {
+        "job_id": job_id,
+        "since": transaction.now - round(QUARANTINE_SECONDS * 1_000_000),
+        "crashes": QUARANTINE_CRASHES,
+        "jobs": QUARANTINE_JOBS,
+    }
+    crashed = transaction.all(_SQL["crashed"], values)
+    if len(crashed) >= QUARANTINE_JOBS:
+        reason = QUARANTINE_REASON.format(", ".join(row[1] for row in crashed))
+        admin.set_gate(transaction, SetGate(f"kind:{crashed[0][0]}", False, "tenure", reason))
+
+
+def _limited(transaction: Transaction, end: _End, held: _Held) -> _End:
+    """What an end means for limiters: a refusal blocks the key, a job that did not start gives back what it took."""
+    if end.limiter is not None:
+        limits.block(transaction, end.limiter, end.delay_seconds or 0.0, end.error)
+        if end.limiter in keys_of(held.limiter):  # the block alone holds it back, and it keeps its place
+            return replace(end, delay_seconds=None)
+    elif end.move is Move.RELEASE and end.failure_class is None and held.limiter is not None:
+        limits.give_back(transaction, held.limiter)
+    return end
 
 
 def _suspicion(rule: Rule, before: int) -> int:
@@ -369,7 +474,7 @@ def _run_at(rule: Rule, end: _End, held: _Held, now: int) -> int:
             return NEVER if delay is None else now + delay
         case "now":
             return now
-        case "keep":
+        case "keep" | "place":
             return held.run_at
 
 

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from tenure.errors import InternalError, StoreClosed, StoreUnavailable
 from tenure.model import failpoints
@@ -15,27 +15,46 @@ from tenure.model.clock import Clock, SystemClock, from_us
 from tenure.model.job import Enqueued
 from tenure.store import admin as ordered
 from tenure.store import contract, measuring
+from tenure.store import flow as flowing
+from tenure.store import memory as remembered
 from tenure.store import metrics as metered
 from tenure.store import queries as asked
 from tenure.store import schedules as timed
 from tenure.store import summary as summed
+from tenure.store import workflows as graphed
 from tenure.store.sqlite import (
+    access,
     admin,
+    approvals,
+    browsing,
+    budgets,
     claim,
     database,
     effects,
     enqueue,
     files,
+    flow,
+    gauges,
+    groups,
     heartbeat,
+    limits,
     maintenance,
+    memo,
+    memory,
+    metrics,
     migrate,
     profiles,
     queries,
     schedules,
     settle,
+    steps,
+    streams,
+    sweep,
+    workflows,
 )
 from tenure.store.sqlite import measuring as bench
 from tenure.store.sqlite.errors import translate
+from tenure.store.sqlite.moving import SqliteTables
 from tenure.store.sqlite.transaction import Act
 
 T = TypeVar("T")
@@ -50,7 +69,7 @@ WRITES: Final[Mapping[type, Act]] = {
     contract.Exchange: claim.exchange,
     contract.Heartbeat: heartbeat.heartbeat,
     contract.Start: heartbeat.start,
-    contract.Wake: admin.wake,
+    contract.Wake: flow.wake,
     contract.Cancel: admin.cancel,
     contract.Revive: admin.revive,
     contract.Clone: admin.clone,
@@ -59,6 +78,7 @@ WRITES: Final[Mapping[type, Act]] = {
     ordered.TriageDeadLetters: admin.triage,
     ordered.SetQueues: admin.set_queues,
     ordered.PauseQueues: admin.pause_queues,
+    ordered.RemoveQueues: admin.remove_queues,
     ordered.SetGate: admin.set_gate,
     ordered.AcquireLease: admin.acquire_lease,
     ordered.ReleaseLease: admin.release_lease,
@@ -66,12 +86,33 @@ WRITES: Final[Mapping[type, Act]] = {
     ordered.AppendEvents: effects.append_events,
     ordered.RecordEffect: effects.record_effect,
     ordered.ResolveEffect: effects.resolve_effect,
-    metered.RollUp: maintenance.roll_up,
+    flowing.RecordSteps: steps.record_steps,
+    flowing.FillGroup: groups.fill_group,
+    flowing.ForgetSteps: admin.forget_steps,
+    flowing.Signal: flow.signal,
+    flowing.SweepFlow: sweep.sweep_flow,
+    metered.RollUp: metrics.roll_up,
     timed.SetSchedules: schedules.set_schedules,
     timed.TickSchedule: schedules.tick_schedule,
     timed.PauseSchedules: schedules.pause_schedules,
     timed.RemoveSchedules: schedules.remove_schedules,
+    remembered.WriteAgentEvents: memory.write_agent_events,
+    remembered.WriteMemories: memory.write_memories,
+    remembered.ForgetMemories: memory.forget_memories,
+    graphed.StartWorkflow: workflows.start,
+    graphed.JoinWorkflow: workflows.join,
+    graphed.AdvanceWorkflows: workflows.advance,
+    graphed.TendWorkflows: workflows.tend,
+    graphed.CancelWorkflow: workflows.cancel,
+    graphed.RetryWorkflow: workflows.retry,
+    graphed.AnswerEscalation: workflows.answer_escalation,
     measuring.DropQueue: bench.drop_queue,
+    **access.WRITES,
+    **limits.WRITES,
+    **memo.WRITES,
+    **streams.WRITES,
+    **approvals.WRITES,
+    **budgets.WRITES,
 }
 
 READS: Final[Mapping[type, Act]] = {
@@ -88,12 +129,38 @@ READS: Final[Mapping[type, Act]] = {
     asked.ListEvents: queries.list_events,
     asked.ListAudit: queries.list_audit,
     asked.ListEffects: queries.list_effects,
+    flowing.ListSteps: steps.list_steps,
+    flowing.GetGroup: groups.get_group,
+    flowing.ListChildren: groups.list_children,
     timed.ListSchedules: schedules.list_schedules,
-    metered.ListMetrics: maintenance.list_metrics,
+    metered.ListMetrics: metrics.list_metrics,
+    metered.ReadMetrics: metrics.read_metrics,
+    remembered.ListAgentEvents: memory.list_agent_events,
+    remembered.ReadEvents: memory.read_events,
+    remembered.ListUnremembered: memory.list_unremembered,
+    remembered.FindWords: memory.find_words,
+    remembered.FindNear: memory.find_near,
+    remembered.ListVectors: memory.list_vectors,
+    remembered.GetMemories: memory.get_memories,
+    remembered.ListMemories: memory.list_memories,
+    remembered.CountMemories: memory.count_memories,
+    graphed.AreWorkflowsDue: workflows.are_due,
+    graphed.GetWorkflow: workflows.get_workflow,
+    graphed.ListWorkflows: workflows.list_workflows,
+    graphed.ListTasks: workflows.list_tasks,
+    graphed.GetGraph: workflows.get_graph,
+    graphed.ListEscalations: workflows.list_escalations,
     summed.Summary: queries.summarize,
     summed.Standing: queries.stand,
     summed.Inspect: queries.inspect,
     summed.Prunable: queries.count_prunable,
+    **access.READS,
+    **browsing.READS,
+    **limits.READS,
+    **streams.READS,
+    **approvals.READS,
+    **budgets.READS,
+    **gauges.READS,
 }
 
 URGENT: Final = frozenset({contract.Heartbeat, contract.Start})
@@ -125,7 +192,7 @@ class SqliteStore:
             return cast(T, bench.measure(self._path, request))
         if kind in READS:
             return cast(T, shared.readers.call(READS[kind], request, self._clock))
-        act = _write_act(kind)
+        act = WRITES.get(kind) or _unknown(kind)
         admitted = shared.reserve.admit(request)
         try:
             answer = shared.writer.call(act, admitted, self._clock, is_urgent=kind in URGENT)
@@ -147,7 +214,7 @@ class SqliteStore:
             return cast(T, await asyncio.to_thread(bench.measure, self._path, request))
         if kind in READS:
             return cast(T, await shared.readers.acall(READS[kind], request, self._clock))
-        act = _write_act(kind)
+        act = WRITES.get(kind) or _unknown(kind)
         admitted = shared.reserve.admit(request)
         try:
             answer = await shared.writer.acall(act, admitted, self._clock, is_urgent=kind in URGENT)
@@ -193,6 +260,10 @@ class SqliteStore:
             return []
         return cast(list[str], shared.writer.call(migrate.migrate, None, self._clock))
 
+    def foreign_table(self) -> str | None:
+        """A table of another program in a file that has no schema of ours yet; None if there is none."""
+        return cast("str | None", self._shared().readers.call(migrate.foreign_table, None, self._clock))
+
     def migration_sql(self) -> str:
         """See store.contract.Store."""
         return migrate.script()
@@ -204,6 +275,10 @@ class SqliteStore:
     def install_profile(self, install: ordered.InstallProfile) -> ordered.InstalledProfile:
         """See store.contract.Store."""
         return cast(ordered.InstalledProfile, self._shared().writer.call(profiles.install, install, self._clock))
+
+    def tables(self) -> SqliteTables:
+        """See store.contract.Store."""
+        return SqliteTables(self._path, lambda act: self._shared().writer.call(act, None, self._clock))
 
     def now(self) -> datetime:
         """See store.contract.Store."""
@@ -247,8 +322,5 @@ class SqliteStore:
         )
 
 
-def _write_act(kind: type) -> Act:
-    act = WRITES.get(kind)
-    if act is None:
-        raise InternalError(f"The SQLite store does not know the request {kind.__name__}. Please report it.")
-    return act
+def _unknown(kind: type) -> NoReturn:
+    raise InternalError(f"The SQLite store does not know the request {kind.__name__}. Please report it.")

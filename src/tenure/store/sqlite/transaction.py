@@ -15,6 +15,8 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 Row = tuple[Any, ...]
 
 _EFFECTS: Final = load("effects")
+_ENDS: Final = frozenset({"completed", "failed", "dead"})
+"""Moves of which agent events tell."""
 
 
 class Transaction:
@@ -29,7 +31,11 @@ class Transaction:
         """Queues in which a job became claimable."""
         self.stops = False
         """A held job was asked to stop."""
-        self._wants_events: bool | None = None
+        self.has_flow_events = False
+        """It left events for SweepFlow."""
+        self.tasks: dict[str, str] = {}
+        """Jobs that name a workflow (the value) and have ended or were revived; folded before the commit."""
+        self._keeps: tuple[bool, bool, bool] | None = None
 
     def run(self, sql: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         """One statement."""
@@ -54,15 +60,34 @@ class Transaction:
 
     @property
     def wants_events(self) -> bool:
-        """Whether any queue keeps lifecycle events."""
-        if self._wants_events is None:
-            self._wants_events = self.one(_EFFECTS["events_wanted"]) is not None
-        return self._wants_events
+        """Whether any queue keeps lifecycle events or agent events."""
+        return any(self._kept()[:2])
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether any group of children is at work."""
+        return self._kept()[2]
 
     def record(self, kind: str, job_ids: Iterable[str]) -> None:
-        """Write lifecycle events for jobs that just moved, where their queues ask for it."""
-        if self.wants_events and (ids := list(job_ids)):
+        """Write events for jobs that just moved, where their queues ask for it: of their life, and of agents."""
+        lifecycle, agents, _ = self._kept()
+        if not (lifecycle or agents) or not (ids := list(job_ids)):
+            return
+        if lifecycle:
             self.run(_EFFECTS["event_lifecycle"], {"now": self.now, "kind": kind, "ids": json.dumps(ids)})
+        if agents and kind in _ENDS:
+            from tenure.store.sqlite import memory  # it enqueues, by way of this module
+
+            memory.keep_agent_events(self, kind, ids)
+
+    def _kept(self) -> tuple[bool, bool, bool]:
+        """Whether any queue keeps lifecycle events, and agent events, and whether any group is at work. Asked once for
+        each request."""
+        if self._keeps is None:
+            row = self.one(_EFFECTS["events_wanted"])
+            assert row is not None
+            self._keeps = bool(row[0]), bool(row[1]), bool(row[2])
+        return self._keeps
 
 
 Act = Callable[[Transaction, Any], Any]

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from tenure.errors import StoreUnavailable
 from tenure.model.clock import Clock
+from tenure.store.sqlite import workflows
 from tenure.store.sqlite.checkpoint import Checkpointer
 from tenure.store.sqlite.connection import WriterConnection
 from tenure.store.sqlite.errors import is_broken, translate
@@ -188,7 +189,12 @@ class Writer:
             self._after_commit(woken, stops)
         for item in batch:
             item.release()
-        self._checkpoint(connection)
+        try:
+            if self._checkpointer.is_time(connection):
+                self._checkpointer.run(connection)
+        except Exception as exc:  # noqa: BLE001 - the commit stands, and the WAL keeps what was not moved
+            _log.exception("The checkpoint of %s failed", self._path)
+            self.writing.undo(exc)
 
     def _run_all(self, connection: sqlite3.Connection, batch: list[_Pending]) -> tuple[set[str], bool]:
         """Each request under a savepoint. Answers the queues to wake, and whether a held job is asked to stop. Requests
@@ -208,6 +214,8 @@ class Writer:
             connection.execute(_SQL["savepoint"])
             try:
                 item.answer = item.act(transaction, item.request)
+                if transaction.tasks:
+                    workflows.fold(transaction)
                 woken |= transaction.woken
                 stops = stops or transaction.stops
             except Exception as exc:
@@ -229,11 +237,3 @@ class Writer:
         return StoreUnavailable(
             f"The thread that wrote to {self._path} was interrupted; the outcome is unknown, so repeat the call."
         )
-
-    def _checkpoint(self, connection: sqlite3.Connection) -> None:
-        try:
-            if self._checkpointer.is_time(connection):
-                self._checkpointer.run(connection)
-        except Exception as exc:  # noqa: BLE001 - the commit stands, and the WAL keeps what was not moved
-            _log.exception("The checkpoint of %s failed", self._path)
-            self.writing.undo(exc)

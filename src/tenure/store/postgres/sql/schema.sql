@@ -3,8 +3,11 @@
 -- Law: only functions write. Every function reads the time once, through tenure.now().
 --
 -- Locks are taken in this order, so that no two functions can wait for each other in a circle:
---   1. queue rows (share), 2. job rows by rising id, 3. everything that belongs to a job (attempt, dead_letter, effect, event),
---   4. worker rows, 5. named leases, 6. the tally's mark, 7. the metrics' mark.
+--   1. queue rows (share), 2. groups of children by rising id, 3. job rows by rising id, 4. everything that belongs to a job (attempt,
+--   dead_letter, effect, event, step, signal), 5. worker rows, 6. named leases, 7. the tally's mark, 8. the metrics' mark.
+-- Groups are locked by the sweep of flow events, which locks waiting jobs after them, and by a page of children, which holds its running
+-- parent and new rows, none of which the sweep locks. Neither claims. An exchange locks no group but those it has just made:
+-- it inserts flow events, which are never updated. Events and signals are taken with SKIP LOCKED and never waited for.
 -- A claim never waits for a job row: it skips what is locked. Between settling and picking it takes advisory locks, in this order: the
 -- sweep of expired leases (tried, never waited for), limited queues by name, the worker that takes a job to run alone.
 
@@ -33,16 +36,28 @@ AS $$
     END
 $$;
 
--- has_key: whether a JSON value carries one of the keys, at any depth. For the payload guard.
+-- has_key: whether a JSON value carries one of the keys, at any depth, in any case. For the payload guard.
+-- Over json, not jsonb: of two equal keys jsonb forgets the first, with all that is below it.
 -- In plpgsql, so that the planner cannot inline it: the CHECK that calls it is prepared anew by every insert and update.
-CREATE OR REPLACE FUNCTION tenure.has_key(p_value jsonb, p_keys text[]) RETURNS boolean
+CREATE OR REPLACE FUNCTION tenure.has_key(p_value json, p_keys text[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $$
 BEGIN
     RETURN EXISTS (
-        SELECT 1
-        FROM pg_catalog.jsonb_path_query(p_value, 'strict $.**?(@.type() == "object").keyvalue().key') AS found(name)
-        WHERE (found.name #>> '{}') = ANY (p_keys)
+        WITH RECURSIVE part(key, value) AS (
+            SELECT NULL::text, p_value
+            UNION ALL
+            SELECT below.key, below.value
+            FROM part AS p
+            CROSS JOIN LATERAL (
+                SELECT e.key, e.value
+                FROM pg_catalog.json_each(CASE pg_catalog.json_typeof(p.value) WHEN 'object' THEN p.value END) AS e
+                UNION ALL
+                SELECT NULL, a.value
+                FROM pg_catalog.json_array_elements(CASE pg_catalog.json_typeof(p.value) WHEN 'array' THEN p.value END) AS a
+            ) AS below
+        )
+        SELECT 1 FROM part AS p WHERE pg_catalog.lower(p.key) IN (SELECT pg_catalog.lower(k.key) FROM pg_catalog.unnest(p_keys) AS k(key))
     );
 END
 $$;
@@ -50,14 +65,16 @@ $$;
 -- is_free_of: whether a payload carries none of the keys. Strict: where nothing is forbidden the CHECK that calls it passes unasked.
 CREATE OR REPLACE FUNCTION tenure.is_free_of(p_payload json, p_keys text[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-AS $$ BEGIN RETURN NOT tenure.has_key(p_payload::pg_catalog.jsonb, p_keys); END $$;
+AS $$ BEGIN RETURN NOT tenure.has_key(p_payload, p_keys); END $$;
 
 -- Rules of job are domains: PostgreSQL reads those once a session, but a table's CHECK anew in every statement that writes a row, which
 -- costs a single job more than writing it does.
 CREATE DOMAIN tenure.job_state AS text
     CONSTRAINT job_state_known CHECK (VALUE = ANY ('{queued,leased,running,waiting,succeeded,failed,dead,cancelled}'));
 CREATE DOMAIN tenure.job_kind AS text
-    CONSTRAINT job_kind_not_blank CHECK (VALUE <> '' AND length(VALUE) <= 200);
+    CONSTRAINT job_kind_not_blank CHECK (btrim(VALUE) <> '' AND length(VALUE) <= 200 AND VALUE !~ '[\x01-\x1f]');
+CREATE DOMAIN tenure.job_actor AS text
+    CONSTRAINT job_actor_not_blank CHECK (btrim(VALUE) <> '');
 CREATE DOMAIN tenure.attempts AS integer
     CONSTRAINT job_attempts_sound CHECK (VALUE >= 0);
 CREATE DOMAIN tenure.max_attempts AS integer
@@ -105,6 +122,7 @@ CREATE TABLE tenure.queue (
     concurrency_per_key integer,
     retain_seconds double precision DEFAULT 604800,
     events boolean NOT NULL DEFAULT false,
+    agent_events text NOT NULL DEFAULT 'none',
     paused_at timestamptz,
     paused_by text,
     created_at timestamptz NOT NULL,
@@ -117,6 +135,9 @@ CREATE TABLE tenure.queue (
     CONSTRAINT queue_key_conflict_known CHECK (key_conflict IN ('error', 'tolerate')),
     CONSTRAINT queue_revive_known CHECK (revive IN ('revive', 'clone')),
     CONSTRAINT queue_on_unknown_kind_known CHECK (on_unknown_kind IN ('leave', 'reject', 'release')),
+    CONSTRAINT queue_agent_events_known CHECK (agent_events IN ('none', 'completed', 'ends')),
+    -- Jobs of this queue embed agent events: one for each of them would never end.
+    CONSTRAINT queue_embedding_keeps_none CHECK (name <> 'embedding' OR agent_events = 'none'),
     CONSTRAINT queue_numbers_sound CHECK (
         max_attempts >= 1 AND lease_seconds > 0 AND lease_max_seconds >= lease_seconds
         AND backoff_base_seconds >= 0 AND backoff_cap_seconds >= 0 AND backoff_jitter >= 0 AND key_window_seconds > 0
@@ -125,8 +146,15 @@ CREATE TABLE tenure.queue (
     )
 );
 
--- Empty unless a queue keeps lifecycle events: one look at it tells every move that there is nothing to write.
-CREATE INDEX queue_events_idx ON tenure.queue (name) WHERE events;
+-- Empty unless a queue keeps lifecycle or agent events: one look at it tells every move that there is nothing to write.
+CREATE INDEX queue_events_idx ON tenure.queue (name) WHERE events OR agent_events <> 'none';
+
+-- login_queue: logins that work for these queues alone. Such a login has none of the five roles, but the functions of a worker's work.
+CREATE TABLE tenure.login_queue (
+    login text NOT NULL,
+    queue text NOT NULL,
+    PRIMARY KEY (login, queue)
+);
 
 -- A gate without a row is open.
 CREATE TABLE tenure.gate (
@@ -153,6 +181,12 @@ CREATE TABLE tenure.job (
     finished_at timestamptz,
     cleaned_at timestamptz,
     cancel_requested_at timestamptz,
+    -- place_at: run_at as it was before the job was suspended; it gets that back when it is woken.
+    place_at timestamptz,
+    -- wake_token: the grant under which the job was woken while a worker held it; its suspend then goes straight back to queued.
+    wake_token bigint,
+    -- step_token: the newest grant that recorded a new step; null for a job without steps, which then pays for none of this.
+    step_token bigint,
     priority integer NOT NULL,
     attempt tenure.attempts NOT NULL DEFAULT 0,
     max_attempts tenure.max_attempts NOT NULL,
@@ -171,20 +205,28 @@ CREATE TABLE tenure.job (
     payload json,
     payload_hash text,
     lease_owner text,
+    -- lease_login: the login that the newest grant was made for. It stays when the grant ends, so that only that login is told how.
+    lease_login text,
+    -- enqueued_by: the login that it belongs to. Of the producers that login alone reads it.
+    enqueued_by text,
     idempotency_key text,
     dedup_slot text,
     affinity_key text,
     concurrency_key text,
+    -- limiter: the keys of its limiters, sorted and joined by commas; null for a job that no limiter holds back.
+    limiter text,
     waiting_for text,
     source_ref text,
     target_ref text,
     payload_ref text,
-    actor text,
+    actor tenure.job_actor,
     created_by_user_id uuid,
     requested_by_user_id uuid,
     tenant text,
     workflow_id uuid,
     parent_id uuid,
+    -- group_id: the group whose child it is. Unlike parent_id, which also names the original of a clone, it says who waits for it.
+    group_id uuid,
     run_id uuid,
     trace text,
     backoff json,
@@ -204,15 +246,18 @@ CREATE TABLE tenure.job (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_analyze_scale_factor = 0.05);
 
 -- Claim order, on claimable rows only: neither history nor jobs due later cost it anything. Jobs to run alone
--- (a suspicion of ALONE_FROM or more in model/state.py) are a list of their own.
-CREATE INDEX job_claim_idx ON tenure.job (queue, (suspicion >= 2), rank, run_at, id) WHERE state = 'queued' AND is_due;
+-- (a suspicion of ALONE_FROM or more in model/state.py) are a list of their own, and so are those of each limiter: a closed key has its
+-- jobs walked by no claim.
+CREATE INDEX job_claim_idx ON tenure.job (queue, (suspicion >= 2), coalesce(limiter, ''), rank, run_at, id) WHERE state = 'queued' AND is_due;
 -- Which worker holds a job that must run alone.
 CREATE INDEX job_alone_idx ON tenure.job (lease_owner) WHERE suspicion >= 2 AND state IN ('leased', 'running');
 -- Jobs that come due later, and suspended ones with a time to wake.
 CREATE INDEX job_due_idx ON tenure.job (run_at) WHERE NOT is_due AND state IN ('queued', 'waiting');
 -- Held jobs, by when their lease runs out.
 CREATE INDEX job_lease_idx ON tenure.job (lease_until) WHERE state IN ('leased', 'running');
--- One job per slot: this index decides, whoever looked before.
+-- Jobs that crashed by their own doing, by when they were last written: a crash looks here whether its kind is to be closed.
+CREATE INDEX job_crashed_idx ON tenure.job (kind, updated_at) WHERE crashes >= 2;
+-- One job per slot: this index decides, not a look beforehand.
 CREATE UNIQUE INDEX job_dedup_idx ON tenure.job (dedup_slot) WHERE dedup_slot IS NOT NULL;
 -- For people and for retention: paid once, when a job ends.
 CREATE INDEX job_finished_idx ON tenure.job (finished_at) WHERE finished_at IS NOT NULL AND cleaned_at IS NULL;
@@ -228,6 +273,7 @@ CREATE TABLE tenure.attempt (
     token bigint NOT NULL,
     attempt integer NOT NULL,
     worker text,
+    login text,
     claimed_at timestamptz,
     ended_at timestamptz NOT NULL,
     outcome text NOT NULL,
@@ -278,7 +324,7 @@ CREATE TABLE tenure.dead_letter (
         triage IN ('pending', 'acknowledged', 'manual_replay', 'escalated', 'closed')
     ),
     CONSTRAINT dead_letter_payload_guarded CHECK (
-        forbidden_keys IS NULL OR payload IS NULL OR NOT tenure.has_key(payload::jsonb, forbidden_keys)
+        tenure.is_free_of(payload, forbidden_keys)
     )
 );
 CREATE INDEX dead_letter_triage_idx ON tenure.dead_letter (triage, moved_at);
@@ -298,6 +344,8 @@ CREATE TABLE tenure.worker (
     ticks bigint NOT NULL DEFAULT 0,
     current_job_id uuid,
     info jsonb NOT NULL DEFAULT '{}',
+    -- login: who registered it. No other login may change the row.
+    login text,
     started_at timestamptz NOT NULL,
     last_seen_at timestamptz NOT NULL,
     CONSTRAINT worker_id_not_blank CHECK (btrim(id) <> ''),
@@ -358,7 +406,7 @@ CREATE TABLE tenure.effect (
 );
 CREATE INDEX effect_open_idx ON tenure.effect (state, job_id) WHERE state <> 'confirmed';
 
--- audit: what somebody with power did. Append-only.
+-- audit: what operators did. Append-only.
 CREATE TABLE tenure.audit (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at timestamptz NOT NULL,
@@ -386,7 +434,7 @@ CREATE TABLE tenure.profile (
     CONSTRAINT profile_name_plain CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$' AND name <> 'tenure')
 );
 
--- tally: how many jobs ended well, and how many were cleaned, by day; so that nobody needs to count history. Maintenance brings it up
+-- tally: how many jobs ended well, and how many were cleaned, by day; so that no page has to count history. Maintenance brings it up
 -- to tally_mark.counted_until; what ended later is few, and is counted where it lies. No job pays for it while it is alive.
 CREATE TABLE tenure.tally (
     profile text NOT NULL,
@@ -401,7 +449,7 @@ CREATE TABLE tenure.tally (
     newest_at timestamptz NOT NULL,
     PRIMARY KEY (profile, kind, state, is_cleaned, day)
 );
--- next_until is counted as soon as every transaction below next_xid has ended: nobody can then commit an end before that moment.
+-- next_until is counted as soon as every transaction below next_xid has ended: no transaction can then commit an end before that moment.
 CREATE TABLE tenure.tally_mark (
     is_only boolean PRIMARY KEY DEFAULT true,
     counted_until timestamptz NOT NULL DEFAULT '-infinity',
@@ -416,52 +464,44 @@ CREATE TABLE tenure.workflow (
     profile text NOT NULL DEFAULT 'automechanica',
     kind text NOT NULL,
     state text NOT NULL DEFAULT 'running',
+    -- phase: loading (its graph is being written), forward, held (escalated: nothing is released), draining, retrying, stopped.
+    phase text NOT NULL DEFAULT 'forward',
+    -- total, and how many tasks ended how. See store/workflows.py.
+    total integer NOT NULL DEFAULT 0,
+    succeeded integer NOT NULL DEFAULT 0,
+    failed integer NOT NULL DEFAULT 0,
+    tolerated integer NOT NULL DEFAULT 0,
+    skipped integer NOT NULL DEFAULT 0,
+    cancelled integer NOT NULL DEFAULT 0,
+    policy json NOT NULL DEFAULT '{}',
+    -- is_judged: failures count towards the threshold; not any more once a breach was answered by going on.
+    is_judged boolean NOT NULL DEFAULT true,
+    -- round: which escalation it is in; rises with every answer.
+    round integer NOT NULL DEFAULT 1,
+    key text,
+    dedup_slot text UNIQUE,
+    digest text,
+    due_at timestamptz,
+    -- started_by: the login that it belongs to.
+    started_by text,
+    actor text,
+    tenant text,
     step text,
     data json NOT NULL DEFAULT '{}',
     error text,
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
     finished_at timestamptz,
-    CONSTRAINT workflow_state_known CHECK (state IN ('running', 'waiting', 'completed', 'failed', 'escalated', 'cancelled'))
-);
+    CONSTRAINT workflow_state_known CHECK (state IN ('running', 'waiting', 'completed', 'failed', 'escalated', 'cancelled')),
+    CONSTRAINT workflow_phase_known CHECK (phase IN ('loading', 'forward', 'held', 'draining', 'retrying', 'stopped'))
+) WITH (fillfactor = 50);
+CREATE INDEX workflow_due_idx ON tenure.workflow (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX workflow_state_idx ON tenure.workflow (profile, state, updated_at);
-
--- agent_event: what an agent did with a task, written with its completion. Append-only.
-CREATE TABLE tenure.agent_event (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at timestamptz NOT NULL,
-    agent text NOT NULL,
-    kind text NOT NULL,
-    job_id uuid,
-    workflow_id uuid,
-    data json NOT NULL DEFAULT '{}'
-);
-CREATE INDEX agent_event_job_idx ON tenure.agent_event (job_id);
-CREATE INDEX agent_event_agent_idx ON tenure.agent_event (agent, at);
-
--- metric: what happened in a queue within a minute, counted once when it is over. latency_seconds is the sum over the completed jobs.
-CREATE TABLE tenure.metric (
-    minute timestamptz NOT NULL,
-    queue text NOT NULL,
-    profile text NOT NULL,
-    created bigint NOT NULL DEFAULT 0,
-    completed bigint NOT NULL DEFAULT 0,
-    failed bigint NOT NULL DEFAULT 0,
-    latency_seconds double precision NOT NULL DEFAULT 0,
-    heartbeat_delay_seconds double precision,
-    PRIMARY KEY (minute, queue)
-);
--- Minutes before counted_until are counted; those before next_until are as soon as every transaction below next_xid has ended.
-CREATE TABLE tenure.metric_mark (
-    is_only boolean PRIMARY KEY DEFAULT true,
-    counted_until timestamptz,
-    next_until timestamptz,
-    next_xid xid8,
-    CONSTRAINT metric_mark_is_one CHECK (is_only)
-);
 
 -- shown: every job with the stage it is in, for the views of profiles, which translate `stage` into their own words.
 -- `of_profile` is what to filter by; `touched_at` is when a job ended, or when it was last changed. Only the owner may read it.
+-- To a caller that may not list jobs, such as a producer, it has no rows: the right on a column that RETURNING needs would show all of them.
+-- The condition names no column, so it is judged once, before any row is read. Triggers of ours act as the owner and pass it.
 CREATE VIEW tenure.shown AS
 SELECT
     CASE
@@ -474,8 +514,8 @@ SELECT
     j.profile AS of_profile,
     coalesce(j.finished_at, j.updated_at) AS touched_at,
     j.*
-FROM tenure.job AS j;
+FROM tenure.job AS j
+WHERE has_function_privilege(current_user, 'tenure.list_jobs(json)', 'EXECUTE');
 
 INSERT INTO tenure.tally_mark DEFAULT VALUES;
-INSERT INTO tenure.metric_mark DEFAULT VALUES;
 INSERT INTO tenure.queue (name, created_at, updated_at) VALUES ('default', tenure.now(), tenure.now());

@@ -77,6 +77,12 @@ WITH queue AS (
     DELETE FROM tenure.event WHERE job_id IN (SELECT id FROM gone)
 ), metrics AS (
     DELETE FROM tenure.metric WHERE queue = %(name)s
+), metric_spans AS (
+    DELETE FROM tenure.metric_span WHERE queue = %(name)s
+), metric_parts AS (
+    DELETE FROM tenure.metric_part WHERE queue = %(name)s
+), metric_totals AS (
+    DELETE FROM tenure.metric_total WHERE queue = %(name)s
 ), tallies AS (
     DELETE FROM tenure.tally WHERE kind = %(kind)s
 ), workers AS (
@@ -88,7 +94,7 @@ SELECT count(*) FROM gone;
 -- Whether this role may read and delete where a queue leaves rows.
 SELECT bool_and(has_table_privilege('tenure.' || t.name, 'SELECT') AND has_table_privilege('tenure.' || t.name, 'DELETE'))
 FROM unnest(
-    ARRAY['queue', 'job', 'attempt', 'dead_letter', 'effect', 'event', 'metric', 'tally', 'worker']
+    ARRAY['queue', 'job', 'attempt', 'dead_letter', 'effect', 'event', 'metric', 'metric_span', 'metric_part', 'metric_total', 'tally', 'worker']
 ) AS t (name);
 
 -- name: others
@@ -128,3 +134,7 @@ AS $$ SELECT interval '0 seconds' $$;
 
 -- name: set_clock
 UPDATE tenure.test_clock SET at = tenure.from_us(%(now_us)s);
+
+-- name: bound_look
+-- Stop what this transaction asks for when it takes longer.
+SELECT pg_catalog.set_config('statement_timeout', %s, true);

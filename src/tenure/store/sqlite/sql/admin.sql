@@ -1,7 +1,7 @@
 -- What operators, leaders and schedules ask for.
 
 -- name: audit_write
--- What somebody with power did.
+-- What operators did.
 INSERT INTO tenure_audit (at, actor, act, subject, reason, detail) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: queue_create
@@ -10,14 +10,14 @@ INSERT INTO tenure_queue (
     name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts,
     backoff_shape, backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter,
     lease_seconds, lease_max_seconds, key_scope, key_space, key_required, key_window_seconds, key_conflict,
-    revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events,
+    revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events, agent_events,
     created_at, updated_at
 )
 VALUES (
     :name, :profile, :priority_order, :priority_default, :aging_seconds, :start_on_claim, :max_attempts,
     :backoff_shape, :backoff_base_seconds, :backoff_power, :backoff_factor, :backoff_cap_seconds, :backoff_jitter,
     :lease_seconds, :lease_max_seconds, :key_scope, :key_space, :key_required, :key_window_seconds, :key_conflict,
-    :revive, :on_unknown_kind, :forbidden_keys, :concurrency, :concurrency_per_key, :retain_seconds, :events,
+    :revive, :on_unknown_kind, :forbidden_keys, :concurrency, :concurrency_per_key, :retain_seconds, :events, :agent_events,
     :now, :now
 );
 
@@ -50,6 +50,7 @@ SET profile = :profile,
     concurrency_per_key = :concurrency_per_key,
     retain_seconds = :retain_seconds,
     events = :events,
+    agent_events = :agent_events,
     updated_at = :now
 WHERE name = :name;
 
@@ -67,6 +68,19 @@ SELECT q.profile,
     )
 FROM tenure_queue AS q
 WHERE q.name = ?;
+
+-- name: queue_used
+-- Whether a queue has any job, live or ended.
+SELECT EXISTS (
+    SELECT 1
+    FROM tenure_job AS j
+    WHERE j.queue = ?
+);
+
+-- name: queue_remove
+-- Remove a queue's row.
+DELETE FROM tenure_queue
+WHERE name = ?;
 
 -- name: queue_names
 -- Every queue's name.
@@ -133,20 +147,8 @@ SET triage = :triage,
     triaged_by = :actor
 WHERE id = :id;
 
--- name: wake
--- Waiting → queued, due at once. By id (a JSON array), or all that wait for one thing.
-UPDATE tenure_job
-SET state = 'queued',
-    run_at = :now,
-    is_due = 1,
-    waiting_for = NULL,
-    updated_at = :now
-WHERE state = 'waiting'
-    AND (id IN (SELECT value FROM json_each(:ids)) OR waiting_for = :waiting_for)
-RETURNING id, queue;
-
 -- name: cancel
--- A job that nobody holds ends at once; one that a worker holds is asked to stop, and its worker settles it.
+-- A job that no worker holds ends at once; one that a worker holds is asked to stop, and its worker settles it.
 -- After this no job goes on: a queued one has left the queue, and every later end of a held one becomes `cancelled`.
 UPDATE tenure_job
 SET cancel_requested_at = coalesce(cancel_requested_at, :now),
@@ -154,17 +156,18 @@ SET cancel_requested_at = coalesce(cancel_requested_at, :now),
     finished_at = CASE WHEN state IN ('leased', 'running') THEN NULL ELSE :now END,
     failure_class = CASE WHEN state IN ('leased', 'running') THEN failure_class ELSE 'cancelled' END,
     waiting_for = NULL,
+    place_at = CASE WHEN state IN ('leased', 'running') THEN place_at END,
     dedup_slot = CASE
         WHEN state NOT IN ('leased', 'running') AND substr(dedup_slot, 1, 1) = 'a' THEN NULL
         ELSE dedup_slot
     END,
     updated_at = :now
 WHERE id = :job_id AND state IN ('queued', 'waiting', 'leased', 'running')
-RETURNING state;
+RETURNING state, group_id, workflow_id;
 
 -- name: job_state
--- Where a job stands.
-SELECT state FROM tenure_job WHERE id = ?;
+-- Where a job stands; its token, and whether it has steps.
+SELECT state, token, step_token FROM tenure_job WHERE id = ?;
 
 -- name: revive_look
 -- Whether a job may be revived, and the slot it would take again.
@@ -210,7 +213,7 @@ SET state = 'queued',
     failure_class = NULL,
     updated_at = :now
 WHERE id = :job_id AND state IN ('failed', 'dead', 'cancelled')
-RETURNING queue;
+RETURNING queue, group_id, step_token, workflow_id;
 
 -- name: revive_letters
 -- The dead letters of a revived job have been dealt with.
@@ -231,7 +234,7 @@ SELECT state, payload IS NULL, queue FROM tenure_job WHERE id = ?;
 INSERT INTO tenure_job (
     id, kind, payload, queue, profile, priority, rank, max_attempts, run_at, is_due, created_at, updated_at,
     idempotency_key, dedup_slot, payload_hash, forbidden_keys,
-    backoff, affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor, created_by_user_id,
+    backoff, affinity_key, concurrency_key, limiter, source_ref, target_ref, payload_ref, actor, created_by_user_id,
     requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path
 )
 SELECT :new_id, j.kind, j.payload, j.queue, q.profile, j.priority,
@@ -245,7 +248,7 @@ SELECT :new_id, j.kind, j.payload, j.queue, q.profile, j.priority,
             || CASE q.key_space WHEN 'kind' THEN length(j.kind) || char(31) || j.kind ELSE '' END || char(31) || j.idempotency_key
     END,
     j.payload_hash, q.forbidden_keys,
-    j.backoff, j.affinity_key, j.concurrency_key, j.source_ref, j.target_ref, j.payload_ref, j.actor, j.created_by_user_id,
+    j.backoff, j.affinity_key, j.concurrency_key, j.limiter, j.source_ref, j.target_ref, j.payload_ref, j.actor, j.created_by_user_id,
     j.requested_by_user_id, j.tenant, j.workflow_id, j.id, j.run_id, j.trace, NULL
 FROM tenure_job AS j
 JOIN tenure_queue AS q ON q.name = j.queue

@@ -17,7 +17,8 @@ SELECT asked.value AS asked,
         FROM tenure_gate AS g
         WHERE g.is_open = 0 AND g.name IN ('master', 'worker', q.profile || '.master', q.profile || '.worker')
     ) AS closed_gate,
-    (SELECT g.name FROM tenure_gate AS g WHERE g.is_open = 0 AND g.name = 'queue:' || q.name) AS closed_queue_gate
+    (SELECT g.name FROM tenure_gate AS g WHERE g.is_open = 0 AND g.name = 'queue:' || q.name) AS closed_queue_gate,
+    (SELECT json_group_array(substr(g.name, 6)) FROM tenure_gate AS g WHERE g.is_open = 0 AND g.name GLOB 'kind:*') AS closed_kinds
 FROM json_each(:queues) AS asked
 LEFT JOIN tenure_queue AS q ON q.name = asked.value
 ORDER BY asked.key;
@@ -27,11 +28,24 @@ ORDER BY asked.key;
 SELECT (SELECT min(lease_until) FROM tenure_job INDEXED BY job_lease_idx WHERE state IN ('leased', 'running')),
     (SELECT min(run_at) FROM tenure_job INDEXED BY job_due_idx WHERE is_due = 0 AND state IN ('queued', 'waiting'));
 
--- name: waiting
--- Which of the jobs that `promote` is about to take were suspended.
-SELECT id
+-- name: next_due
+-- When the next job of these queues (a JSON array) comes due, up to a moment; NULL if none does, or a hundred jobs of other queues come
+-- due before it.
+SELECT min(run_at)
 FROM (
-    SELECT id, state
+    SELECT run_at, queue
+    FROM tenure_job INDEXED BY job_due_idx
+    WHERE is_due = 0 AND state IN ('queued', 'waiting') AND run_at > :now AND run_at <= :until
+    ORDER BY run_at
+    LIMIT 100
+)
+WHERE queue IN (SELECT value FROM json_each(:queues));
+
+-- name: waiting
+-- Which of the jobs that `promote` is about to take were suspended, and whether they have steps.
+SELECT id, step_token IS NOT NULL
+FROM (
+    SELECT id, state, step_token
     FROM tenure_job INDEXED BY job_due_idx
     WHERE is_due = 0 AND state IN ('queued', 'waiting') AND run_at <= :now
     ORDER BY run_at
@@ -40,10 +54,13 @@ FROM (
 WHERE state = 'waiting';
 
 -- name: promote
--- Jobs whose time has come enter the claim's index, a bounded number at a time; a suspended job wakes by its time.
+-- Jobs whose time has come enter the claim's index, a bounded number at a time; a suspended job wakes by its time, with the place that
+-- it had before.
 UPDATE tenure_job
 SET is_due = 1,
     state = 'queued',
+    run_at = coalesce(place_at, run_at),
+    place_at = NULL,
     waiting_for = NULL,
     updated_at = :now
 WHERE rowid IN (
@@ -56,15 +73,17 @@ WHERE rowid IN (
 RETURNING id, queue;
 
 -- name: pick
--- The next due jobs of one queue in claim order, after a place in it: [rank, run_at, id, rowid, concurrency_key] each. `kinds`,
--- `affinity` and `full` (concurrency keys that are used up) are JSON arrays, NULL for no filter.
-SELECT json_group_array(json_array(rank, run_at, id, job, concurrency_key))
+-- The next due jobs of one queue and limiter (NULL: without one) in claim order, after a place in it: [rank, run_at, id, rowid,
+-- concurrency_key, limiter] each. `kinds`, `closed_kinds`, `affinity` and `full` (concurrency keys that are used up) are JSON arrays, NULL for no
+-- filter.
+SELECT json_group_array(json_array(rank, run_at, id, job, concurrency_key, limiter))
 FROM (
-    SELECT rank, run_at, id, rowid AS job, concurrency_key
+    SELECT rank, run_at, id, rowid AS job, concurrency_key, limiter
     FROM tenure_job INDEXED BY job_claim_idx
-    WHERE queue = :queue AND state = 'queued' AND is_due = 1 AND suspicion < 2
+    WHERE queue = :queue AND limiter IS :limiter AND state = 'queued' AND is_due = 1 AND suspicion < 2
         AND (rank, run_at, id) > (:rank, :run_at, :id)
         AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
+        AND (:closed_kinds IS NULL OR kind NOT IN (SELECT value FROM json_each(:closed_kinds)))
         AND (
             :affinity IS NULL
             OR affinity_key IN (SELECT value FROM json_each(:affinity))
@@ -76,14 +95,15 @@ FROM (
 );
 
 -- name: pick_suspect
--- The same for jobs that must run alone.
-SELECT json_group_array(json_array(rank, run_at, id, job, concurrency_key))
+-- The same for jobs that must run alone, whatever their limiter: they are few.
+SELECT json_group_array(json_array(rank, run_at, id, job, concurrency_key, limiter))
 FROM (
-    SELECT rank, run_at, id, rowid AS job, concurrency_key
+    SELECT rank, run_at, id, rowid AS job, concurrency_key, limiter
     FROM tenure_job INDEXED BY job_suspect_idx
     WHERE queue = :queue AND state = 'queued' AND is_due = 1 AND suspicion >= 2
         AND (rank, run_at, id) > (:rank, :run_at, :id)
         AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
+        AND (:closed_kinds IS NULL OR kind NOT IN (SELECT value FROM json_each(:closed_kinds)))
         AND (
             :affinity IS NULL
             OR affinity_key IN (SELECT value FROM json_each(:affinity))
@@ -94,8 +114,9 @@ FROM (
     LIMIT :limit
 );
 
--- name: may_hold_suspect
--- Whether a job that must run alone is due, and this worker holds none. Mostly a look at an empty index.
+-- name: needs
+-- Whether a job that must run alone is due, and this worker holds none; and whether a job with a limiter is due in these queues (a JSON
+-- array). Mostly a look at an empty index, and one at the end of each queue's list.
 SELECT CASE
     WHEN EXISTS (
         SELECT 1 FROM tenure_job INDEXED BY job_suspect_idx WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2
@@ -105,7 +126,33 @@ SELECT CASE
         WHERE state IN ('leased', 'running') AND lease_owner = :worker AND suspicion >= 2
     )
     ELSE 0
-END;
+END,
+EXISTS (
+    SELECT 1
+    FROM json_each(:queues) AS asked
+    CROSS JOIN tenure_job AS j INDEXED BY job_claim_idx ON j.queue = asked.value
+    WHERE j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2 AND j.limiter > ''
+);
+
+-- name: limited
+-- The limiters of the due jobs in these queues (a JSON array), by queue. Each is found by one look behind the one before.
+WITH RECURSIVE found (queue, limiter) AS (
+    SELECT asked.value, (
+        SELECT min(j.limiter)
+        FROM tenure_job AS j INDEXED BY job_claim_idx
+        WHERE j.queue = asked.value AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2 AND j.limiter > ''
+    )
+    FROM json_each(:queues) AS asked
+    UNION ALL
+    SELECT f.queue, (
+        SELECT min(j.limiter)
+        FROM tenure_job AS j INDEXED BY job_claim_idx
+        WHERE j.queue = f.queue AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2 AND j.limiter > f.limiter
+    )
+    FROM found AS f
+    WHERE f.limiter IS NOT NULL
+)
+SELECT queue, limiter FROM found WHERE limiter IS NOT NULL;
 
 -- name: held_by_key
 -- How many jobs of a queue are held now, by concurrency key. A lease that was not taken back yet still counts.
@@ -153,20 +200,21 @@ WHERE rowid IN (
 RETURNING rowid;
 
 -- name: granted
--- What the grants of these jobs (a JSON array of rowids) carry, behind their rank and run_at. The last element is an object of the
--- columns that most jobs leave empty, or null.
+-- What the grants of these jobs (a JSON array of rowids) carry, behind their rank and run_at. The last but one element is an object of
+-- the columns that most jobs leave empty, or null; the last says whether the job has steps.
 SELECT json_group_array(json_array(
     rank, run_at, id, queue, kind, token, attempt, max_attempts, payload, lease_until, lease_owner, priority, crashes, state, suspicion,
     CASE WHEN coalesce(
-        idempotency_key, progress, backoff, affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor,
+        idempotency_key, progress, backoff, affinity_key, concurrency_key, limiter, source_ref, target_ref, payload_ref, actor,
         created_by_user_id, requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path
     ) IS NOT NULL THEN json_object(
         'key', idempotency_key, 'progress', progress, 'backoff', backoff, 'affinity_key', affinity_key,
-        'concurrency_key', concurrency_key, 'source_ref', source_ref, 'target_ref', target_ref, 'payload_ref', payload_ref,
+        'concurrency_key', concurrency_key, 'limiter', limiter, 'source_ref', source_ref, 'target_ref', target_ref, 'payload_ref', payload_ref,
         'actor', actor, 'created_by_user_id', created_by_user_id, 'requested_by_user_id', requested_by_user_id,
         'tenant', tenant, 'workflow_id', workflow_id, 'parent_id', parent_id, 'run_id', run_id, 'trace', trace,
         'artifacts_path', artifacts_path
-    ) END
+    ) END,
+    step_token
 ))
 FROM tenure_job
 WHERE rowid IN (SELECT value FROM json_each(:rowids));

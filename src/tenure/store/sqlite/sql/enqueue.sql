@@ -19,8 +19,11 @@ SELECT q.name,
         SELECT min(g.name)
         FROM tenure_gate AS g
         WHERE g.is_open = 0 AND g.name IN ('master', q.profile || '.master', 'queue:' || q.name)
-    ) AS closed_gate
+    ) AS closed_gate,
+    p.settings ->> 'priority_min' AS priority_min,
+    p.settings ->> 'priority_max' AS priority_max
 FROM tenure_queue AS q
+LEFT JOIN tenure_profile AS p ON p.name = q.profile
 WHERE q.name IN (SELECT value FROM json_each(:queues));
 
 -- name: insert
@@ -29,15 +32,16 @@ WHERE q.name IN (SELECT value FROM json_each(:queues));
 INSERT INTO tenure_job (
     id, payload, kind, queue, profile, priority, rank, max_attempts, run_at, is_due, created_at, updated_at,
     idempotency_key, dedup_slot, payload_hash, forbidden_keys,
-    backoff, affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path
+    backoff, affinity_key, concurrency_key, limiter, source_ref, target_ref, payload_ref, actor, created_by_user_id,
+    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path, group_id
 )
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8, value ->> 9,
     :now, :now, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
-    value ->> '$[14].backoff', value ->> '$[14].affinity_key', value ->> '$[14].concurrency_key', value ->> '$[14].source_ref',
+    value ->> '$[14].backoff', value ->> '$[14].affinity_key', value ->> '$[14].concurrency_key', value ->> '$[14].limiter',
+    value ->> '$[14].source_ref',
     value ->> '$[14].target_ref', value ->> '$[14].payload_ref', value ->> '$[14].actor', value ->> '$[14].created_by_user_id',
     value ->> '$[14].requested_by_user_id', value ->> '$[14].tenant', value ->> '$[14].workflow_id', value ->> '$[14].parent_id',
-    value ->> '$[14].run_id', value ->> '$[14].trace', value ->> '$[14].artifacts_path'
+    value ->> '$[14].run_id', value ->> '$[14].trace', value ->> '$[14].artifacts_path', value ->> '$[14].group_id'
 FROM json_each(:jobs)
 WHERE true
 ON CONFLICT DO NOTHING;
@@ -47,6 +51,10 @@ ON CONFLICT DO NOTHING;
 SELECT json_group_array(id)
 FROM tenure_job INDEXED BY sqlite_autoindex_tenure_job_1
 WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: by_id
+-- What the job that has an id is. A cleaned one has no payload.
+SELECT queue, kind, payload FROM tenure_job WHERE id = ?;
 
 -- name: holder
 -- The job that has the slot, since when, and for which payload. A job that came in by plain SQL has no hash; a cleaned one has no

@@ -1,13 +1,42 @@
--- Retention, the tally of ended jobs, and minutes that are counted.
+-- Retention, and the tally of ended jobs.
+
+-- name: silent_holds
+-- What silent workers hold in profiles whose settings say that silence takes it (worker_timeout_seconds, specification 003; the shorter
+-- of the two times counts): in every other profile a lease stands until it runs out.
+-- While a heartbeat gate that concerns a worker is closed it cannot be seen, so it does not count as silent.
+SELECT j.id, j.token, j.lease_owner, j.lease_until
+FROM tenure_profile AS p
+JOIN tenure_job AS j INDEXED BY job_lease_idx ON j.profile = p.name AND j.state IN ('leased', 'running')
+JOIN tenure_worker AS w ON w.id = j.lease_owner
+WHERE w.last_seen_at <= :now - min(:unseen, CAST(1000000 * (p.settings ->> '$.worker_timeout_seconds') AS INTEGER))
+    AND NOT EXISTS (
+        SELECT 1
+        FROM tenure_gate AS g
+        WHERE g.is_open = 0 AND (g.name = 'heartbeat' OR g.name IN (
+            SELECT q.profile || '.heartbeat' FROM json_each(w.queues) AS s JOIN tenure_queue AS q ON q.name = s.value))
+    )
+ORDER BY j.id;
 
 -- name: workers_unseen
--- Workers that were not seen since a moment, the longest ago first.
--- While the gate `heartbeat` is closed nobody can be seen, so nobody counts as silent.
-SELECT id
-FROM tenure_worker
-WHERE last_seen_at <= :since
-    AND NOT EXISTS (SELECT 1 FROM tenure_gate WHERE name = 'heartbeat' AND is_open = 0)
-ORDER BY last_seen_at
+-- Workers that were not seen for so long and hold nothing, the longest ago first.
+SELECT w.id
+FROM tenure_worker AS w
+WHERE w.last_seen_at <= :now - min(:unseen, coalesce((
+        SELECT min(CAST(1000000 * (p.settings ->> '$.worker_timeout_seconds') AS INTEGER))
+        FROM json_each(w.queues) AS s
+        JOIN tenure_queue AS q ON q.name = s.value
+        JOIN tenure_profile AS p ON p.name = q.profile
+    ), :unseen))
+    AND NOT EXISTS (
+        SELECT 1 FROM tenure_job AS j INDEXED BY job_lease_idx WHERE j.state IN ('leased', 'running') AND j.lease_owner = w.id
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM tenure_gate AS g
+        WHERE g.is_open = 0 AND (g.name = 'heartbeat' OR g.name IN (
+            SELECT q.profile || '.heartbeat' FROM json_each(w.queues) AS s JOIN tenure_queue AS q ON q.name = s.value))
+    )
+ORDER BY w.last_seen_at
 LIMIT :limit;
 
 -- name: worker_remove
@@ -16,7 +45,7 @@ DELETE FROM tenure_worker WHERE id = ?;
 
 -- name: prune_clean
 -- What ended longer ago than its queue retains loses payload, result and error; the row stays.
--- A job with a dead letter that is not closed keeps everything: somebody still has to look at it.
+-- A job with a dead letter that is not closed keeps everything: it is still to be looked at.
 UPDATE tenure_job
 SET payload = NULL,
     result = NULL,
@@ -33,6 +62,9 @@ WHERE rowid IN (
         AND j.cleaned_at IS NULL
         AND j.finished_at <= :now - 1000000 * coalesce(:older_than_seconds, q.retain_seconds)
         AND NOT EXISTS (SELECT 1 FROM tenure_dead_letter AS d WHERE d.job_id = j.id AND d.triage <> 'closed')
+        -- What a job that has not ended may still read of its children stays.
+        AND (j.group_id IS NULL OR NOT EXISTS (
+            SELECT 1 FROM tenure_job_group AS g JOIN tenure_job AS p ON p.id = g.parent_id WHERE g.id = j.group_id AND p.finished_at IS NULL))
     ORDER BY j.finished_at
     LIMIT :limit
 )
@@ -49,6 +81,9 @@ FROM tenure_job INDEXED BY job_cleaned_idx
 WHERE cleaned_at IS NOT NULL
     AND finished_at <= :now - 1000000 * :delete_after_seconds
     AND NOT EXISTS (SELECT 1 FROM tenure_dead_letter AS d WHERE d.job_id = tenure_job.id AND d.triage <> 'closed')
+    AND (group_id IS NULL OR NOT EXISTS (
+        SELECT 1 FROM tenure_job_group AS g JOIN tenure_job AS p ON p.id = g.parent_id
+        WHERE g.id = tenure_job.group_id AND p.finished_at IS NULL))
 ORDER BY finished_at
 LIMIT :limit;
 
@@ -59,6 +94,26 @@ DELETE FROM tenure_attempt WHERE job_id IN (SELECT value FROM json_each(:ids));
 -- name: prune_effects
 -- The effects of jobs that go.
 DELETE FROM tenure_effect WHERE job_id IN (SELECT value FROM json_each(:ids));
+
+-- name: prune_values
+-- The values of steps go with the job's own result.
+UPDATE tenure_step SET value = NULL, error = NULL
+WHERE job_id IN (SELECT value FROM json_each(:ids)) AND coalesce(value, error) IS NOT NULL;
+
+-- name: prune_steps
+-- The steps of jobs that go.
+DELETE FROM tenure_step WHERE job_id IN (SELECT value FROM json_each(:ids));
+
+-- name: prune_members
+DELETE FROM tenure_group_member
+WHERE group_id IN (SELECT id FROM tenure_job_group WHERE parent_id IN (SELECT value FROM json_each(:ids)));
+
+-- name: prune_groups
+DELETE FROM tenure_job_group WHERE parent_id IN (SELECT value FROM json_each(:ids));
+
+-- name: prune_signals
+-- Signals that have expired.
+DELETE FROM tenure_signal WHERE id IN (SELECT id FROM tenure_signal WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit);
 
 -- name: prune_events
 -- The events of jobs that go.
@@ -133,72 +188,3 @@ SET jobs = jobs + excluded.jobs,
 -- name: tally_drop_empty
 -- Rows of which nothing is left.
 DELETE FROM tenure_tally WHERE jobs <= 0;
-
--- name: metric_mark
--- Up to where minutes are counted.
-SELECT counted_until FROM tenure_metric_mark;
-
--- name: metric_move_mark
--- Every minute before that is counted.
-UPDATE tenure_metric_mark SET counted_until = ?;
-
--- name: metric_count
--- Write what happened from :after until just before :until. Created jobs are found by the time in their ids, a UUIDv7's
--- first 48 bits of milliseconds, with a minute of patience for clocks that differ; deaths by their letters, since a job that was revived
--- no longer tells of its death. Workers' silence is known of the present only.
-INSERT INTO tenure_metric (minute, queue, profile, created, completed, failed, latency_seconds, heartbeat_delay_seconds)
-SELECT h.at / :minute * :minute AS minute, h.queue, q.profile,
-    sum(h.what = 'created'),
-    sum(h.what = 'completed'),
-    sum(h.what = 'failed'),
-    total(CASE WHEN h.what = 'completed' THEN max(h.us, 0) / 1e6 END),
-    max(CASE WHEN h.what = 'silence' THEN max(h.us, 0) / 1e6 END)
-FROM (
-    SELECT 'created' AS what, created_at AS at, queue, 0 AS us
-    FROM tenure_job
-    WHERE id >= printf('%08x-%04x', (:after - :minute) / 1000 >> 16, (:after - :minute) / 1000 & 65535)
-        AND id < printf('%08x-%04x', (:until + :minute) / 1000 >> 16, (:until + :minute) / 1000 & 65535)
-        AND created_at >= :after AND created_at < :until
-    UNION ALL
-    SELECT 'completed', finished_at, queue, finished_at - run_at
-    FROM tenure_job INDEXED BY job_finished_idx
-    WHERE finished_at IS NOT NULL AND cleaned_at IS NULL AND state = 'succeeded' AND finished_at >= :after AND finished_at < :until
-    UNION ALL
-    SELECT 'completed', finished_at, queue, finished_at - run_at
-    FROM tenure_job INDEXED BY job_cleaned_idx
-    WHERE cleaned_at IS NOT NULL AND state = 'succeeded' AND finished_at >= :after AND finished_at < :until
-    UNION ALL
-    SELECT 'failed', moved_at, queue, 0
-    FROM tenure_dead_letter INDEXED BY dead_letter_triage_idx
-    WHERE triage IN ('pending', 'acknowledged', 'manual_replay', 'escalated', 'closed') AND moved_at >= :after AND moved_at < :until
-    UNION ALL
-    SELECT 'silence', :until - :minute, s.value, :now - w.last_seen_at
-    FROM tenure_worker AS w, json_each(w.queues) AS s
-    WHERE :now < :until + :present
-) AS h
-CROSS JOIN tenure_queue AS q ON q.name = h.queue
-WHERE true
-GROUP BY 1, h.queue, q.profile
-ON CONFLICT (minute, queue) DO UPDATE
-SET profile = excluded.profile,
-    created = excluded.created,
-    completed = excluded.completed,
-    failed = excluded.failed,
-    latency_seconds = excluded.latency_seconds,
-    heartbeat_delay_seconds = excluded.heartbeat_delay_seconds;
-
--- name: metric_drop
--- The oldest minutes go.
-DELETE FROM tenure_metric
-WHERE rowid IN (SELECT rowid FROM tenure_metric WHERE minute <= :until ORDER BY minute, queue LIMIT :limit);
-
--- name: metrics
--- Counted minutes, newest first.
-SELECT minute, queue, profile, created, completed, failed,
-    latency_seconds / nullif(completed, 0),
-    CAST(failed AS REAL) / nullif(completed + failed, 0),
-    heartbeat_delay_seconds
-FROM tenure_metric
-WHERE minute >= :since AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
-ORDER BY minute DESC, queue
-LIMIT :limit;

@@ -40,6 +40,18 @@ DELETE FROM tenure_job WHERE queue = :name;
 -- What was counted of a queue.
 DELETE FROM tenure_metric WHERE queue = :name;
 
+-- name: drop_metric_spans
+-- What was folded of a queue.
+DELETE FROM tenure_metric_span WHERE queue = :name;
+
+-- name: drop_metric_parts
+-- The counts beside it.
+DELETE FROM tenure_metric_part WHERE queue = :name;
+
+-- name: drop_metric_totals
+-- Its counters.
+DELETE FROM tenure_metric_total WHERE queue = :name;
+
 -- name: drop_tallies
 -- What was counted of a kind.
 DELETE FROM tenure_tally WHERE kind = :kind;

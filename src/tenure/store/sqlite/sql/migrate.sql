@@ -11,3 +11,7 @@ SELECT number, name, checksum FROM tenure_migration ORDER BY number;
 -- name: ledger_write
 -- A migration was applied.
 INSERT INTO tenure_migration (number, name, checksum, applied_at) VALUES (?, ?, ?, ?);
+
+-- name: foreign_table
+-- A table of another program. NULL if there is none.
+SELECT min(name) FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'tenure\_%' ESCAPE '\' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';

@@ -2,7 +2,7 @@
 
 -- name: claimable
 -- Which of these queues have something that a claim would get.
--- Paused queues and closed gates count as nothing, so that nobody is woken in vain.
+-- Paused queues and closed gates count as nothing, so that no worker is woken for nothing.
 SELECT q.name
 FROM json_each(:queues) AS asked
 JOIN tenure_queue AS q ON q.name = asked.value

@@ -20,7 +20,7 @@ SET title = excluded.title,
 
 -- name: profiles
 -- Those that are installed here, by name, with their queues.
-SELECT name, title, words, settings, shows,
+SELECT name, title, policy, words, settings, shows,
     (
         SELECT json_group_array(q.name)
         FROM (SELECT name FROM tenure_queue WHERE tenure_queue.profile = tenure_profile.name ORDER BY name) AS q
@@ -30,7 +30,7 @@ FROM tenure_profile
 ORDER BY name;
 
 -- name: profile_people
--- The indexes behind the views of profiles. They are made with the first profile, so that nobody pays for them who has none.
+-- The indexes behind the views of profiles. They are made with the first profile, so that databases without one do not pay for them.
 -- Times are those that the views show, so that a view sorted by one is read in that order and not sorted.
 
 -- Jobs that have ended, by state and when, and by kind and state: paid once, when a job ends, and once more when retention empties it.

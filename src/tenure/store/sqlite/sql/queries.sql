@@ -8,7 +8,7 @@ SELECT
     cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
     requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
     result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion
+    cleaned_at, suspicion, group_id, step_token, limiter
 FROM tenure_job
 WHERE id IN (SELECT value FROM json_each(:ids));
 
@@ -20,12 +20,20 @@ SELECT
     cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
     requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
     result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion
+    cleaned_at, suspicion, group_id, step_token, limiter
 FROM tenure_job
 WHERE (:after IS NULL OR id < :after)
     AND (:workflow_id IS NULL OR workflow_id = :workflow_id)
     AND (:parent_id IS NULL OR parent_id = :parent_id)
-    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (
+        :states IS NULL
+        OR state IN (SELECT value FROM json_each(:states))
+        OR (
+            'retry_waiting' IN (SELECT value FROM json_each(:states))
+            AND state = 'queued' AND attempt > 0 AND failure_class IS NOT NULL
+        )
+        OR ('cleaned' IN (SELECT value FROM json_each(:states)) AND cleaned_at IS NOT NULL)
+    )
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
     AND (:key IS NULL OR idempotency_key = :key)
@@ -42,13 +50,21 @@ SELECT
     cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
     requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
     result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion
+    cleaned_at, suspicion, group_id, step_token, limiter
 FROM tenure_job INDEXED BY job_lease_idx
 WHERE state IN ('leased', 'running') AND lease_owner = :worker
     AND (:after IS NULL OR id < :after)
     AND (:workflow_id IS NULL OR workflow_id = :workflow_id)
     AND (:parent_id IS NULL OR parent_id = :parent_id)
-    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (
+        :states IS NULL
+        OR state IN (SELECT value FROM json_each(:states))
+        OR (
+            'retry_waiting' IN (SELECT value FROM json_each(:states))
+            AND state = 'queued' AND attempt > 0 AND failure_class IS NOT NULL
+        )
+        OR ('cleaned' IN (SELECT value FROM json_each(:states)) AND cleaned_at IS NOT NULL)
+    )
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
     AND (:key IS NULL OR idempotency_key = :key)
@@ -65,12 +81,20 @@ SELECT
     cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
     requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
     result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion
+    cleaned_at, suspicion, group_id, step_token, limiter
 FROM tenure_job INDEXED BY job_parent_idx
 WHERE parent_id = :parent_id
     AND (:after IS NULL OR id < :after)
     AND (:workflow_id IS NULL OR workflow_id = :workflow_id)
-    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (
+        :states IS NULL
+        OR state IN (SELECT value FROM json_each(:states))
+        OR (
+            'retry_waiting' IN (SELECT value FROM json_each(:states))
+            AND state = 'queued' AND attempt > 0 AND failure_class IS NOT NULL
+        )
+        OR ('cleaned' IN (SELECT value FROM json_each(:states)) AND cleaned_at IS NOT NULL)
+    )
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
     AND (:key IS NULL OR idempotency_key = :key)
@@ -87,12 +111,20 @@ SELECT
     cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
     requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
     result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion
+    cleaned_at, suspicion, group_id, step_token, limiter
 FROM tenure_job INDEXED BY job_workflow_idx
 WHERE workflow_id = :workflow_id
     AND (:after IS NULL OR id < :after)
     AND (:parent_id IS NULL OR parent_id = :parent_id)
-    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (
+        :states IS NULL
+        OR state IN (SELECT value FROM json_each(:states))
+        OR (
+            'retry_waiting' IN (SELECT value FROM json_each(:states))
+            AND state = 'queued' AND attempt > 0 AND failure_class IS NOT NULL
+        )
+        OR ('cleaned' IN (SELECT value FROM json_each(:states)) AND cleaned_at IS NOT NULL)
+    )
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
     AND (:key IS NULL OR idempotency_key = :key)
@@ -165,7 +197,7 @@ SELECT
     name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts,
     backoff_shape, backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter,
     lease_seconds, lease_max_seconds, key_scope, key_space, key_required, key_window_seconds, key_conflict,
-    revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events, paused_at,
+    revive, on_unknown_kind, forbidden_keys, concurrency, concurrency_per_key, retain_seconds, events, agent_events, paused_at,
     paused_by, created_at, updated_at
 FROM tenure_queue
 WHERE (:names IS NULL OR name IN (SELECT value FROM json_each(:names)))
@@ -222,7 +254,15 @@ LIMIT :limit;
 -- What was done, newest first.
 SELECT seq, at, actor, act, subject, reason, detail
 FROM tenure_audit
-WHERE (:subject IS NULL OR subject = :subject)
+WHERE :before IS NULL OR seq < :before
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: audit_of
+-- The same of one subject.
+SELECT seq, at, actor, act, subject, reason, detail
+FROM tenure_audit INDEXED BY audit_subject_idx
+WHERE subject = :subject AND (:before IS NULL OR seq < :before)
 ORDER BY seq DESC
 LIMIT :limit;
 
@@ -338,7 +378,7 @@ ORDER BY jobs DESC, queue, kind, idempotency_key
 LIMIT :limit;
 
 -- name: summary_stuck
--- Held jobs whose lease ran out and that nobody has taken back, the longest ago first; with their number.
+-- Held jobs whose lease ran out and that were not taken back, the longest ago first; with their number.
 SELECT count(*) OVER (), id, queue, kind, state, lease_owner, attempt, lease_until
 FROM tenure_job INDEXED BY job_lease_idx
 WHERE state IN ('leased', 'running')
@@ -355,7 +395,7 @@ SELECT
         FROM (
             SELECT 1
             FROM tenure_job AS a INDEXED BY job_claim_idx
-            WHERE a.queue = j.queue AND a.state = 'queued' AND a.is_due = 1 AND a.suspicion < 2
+            WHERE a.queue = j.queue AND a.limiter IS j.limiter AND a.state = 'queued' AND a.is_due = 1 AND a.suspicion < 2
                 AND (a.rank, a.run_at, a.id) < (j.rank, j.run_at, j.id)
             LIMIT :cap
         )
@@ -410,4 +450,5 @@ SELECT (SELECT count(*) FROM clean),
     (SELECT count(*) FROM gone),
     (SELECT count(*) FROM tenure_event WHERE job_id IN (SELECT id FROM gone)),
     (SELECT count(*) FROM tenure_worker WHERE last_seen_at <= :now - 1000000 * :worker_seconds),
-    (SELECT count(*) FROM tenure_metric WHERE minute <= :now - 1000000 * :metric_seconds);
+    (SELECT count(*) FROM tenure_metric WHERE minute <= :now - 1000000 * :metric_seconds),
+    (SELECT count(*) FROM tenure_memory WHERE expires_at <= :now);

@@ -40,6 +40,7 @@ CREATE TABLE tenure_queue (
     concurrency_per_key INTEGER,
     retain_seconds REAL DEFAULT 604800,
     events INTEGER NOT NULL DEFAULT 0,
+    agent_events TEXT NOT NULL DEFAULT 'none',
     paused_at INTEGER,
     paused_by TEXT,
     created_at INTEGER NOT NULL,
@@ -52,6 +53,8 @@ CREATE TABLE tenure_queue (
     CONSTRAINT queue_key_conflict_known CHECK (key_conflict IN ('error', 'tolerate')),
     CONSTRAINT queue_revive_known CHECK (revive IN ('revive', 'clone')),
     CONSTRAINT queue_on_unknown_kind_known CHECK (on_unknown_kind IN ('leave', 'reject', 'release')),
+    CONSTRAINT queue_agent_events_known CHECK (agent_events IN ('none', 'completed', 'ends')),
+    CONSTRAINT queue_embedding_keeps_none CHECK (name <> 'embedding' OR agent_events = 'none'),
     CONSTRAINT queue_numbers_sound CHECK (
         max_attempts >= 1 AND lease_seconds > 0 AND lease_max_seconds >= lease_seconds
         AND backoff_base_seconds >= 0 AND backoff_cap_seconds >= 0 AND backoff_jitter >= 0 AND key_window_seconds > 0
@@ -59,8 +62,8 @@ CREATE TABLE tenure_queue (
         AND coalesce(retain_seconds, 0) >= 0 AND coalesce(aging_seconds, 1) > 0
     )
 ) STRICT;
--- Empty unless somebody asked for lifecycle events: one look at it tells every move that there is nothing to write.
-CREATE INDEX queue_events_idx ON tenure_queue (name) WHERE events = 1;
+-- Empty unless a queue keeps lifecycle or agent events: one look at it tells every move that there is nothing to write.
+CREATE INDEX queue_events_idx ON tenure_queue (events, agent_events) WHERE events = 1 OR agent_events <> 'none';
 
 -- A gate without a row is open.
 CREATE TABLE tenure_gate (
@@ -84,6 +87,12 @@ CREATE TABLE tenure_job (
     finished_at INTEGER,
     cleaned_at INTEGER,
     cancel_requested_at INTEGER,
+    -- place_at: run_at as it was before the job was suspended; it gets that back when it is woken.
+    place_at INTEGER,
+    -- wake_token: the grant under which the job was woken while a worker held it; its suspend then goes straight back to queued.
+    wake_token INTEGER,
+    -- step_token: the newest grant that recorded a new step; null for a job without steps, which then pays for none of this.
+    step_token INTEGER,
     priority INTEGER NOT NULL,
     attempt INTEGER NOT NULL DEFAULT 0,
     max_attempts INTEGER NOT NULL,
@@ -105,6 +114,8 @@ CREATE TABLE tenure_job (
     dedup_slot TEXT,
     affinity_key TEXT,
     concurrency_key TEXT,
+    -- limiter: the keys of its limiters, sorted and joined by commas; null for a job that no limiter holds back.
+    limiter TEXT,
     waiting_for TEXT,
     source_ref TEXT,
     target_ref TEXT,
@@ -115,6 +126,8 @@ CREATE TABLE tenure_job (
     tenant TEXT,
     workflow_id TEXT,
     parent_id TEXT,
+    -- group_id: the group whose child it is. Unlike parent_id, which also names the original of a clone, it says who waits for it.
+    group_id TEXT,
     run_id TEXT,
     trace TEXT,
     backoff TEXT,
@@ -142,21 +155,25 @@ CREATE TABLE tenure_job (
     CONSTRAINT job_payload_gone_only_when_cleaned CHECK (payload IS NOT NULL OR cleaned_at IS NOT NULL),
     CONSTRAINT job_payload_is_json CHECK (payload IS NULL OR json_valid(payload)),
     CONSTRAINT job_kind_not_blank CHECK (
-        kind <> '' AND length(kind) <= 200 AND kind NOT GLOB '*[' || char(1) || '-' || char(31) || ']*'
+        trim(kind) <> '' AND length(kind) <= 200 AND kind NOT GLOB '*[' || char(1) || '-' || char(31) || ']*'
     ),
+    CONSTRAINT job_actor_not_blank CHECK (actor IS NULL OR trim(actor) <> ''),
     CONSTRAINT job_attempts_sound CHECK (attempt >= 0 AND max_attempts >= 1 AND crashes >= 0 AND suspicion >= 0),
     CONSTRAINT job_priority_32_bits CHECK (priority BETWEEN -2147483648 AND 2147483647)
 ) STRICT;
 
--- Claim order, on claimable rows only: neither history nor jobs due later cost it anything.
-CREATE INDEX job_claim_idx ON tenure_job (queue, rank, run_at, id) WHERE state = 'queued' AND is_due = 1 AND suspicion < 2;
+-- Claim order, on claimable rows only: neither history nor jobs due later cost it anything. Jobs with a limiter are a list of their own
+-- for each, so that a closed key has its jobs walked by no claim.
+CREATE INDEX job_claim_idx ON tenure_job (queue, limiter, rank, run_at, id) WHERE state = 'queued' AND is_due = 1 AND suspicion < 2;
 -- The same for jobs that must run alone: a claim looks here first, and mostly finds an empty index.
 CREATE INDEX job_suspect_idx ON tenure_job (queue, rank, run_at, id) WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2;
 -- Jobs that come due later, and suspended ones with a time to wake.
 CREATE INDEX job_due_idx ON tenure_job (run_at) WHERE is_due = 0 AND state IN ('queued', 'waiting');
 -- Held jobs, by when their lease runs out.
 CREATE INDEX job_lease_idx ON tenure_job (lease_until) WHERE state IN ('leased', 'running');
--- One job per slot: this index decides, whoever looked before.
+-- Jobs that crashed by their own doing, by when they were last written: a crash looks here whether its kind is to be closed.
+CREATE INDEX job_crashed_idx ON tenure_job (kind, updated_at) WHERE crashes >= 2;
+-- One job per slot: this index decides, not a look beforehand.
 CREATE UNIQUE INDEX job_dedup_idx ON tenure_job (dedup_slot) WHERE dedup_slot IS NOT NULL;
 -- For people and for retention: paid once, when a job ends.
 CREATE INDEX job_finished_idx ON tenure_job (finished_at) WHERE finished_at IS NOT NULL AND cleaned_at IS NULL;
@@ -299,7 +316,7 @@ CREATE TABLE tenure_effect (
 ) STRICT;
 CREATE INDEX effect_open_idx ON tenure_effect (state, job_id) WHERE state <> 'confirmed';
 
--- audit: what somebody with power did. Append-only.
+-- audit: what operators did. Append-only.
 CREATE TABLE tenure_audit (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     at INTEGER NOT NULL,
@@ -326,7 +343,7 @@ CREATE TABLE tenure_profile (
     CONSTRAINT profile_name_plain CHECK (name GLOB '[a-z]*' AND name NOT GLOB '*[^a-z0-9_]*' AND length(name) <= 63 AND name <> 'tenure')
 ) STRICT;
 
--- tally: how many jobs ended well, and how many were cleaned, by day; so that nobody needs to count history. `day` counts from 1970.
+-- tally: how many jobs ended well, and how many were cleaned, by day; so that no page has to count history. `day` counts from 1970.
 CREATE TABLE tenure_tally (
     profile TEXT NOT NULL,
     kind TEXT NOT NULL,
@@ -352,47 +369,37 @@ CREATE TABLE tenure_workflow (
     profile TEXT NOT NULL DEFAULT 'automechanica',
     kind TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT 'running',
+    -- phase: loading (its graph is being written), forward, held (escalated: nothing is released), draining, retrying, stopped.
+    phase TEXT NOT NULL DEFAULT 'forward',
+    -- total, and how many tasks ended how. See store/workflows.py.
+    total INTEGER NOT NULL DEFAULT 0,
+    succeeded INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    tolerated INTEGER NOT NULL DEFAULT 0,
+    skipped INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    policy TEXT NOT NULL DEFAULT '{}',
+    -- is_judged: failures count towards the threshold; not any more once a breach was answered by going on.
+    is_judged INTEGER NOT NULL DEFAULT 1,
+    -- round: which escalation it is in; rises with every answer.
+    round INTEGER NOT NULL DEFAULT 1,
+    key TEXT,
+    dedup_slot TEXT UNIQUE,
+    digest TEXT,
+    due_at INTEGER,
+    actor TEXT,
+    tenant TEXT,
     step TEXT,
     data TEXT NOT NULL DEFAULT '{}',
     error TEXT,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     finished_at INTEGER,
-    CONSTRAINT workflow_state_known CHECK (state IN ('running', 'waiting', 'completed', 'failed', 'escalated', 'cancelled'))
+    CONSTRAINT workflow_state_known CHECK (state IN ('running', 'waiting', 'completed', 'failed', 'escalated', 'cancelled')),
+    CONSTRAINT workflow_phase_known CHECK (phase IN ('loading', 'forward', 'held', 'draining', 'retrying', 'stopped'))
 ) STRICT;
+CREATE INDEX workflow_due_idx ON tenure_workflow (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX workflow_state_idx ON tenure_workflow (profile, state, updated_at);
-
--- agent_event: what an agent did with a task, written with its completion. Append-only.
-CREATE TABLE tenure_agent_event (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    at INTEGER NOT NULL,
-    agent TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    job_id TEXT,
-    workflow_id TEXT,
-    data TEXT NOT NULL DEFAULT '{}'
-) STRICT;
-CREATE INDEX agent_event_job_idx ON tenure_agent_event (job_id);
-CREATE INDEX agent_event_agent_idx ON tenure_agent_event (agent, at);
-
--- metric: what happened in a queue within a minute, counted once when it is over. latency_seconds is the sum over the completed jobs.
-CREATE TABLE tenure_metric (
-    minute INTEGER NOT NULL,
-    queue TEXT NOT NULL,
-    profile TEXT NOT NULL,
-    created INTEGER NOT NULL DEFAULT 0,
-    completed INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0,
-    latency_seconds REAL NOT NULL DEFAULT 0,
-    heartbeat_delay_seconds REAL,
-    PRIMARY KEY (minute, queue)
-) STRICT;
--- Minutes before counted_until are counted.
-CREATE TABLE tenure_metric_mark (
-    is_only INTEGER NOT NULL PRIMARY KEY DEFAULT 1,
-    counted_until INTEGER,
-    CONSTRAINT metric_mark_is_one CHECK (is_only = 1)
-) STRICT;
 
 -- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
 -- quick as the table: a filter on a word is pushed into the branches, and all but the ones it names are passed over before they begin.
@@ -470,7 +477,7 @@ FROM tenure_job AS j
 WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL AND j.cleaned_at IS NOT NULL;
 
 -- inserted: the job that the newest INSERT into a profile's view made, or found under its key. SQLite's RETURNING cannot show it, and
--- nothing that a trigger writes belongs to a connection; but whoever has written holds the file until its transaction ends, so within
+-- nothing that a trigger writes belongs to a connection; but a connection that has written holds the file until its transaction ends, so within
 -- that transaction this row is its own.
 CREATE TABLE tenure_inserted (
     profile TEXT NOT NULL PRIMARY KEY,
@@ -506,7 +513,7 @@ BEGIN
     FROM tenure_queue AS q
     CROSS JOIN json_tree(coalesce(NEW.payload, 'null')) AS t
     WHERE q.name = NEW.queue AND q.forbidden_keys IS NOT NULL AND typeof(t.key) = 'text'
-        AND t.key IN (SELECT f.value FROM json_each(q.forbidden_keys) AS f);
+        AND lower(t.key) IN (SELECT lower(f.value) FROM json_each(q.forbidden_keys) AS f);
     UPDATE tenure_job
     SET dedup_slot = NULL
     WHERE dedup_slot = (
@@ -574,7 +581,6 @@ BEGIN
 END;
 
 INSERT INTO tenure_tally_mark DEFAULT VALUES;
-INSERT INTO tenure_metric_mark DEFAULT VALUES;
 
 INSERT INTO tenure_queue (name, created_at, updated_at)
 VALUES ('default', CAST(strftime('%s', 'now') AS INTEGER) * 1000000, CAST(strftime('%s', 'now') AS INTEGER) * 1000000);

@@ -24,7 +24,20 @@ WHERE tenure_job.id = done.value ->> 0
     AND token = done.value ->> 1
     AND state IN ('leased', 'running')
     AND lease_until > :now
-    AND cancel_requested_at IS NULL;
+    AND cancel_requested_at IS NULL
+RETURNING id, workflow_id, step_token, limiter, claimed_at;
+
+-- name: grouped
+-- Of the jobs that `complete` is about to end, how many belong to each group.
+SELECT j.group_id, count(*)
+FROM json_each(:done) AS done
+CROSS JOIN tenure_job AS j ON j.id = done.value ->> 0
+WHERE j.group_id IS NOT NULL
+    AND j.token = done.value ->> 1
+    AND j.state IN ('leased', 'running')
+    AND j.lease_until > :now
+    AND j.cancel_requested_at IS NULL
+GROUP BY j.group_id;
 
 -- name: succeeded
 -- Which of these jobs (a JSON array of ids) have succeeded.
@@ -35,8 +48,8 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'succeeded';
 -- name: held
 -- A job that is held under this token, with all that decides about its end. A lease that ran out is lost, unless it is being taken back.
 SELECT j.attempt, j.max_attempts, j.crashes, j.suspicion, j.is_beside, j.run_at, j.lease_owner, j.lease_until, j.claimed_at,
-    j.cancel_requested_at IS NOT NULL, j.last_error, j.failure_class, j.dedup_slot, j.queue, j.backoff,
-    q.backoff_shape, q.backoff_base_seconds, q.backoff_power, q.backoff_factor, q.backoff_cap_seconds, q.backoff_jitter
+    j.cancel_requested_at IS NOT NULL, j.last_error, j.failure_class, j.dedup_slot, j.queue, j.workflow_id, j.backoff,
+    j.wake_token, j.step_token, j.group_id, j.limiter, q.backoff_shape, q.backoff_base_seconds, q.backoff_power, q.backoff_factor, q.backoff_cap_seconds, q.backoff_jitter
 FROM tenure_job AS j
 JOIN tenure_queue AS q ON q.name = j.queue
 WHERE j.id = :job_id
@@ -53,6 +66,8 @@ SET state = :state,
     suspicion = :suspicion,
     is_beside = 0,
     run_at = :run_at,
+    place_at = :place_at,
+    cancel_requested_at = CASE WHEN NOT :forgets_cancel THEN cancel_requested_at END,
     is_due = :is_due,
     waiting_for = :waiting_for,
     last_error = :last_error,
@@ -88,6 +103,26 @@ SELECT lower(
 FROM tenure_job
 WHERE id = :job_id AND token = :token
 ON CONFLICT (job_id, token) DO NOTHING;
+
+-- name: crashed
+-- Jobs of the same kind as this one that crashed so many times each, since a moment and since the gate of the kind was last opened; none
+-- if it is closed. Crashes are those of class `crash`; that they are the jobs' own, `crashes` says.
+SELECT j.kind, j.id
+FROM tenure_job AS this
+CROSS JOIN tenure_job AS j INDEXED BY job_crashed_idx ON j.kind = this.kind
+WHERE this.id = :job_id
+    AND j.crashes >= 2
+    AND j.updated_at > :since
+    AND NOT EXISTS (SELECT 1 FROM tenure_gate AS g WHERE g.name = 'kind:' || this.kind AND g.is_open = 0)
+    AND (
+        SELECT count(*)
+        FROM tenure_attempt AS a
+        WHERE a.job_id = j.id
+            AND a.failure_class = 'crash'
+            AND a.ended_at > max(:since, coalesce((SELECT g.updated_at FROM tenure_gate AS g WHERE g.name = 'kind:' || this.kind), 0))
+    ) >= :crashes
+ORDER BY j.updated_at DESC
+LIMIT :jobs;
 
 -- name: on_record
 -- What is on record for this grant, so that an outcome sent twice is answered as it was the first time.

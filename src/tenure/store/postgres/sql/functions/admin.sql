@@ -1,6 +1,6 @@
 -- What operators and leaders do: queues, gates, pauses, dead letters, named leases, schedules.
 
--- write_audit: one row of what somebody with power did. A nameless act is refused.
+-- write_audit: one row of what an operator did. A nameless act is refused.
 CREATE OR REPLACE FUNCTION tenure.write_audit(
     p_at timestamptz, p_actor text, p_act text, p_subject text, p_reason text, p_detail json
 ) RETURNS void
@@ -19,8 +19,10 @@ $$;
 
 -- set_queues: {"policies": {name: {column: value, …}}, "actor", "only_new"} → the queues as they stand now, in the order given.
 --
--- Columns that a policy leaves out keep their value, or get the default in a new queue. Jobs already there keep the rank and
--- max_attempts they were given. A queue with live jobs stays with its profile.
+-- Columns that a policy leaves out keep their value. Where the queue is new to its profile they take the profile's value: a queue
+-- that belongs to a profile has its rules. Jobs already there keep the rank and max_attempts they were given. A queue with live jobs
+-- stays with its profile. only_new leaves existing queues as they are, except unused ones that the policy gives to a profile.
+-- A login that may not call this itself, and comes by way of an enqueue, creates no queue beyond the thousandth.
 CREATE OR REPLACE FUNCTION tenure.set_queues(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -31,19 +33,29 @@ DECLARE
     v_name text;
     v_policy json;
     v_is_new boolean;
+    v_adopts boolean;
 BEGIN
     -- In the order of their names: two calls that set the same queues cannot wait for each other in a circle.
     FOR v_name, v_policy IN SELECT e.key, e.value FROM json_each(p_request -> 'policies') AS e ORDER BY e.key COLLATE "C" LOOP
-        CONTINUE WHEN v_only_new AND EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = v_name);
+        v_adopts := v_only_new AND coalesce(v_policy ->> 'profile', 'default') <> 'default' AND tenure.is_unused(v_name);
+        CONTINUE WHEN v_only_new AND NOT v_adopts AND EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = v_name);
         INSERT INTO tenure.queue (name, created_at, updated_at) VALUES (v_name, v_now, v_now) ON CONFLICT DO NOTHING;
         v_is_new := FOUND;
-        IF v_is_new OR NOT v_only_new THEN
+        IF v_is_new AND NOT tenure.may('set_queues') AND (SELECT count(*) FROM tenure.queue) > 1000 THEN
+            RAISE EXCEPTION 'There are 1,000 queues, so % was not created, and nothing was changed. An admin may create more with `tenure queues set`, '
+                'or remove unused ones with `tenure queues rm`.', quote_literal(v_name) USING ERRCODE = 'TN010';
+        END IF;
+        IF v_is_new OR v_adopts OR NOT v_only_new THEN
             PERFORM tenure.set_policy(v_name, v_policy, v_now);
             PERFORM tenure.write_audit(
                 v_now, p_request ->> 'actor', CASE WHEN v_is_new THEN 'create_queue' ELSE 'set_queue' END, v_name, NULL, v_policy
             );
         END IF;
     END LOOP;
+    PERFORM tenure.make_embedding_queue(p_request ->> 'actor')
+    FROM json_each(p_request -> 'policies') AS e
+    WHERE coalesce(e.value ->> 'agent_events', 'none') <> 'none'
+    LIMIT 1;
     RETURN (
         SELECT coalesce(json_agg(tenure.show_queue(q) ORDER BY e.nth), '[]')
         FROM json_object_keys(p_request -> 'policies') WITH ORDINALITY AS e(name, nth)
@@ -52,7 +64,35 @@ BEGIN
 END
 $$;
 
--- set_policy: write one queue's policy over what stands there.
+-- default_policy: the defaults of the queue's columns.
+CREATE OR REPLACE FUNCTION tenure.default_policy() RETURNS json
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT '{
+        "profile": "default", "priority_order": "high", "priority_default": 0, "aging_seconds": null, "start_on_claim": true,
+        "max_attempts": 3, "backoff_shape": "exponential", "backoff_base_seconds": 5, "backoff_power": 2, "backoff_factor": 2,
+        "backoff_cap_seconds": 3600, "backoff_jitter": 0.1, "lease_seconds": 60, "lease_max_seconds": 86400, "key_scope": "active",
+        "key_space": "kind", "key_required": false, "key_window_seconds": 86400, "key_conflict": "error", "revive": "revive",
+        "on_unknown_kind": "leave", "forbidden_keys": null, "concurrency": null, "concurrency_per_key": null,
+        "retain_seconds": 604800, "events": false, "agent_events": "none"
+    }'::json
+$$;
+
+-- is_unused: whether a queue is as a worker's start makes it: in profile `default` with the default policy, and without any job, live
+-- or ended. Such a queue may pass to the profile that first uses it. False if there is no such queue.
+CREATE OR REPLACE FUNCTION tenure.is_unused(p_name text) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT coalesce((
+        SELECT to_jsonb(q) - '{name,paused_at,paused_by,created_at,updated_at}'::text[] = tenure.default_policy()::jsonb
+            AND NOT EXISTS (SELECT 1 FROM tenure.job AS j WHERE j.queue = q.name)
+        FROM tenure.queue AS q
+        WHERE q.name = p_name AND q.name <> 'default'
+    ), false)
+$$;
+
+-- set_policy: write one queue's policy over what stands there, or over the rules of its profile where the queue is new to it.
 CREATE OR REPLACE FUNCTION tenure.set_policy(p_name text, p_policy json, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -60,6 +100,7 @@ AS $$
 DECLARE
     v_old tenure.queue;
     v_new tenure.queue;
+    v_rules json;
     v_unknown text;
 BEGIN
     SELECT * INTO STRICT v_old FROM tenure.queue AS q WHERE q.name = p_name FOR UPDATE;
@@ -73,6 +114,21 @@ BEGIN
             USING ERRCODE = 'TN007';
     END IF;
     v_new := json_populate_record(v_old, p_policy);
+    IF v_new.profile IS DISTINCT FROM v_old.profile THEN
+        SELECT p.policy INTO v_rules FROM tenure.profile AS p WHERE p.name = v_new.profile;
+        IF FOUND OR v_new.profile = 'default' THEN
+            v_new := json_populate_record(json_populate_record(v_old, coalesce(v_rules, tenure.default_policy())), p_policy);
+        ELSIF EXISTS (
+            SELECT 1
+            FROM json_object_keys(row_to_json(v_old)) AS known(name)
+            WHERE known.name NOT IN ('name', 'paused_at', 'paused_by', 'created_at', 'updated_at')
+                AND known.name NOT IN (SELECT given.name FROM json_object_keys(p_policy) AS given(name))
+        ) THEN
+            RAISE EXCEPTION 'Profile % is not installed in this database, so its rules for queue % are not known. Nothing was changed.',
+                quote_literal(v_new.profile), quote_literal(p_name)
+                USING ERRCODE = 'TN007', HINT = 'Install it with `tenure profile install`, or state the whole policy.';
+        END IF;
+    END IF;
     IF v_new.profile IS DISTINCT FROM v_old.profile AND EXISTS (
         SELECT 1 FROM tenure.job AS j WHERE j.queue = p_name AND j.state IN ('queued', 'leased', 'running', 'waiting')
     ) THEN
@@ -107,12 +163,13 @@ BEGIN
         concurrency_per_key = v_new.concurrency_per_key,
         retain_seconds = v_new.retain_seconds,
         events = v_new.events,
+        agent_events = v_new.agent_events,
         updated_at = p_now
     WHERE q.name = p_name;
 END
 $$;
 
--- pause_queues: {"names", "paused", "actor", "reason"} → the names that changed. A resumed queue wakes whoever waits for it.
+-- pause_queues: {"names", "paused", "actor", "reason"} → the names that changed. A resumed queue wakes the workers that wait for it.
 CREATE OR REPLACE FUNCTION tenure.pause_queues(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -149,7 +206,39 @@ BEGIN
 END
 $$;
 
--- set_gate: {"name", "is_open", "actor", "reason"} → the gate. A gate that opens wakes whoever waits for work.
+-- remove_queues: {"names", "actor", "reason"} → the names that were there. A queue that has any job, live or ended, stays.
+--
+-- An enqueue that commits at the same moment may leave a job in a queue that has no row; setting the queue again brings it back.
+CREATE OR REPLACE FUNCTION tenure.remove_queues(p_request json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_removed text[] := '{}';
+    v_name text;
+BEGIN
+    FOR v_name IN
+        SELECT DISTINCT n.name COLLATE "C" FROM unnest(tenure.text_list(p_request -> 'names')) AS n(name) ORDER BY 1
+    LOOP
+        PERFORM 1 FROM tenure.queue AS q WHERE q.name = v_name FOR UPDATE;
+        IF v_name = 'default' OR EXISTS (SELECT 1 FROM tenure.job AS j WHERE j.queue = v_name) THEN
+            RAISE EXCEPTION 'Queue % cannot be removed: %. `tenure prune --delete-after` removes ended jobs. Nothing was changed.',
+                quote_literal(v_name),
+                CASE WHEN v_name = 'default' THEN 'every database has it' ELSE 'it still has jobs, live or ended' END
+            USING ERRCODE = 'TN008';
+        END IF;
+        DELETE FROM tenure.queue AS q WHERE q.name = v_name;
+        IF FOUND THEN
+            PERFORM tenure.write_audit(v_now, p_request ->> 'actor', 'remove_queue', v_name, p_request ->> 'reason', NULL);
+            v_removed := v_removed || v_name;
+        END IF;
+    END LOOP;
+    RETURN array_to_json(v_removed);
+END
+$$;
+
+-- set_gate: {"name", "is_open", "actor", "reason"} → the gate. A gate that opens wakes the workers that wait for work.
 CREATE OR REPLACE FUNCTION tenure.set_gate(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -159,8 +248,8 @@ DECLARE
     v_name text := p_request ->> 'name';
     v_is_open boolean := (p_request ->> 'is_open')::boolean;
 BEGIN
-    IF v_name IS NULL OR v_name !~ '^(([A-Za-z0-9_-]+\.)?(master|worker|notify|heartbeat)|queue:.{1,200})$' THEN
-        RAISE EXCEPTION 'There can be no gate %. Gates are master, worker, notify, heartbeat, PROFILE.GATE and queue:NAME.',
+    IF v_name IS NULL OR v_name !~ '^(([A-Za-z0-9_-]+\.)?(master|worker|notify|heartbeat)|(queue|kind):.{1,200})$' THEN
+        RAISE EXCEPTION 'There can be no gate %. Gates are master, worker, notify, heartbeat, PROFILE.GATE, queue:NAME and kind:NAME.',
             coalesce(quote_literal(v_name), 'without a name') USING ERRCODE = 'TN007';
     END IF;
     PERFORM tenure.write_audit(

@@ -1,7 +1,8 @@
 -- Enqueue: one statement makes every new job, whatever it carries; a clone is the second and last way a job comes into being.
 
 -- Keys and ranks: how a slot, a hash and a rank are made. The SQLite engine makes them by the same rules.
--- A slot gives the length of its kind, so that no kind and key can be read as another kind and key.
+-- A slot gives the length of its kind, so that no kind and key can be read as another kind and key. The length is cast to text first:
+-- `integer || text` is STABLE, and with it PostgreSQL could not inline the function and would plan it anew for every enqueue.
 
 CREATE OR REPLACE FUNCTION tenure.slot_of(p_scope text, p_space text, p_profile text, p_kind text, p_key text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -9,7 +10,7 @@ AS $$
     SELECT CASE
         WHEN p_scope = 'none' THEN NULL
         ELSE left(p_scope, 1) || '|' || p_profile || chr(31)
-            || CASE p_space WHEN 'kind' THEN length(p_kind) || chr(31) || p_kind ELSE '' END || chr(31) || p_key
+            || CASE p_space WHEN 'kind' THEN length(p_kind)::text || chr(31) || p_kind ELSE '' END || chr(31) || p_key
     END
 $$;
 
@@ -70,6 +71,38 @@ BEGIN
 END
 $$;
 
+-- declare_queues: {name: policy}: those that are not there are made, unused ones pass to the profile that the policy names, and one that
+-- belongs to another profile is refused.
+CREATE OR REPLACE FUNCTION tenure.declare_queues(p_policies json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_queues bigint := (SELECT count(*) FROM json_object_keys(p_policies));
+BEGIN
+    IF v_queues > 100 THEN
+        RAISE EXCEPTION 'An enqueue declares at most 100 queues, and this one % queues. Nothing was enqueued. Declare those that its jobs are for.', v_queues
+            USING ERRCODE = 'TN007';
+    END IF;
+    PERFORM tenure.set_queues(json_build_object('policies', p_policies, 'actor', 'enqueue', 'only_new', true));
+    PERFORM tenure.refuse_profile(q.name, q.profile, e.value ->> 'profile')
+    FROM json_each(p_policies) AS e
+    JOIN tenure.queue AS q ON q.name = e.key
+    WHERE coalesce(e.value ->> 'profile', 'default') NOT IN ('default', q.profile);
+END
+$$;
+
+-- refuse_profile: a job that is meant for one profile does not go into a queue that has another's rules.
+CREATE OR REPLACE FUNCTION tenure.refuse_profile(p_queue text, p_profile text, p_wanted text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION 'Queue % belongs to profile %, not to %. Nothing was enqueued. Give it over with `tenure queues set % profile=%` '
+        'once its jobs have ended, or use another queue.',
+        quote_literal(p_queue), quote_literal(p_profile), quote_literal(p_wanted), p_queue, p_wanted
+        USING ERRCODE = 'TN010';
+END
+$$;
+
 -- refuse_payloads: what a queue forbids or asks for, checked before anything is written.
 CREATE OR REPLACE FUNCTION tenure.refuse_payloads(p_jobs json, p_queue tenure.queue) RETURNS void
 LANGUAGE plpgsql
@@ -80,7 +113,7 @@ BEGIN
     IF p_queue.forbidden_keys IS NOT NULL THEN
         SELECT g.i INTO v_job
         FROM json_to_recordset(p_jobs) AS g(i uuid, p json)
-        WHERE tenure.has_key(g.p::jsonb, p_queue.forbidden_keys)
+        WHERE tenure.has_key(g.p, p_queue.forbidden_keys)
         LIMIT 1;
         IF FOUND THEN
             RAISE EXCEPTION 'Job %: its payload carries a key that queue % forbids (%). Nothing was enqueued. Pass a reference instead.',
@@ -97,20 +130,81 @@ BEGIN
 END
 $$;
 
--- notify: a hint that jobs of these queues are due, sent with the commit, once per transaction and queue.
-CREATE OR REPLACE FUNCTION tenure.notify(p_queues text[]) RETURNS void
-LANGUAGE sql
+-- refuse_priorities: what the profile of a queue says of priorities, for every door alike (settings priority_min and priority_max).
+CREATE OR REPLACE FUNCTION tenure.refuse_priorities(p_jobs json, p_queue tenure.queue) RETURNS void
+LANGUAGE plpgsql
 AS $$
-    SELECT pg_notify('tenure', q.name)
+DECLARE
+    v_min integer;
+    v_max integer;
+    v_job record;
+BEGIN
+    SELECT (p.settings ->> 'priority_min')::integer, (p.settings ->> 'priority_max')::integer INTO v_min, v_max
+    FROM tenure.profile AS p
+    WHERE p.name = p_queue.profile;
+    IF num_nonnulls(v_min, v_max) > 0 THEN
+        SELECT g.i, g.r INTO v_job FROM json_to_recordset(p_jobs) AS g(i uuid, r integer) WHERE g.r < v_min OR g.r > v_max LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION 'Job %: priority is %, and profile % takes priorities %. Nothing was enqueued.', v_job.i, v_job.r,
+                quote_literal(p_queue.profile), concat_ws(' ', 'from ' || v_min, CASE WHEN v_min IS NULL THEN 'up to ' || v_max ELSE 'to ' || v_max END)
+                USING ERRCODE = 'TN007';
+        END IF;
+    END IF;
+END
+$$;
+
+-- refuse_large: no reader shows a payload above 16 MiB.
+CREATE OR REPLACE FUNCTION tenure.refuse_large(p_groups json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_job uuid;
+BEGIN
+    SELECT s.i INTO v_job
+    FROM json_to_recordset(p_groups) AS g(jobs json)
+    CROSS JOIN LATERAL json_to_recordset(g.jobs) AS s(i uuid, p json)
+    WHERE octet_length(s.p::text) > 16777216
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'Job %: its payload is larger than 16 MiB. Nothing was enqueued. Store the data elsewhere and pass a reference.', v_job
+            USING ERRCODE = 'TN007';
+    END IF;
+END
+$$;
+
+-- refuse_key: a key is held by a job with another payload. Whose job that is not, is not told which.
+CREATE OR REPLACE FUNCTION tenure.refuse_key(p_key text, p_kind text, p_holder uuid, p_enqueued_by text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF tenure.is_known(p_enqueued_by) THEN
+        RAISE EXCEPTION 'Key % of kind % is held by job % with a different payload. Nothing was enqueued. Use another key, or the same payload.',
+            quote_literal(p_key), quote_literal(p_kind), p_holder USING ERRCODE = 'TN004',
+            DETAIL = json_build_object('key', p_key, 'kind', p_kind, 'holder', p_holder)::text;
+    END IF;
+    RAISE EXCEPTION 'Key % of kind % is held by a job of another login with a different payload. Nothing was enqueued. Use another key, or the same payload.',
+        quote_literal(p_key), quote_literal(p_kind) USING ERRCODE = 'TN004', DETAIL = json_build_object('key', p_key, 'kind', p_kind)::text;
+END
+$$;
+
+-- notify: a hint that jobs of these queues are due, or will be within soon(), sent with the commit, once per transaction and queue.
+-- In PL/pgSQL, which keeps its plan: an SQL function would be planned anew by every enqueue.
+CREATE OR REPLACE FUNCTION tenure.notify(p_queues text[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM pg_notify('tenure', q.name)
     FROM tenure.queue AS q
     WHERE q.name = ANY (p_queues)
-        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open AND g.name IN ('notify', q.profile || '.notify'))
+        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open AND g.name IN ('notify', q.profile || '.notify'));
+END
 $$;
 
 -- enqueue: put a batch of jobs in state queued, in one transaction (the caller's, if it has one).
 --
 -- Takes {"groups": [{"queue", "kind", "jobs": [{"i": id, "p": payload, …}]}], "create": {name: policy}}.
--- Answers null if every job is new, else {"duplicates": [[id, id of the job that holds the key], …]}.
+-- Answers null if every job is new, else {"duplicates": [[id, id of the job that holds the key], …]}. The holder is null where it is a
+-- job of another login with another payload, and the caller may not know of it.
 CREATE OR REPLACE FUNCTION tenure.enqueue(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -122,19 +216,21 @@ SET jit = off
 AS $$
 BEGIN
     IF p_request -> 'create' IS NOT NULL THEN
-        PERFORM tenure.set_queues(json_build_object('policies', p_request -> 'create', 'actor', 'enqueue', 'only_new', true));
+        PERFORM tenure.declare_queues(p_request -> 'create');
     END IF;
     RETURN tenure.put_jobs(p_request -> 'groups', true);
 END
 $$;
 
 -- put_jobs: the groups of an enqueue request. The follow-ups of a completed job come here too, without p_is_gated: a settle is never
--- refused by a gate.
+-- refused by a gate. p_group_id: they are children of that group. p_login: whose jobs they are.
 --
 -- Invariants: the unique index on dedup_slot decides which job holds a key, never a look beforehand; a job whose own id is already there
 -- was enqueued by an earlier try of this very request and counts as created; slots are taken in one order, so that two batches with the
 -- same keys cannot wait for each other in a circle.
-CREATE OR REPLACE FUNCTION tenure.put_jobs(p_groups json, p_is_gated boolean) RETURNS json
+CREATE OR REPLACE FUNCTION tenure.put_jobs(
+    p_groups json, p_is_gated boolean, p_group_id uuid DEFAULT NULL, p_login text DEFAULT tenure.login()
+) RETURNS json
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -144,17 +240,23 @@ DECLARE
     v_queue tenure.queue;
     v_given integer := 0;
     v_ids uuid[];
-    v_due text[];
+    v_soon text[];
     v_events boolean := false;
     v_found json[] := '{}';
     v_again json[];
     v_row record;
     v_holder record;
 BEGIN
+    IF octet_length(p_groups::text) > 16777216 THEN
+        PERFORM tenure.refuse_large(p_groups);
+    END IF;
     FOR v_group IN SELECT g.queue, g.jobs FROM json_to_recordset(p_groups) AS g(queue text, jobs json) LOOP
         v_queue := tenure.open_queue(v_group.queue, CASE WHEN p_is_gated THEN 'enqueue' END);
         IF v_queue.forbidden_keys IS NOT NULL OR v_queue.key_required THEN
             PERFORM tenure.refuse_payloads(v_group.jobs, v_queue);
+        END IF;
+        IF v_queue.profile <> 'default' THEN
+            PERFORM tenure.refuse_priorities(v_group.jobs, v_queue);
         END IF;
         v_given := v_given + json_array_length(v_group.jobs);
         v_events := v_events OR v_queue.events;
@@ -164,17 +266,17 @@ BEGIN
             INSERT INTO tenure.job (
                 id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile,
                 payload, payload_hash, idempotency_key, dedup_slot, forbidden_keys,
-                affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-                requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, artifacts_path
+                affinity_key, concurrency_key, limiter, source_ref, target_ref, payload_ref, actor, created_by_user_id,
+                requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, artifacts_path, group_id, enqueued_by
             )
             SELECT
                 r.i, g.step * r.priority + g.start, r.run_at, v_now, v_now, r.priority, coalesce(r.m, g.max_attempts),
                 r.run_at <= v_now, g.name, g.kind, g.profile,
                 r.payload, CASE WHEN r.k IS NOT NULL THEN tenure.payload_hash(r.payload) END, r.k, g.slot || r.k, g.forbidden_keys,
-                r.x ->> 'affinity_key', r.x ->> 'concurrency_key', r.x ->> 'source_ref', r.x ->> 'target_ref', r.x ->> 'payload_ref',
+                r.x ->> 'affinity_key', r.x ->> 'concurrency_key', r.x ->> 'limiter', r.x ->> 'source_ref', r.x ->> 'target_ref', r.x ->> 'payload_ref',
                 r.x ->> 'actor', (r.x ->> 'created_by_user_id')::uuid, (r.x ->> 'requested_by_user_id')::uuid, r.x ->> 'tenant',
                 (r.x ->> 'workflow_id')::uuid, (r.x ->> 'parent_id')::uuid, (r.x ->> 'run_id')::uuid, r.x ->> 'trace',
-                r.x -> 'backoff', r.x ->> 'artifacts_path'
+                r.x -> 'backoff', r.x ->> 'artifacts_path', p_group_id, p_login
             FROM (
                 -- rank = step × priority + start; with aging, a step of priority is worth some time, and the start is the time.
                 SELECT q.name, q.profile, q.max_attempts, q.priority_default, q.forbidden_keys, e.kind, e.jobs,
@@ -198,14 +300,16 @@ BEGIN
             ) AS r
             ORDER BY g.slot || r.k, r.i
             ON CONFLICT DO NOTHING
-            RETURNING id, queue, is_due
+            RETURNING id, queue, run_at
         )
-        SELECT array_agg(c.id), array_agg(DISTINCT c.queue) FILTER (WHERE c.is_due) INTO v_ids, v_due FROM created AS c;
+        SELECT array_agg(c.id), array_agg(DISTINCT c.queue) FILTER (WHERE c.run_at <= v_now + tenure.soon())
+        INTO v_ids, v_soon
+        FROM created AS c;
         IF v_events AND v_ids IS NOT NULL THEN
             PERFORM tenure.tell('queued', v_ids, v_now);
         END IF;
-        IF v_due IS NOT NULL THEN
-            PERFORM tenure.notify(v_due);
+        IF v_soon IS NOT NULL THEN
+            PERFORM tenure.notify(v_soon);
         END IF;
         EXIT WHEN coalesce(cardinality(v_ids), 0) = v_given;
         -- Some were not inserted: find the holder of each key. A holder whose window has passed gives its slot up, and one that ended
@@ -221,9 +325,17 @@ BEGIN
             WHERE NOT s.i = ANY (coalesce(v_ids, '{}'))
             ORDER BY 7, 1
         LOOP
-            CONTINUE WHEN EXISTS (SELECT 1 FROM tenure.job AS j WHERE j.id = v_row.i);
             v_queue := v_row.queue;
-            SELECT j.id, j.payload_hash, j.created_at INTO v_holder FROM tenure.job AS j WHERE j.dedup_slot = v_row.slot;
+            SELECT j.queue, j.kind, j.payload, j.enqueued_by INTO v_holder FROM tenure.job AS j WHERE j.id = v_row.i;
+            IF FOUND THEN
+                IF v_holder.queue <> v_queue.name OR v_holder.kind <> v_row.kind OR NOT tenure.is_known(v_holder.enqueued_by)
+                    OR v_holder.payload::text <> coalesce(v_row.p, 'null')::text AND tenure.payload_hash(v_holder.payload) <> tenure.payload_hash(coalesce(v_row.p, 'null'))
+                THEN
+                    RAISE EXCEPTION 'The id % belongs to another job. Nothing was enqueued. Make a new id for each job.', v_row.i USING ERRCODE = 'TN007';
+                END IF;
+                CONTINUE;
+            END IF;
+            SELECT j.id, j.payload_hash, j.created_at, j.enqueued_by INTO v_holder FROM tenure.job AS j WHERE j.dedup_slot = v_row.slot;
             IF FOUND AND v_queue.key_scope = 'window'
                 AND v_holder.created_at + v_queue.key_window_seconds * interval '1 second' <= v_now
             THEN
@@ -233,11 +345,12 @@ BEGIN
             IF v_holder.id IS NULL THEN
                 v_again := v_again || json_build_object('queue', v_queue.name, 'kind', v_row.kind, 'jobs', json_build_array(v_row.whole));
             ELSIF v_queue.key_conflict = 'error' AND v_holder.payload_hash IS DISTINCT FROM tenure.payload_hash(coalesce(v_row.p, 'null')) THEN
-                RAISE EXCEPTION 'Key % of kind % is held by job % with a different payload. Nothing was enqueued. Use another key, or the same payload.',
-                    quote_literal(v_row.k), quote_literal(v_row.kind), v_holder.id USING ERRCODE = 'TN004',
-                    DETAIL = json_build_object('key', v_row.k, 'kind', v_row.kind, 'holder', v_holder.id)::text;
+                PERFORM tenure.refuse_key(v_row.k, v_row.kind, v_holder.id, v_holder.enqueued_by);
             ELSE
-                v_found := v_found || json_build_array(v_row.i, v_holder.id);
+                -- To a login that is not its owner, the holder is named only for the very same job.
+                v_found := v_found || json_build_array(v_row.i, CASE
+                    WHEN tenure.is_known(v_holder.enqueued_by) OR v_holder.payload_hash = tenure.payload_hash(coalesce(v_row.p, 'null'))
+                        THEN v_holder.id END);
             END IF;
         END LOOP;
         v_given := cardinality(v_again);
@@ -286,7 +399,7 @@ BEGIN
 END
 $$;
 
--- copy_job: insert the copy under its new id. Answers null, or the job that holds its key; a copy that is already there was made by
+-- copy_job: insert the copy under its new id, as a job of the login that the original belongs to. Answers null, or the job that holds its key; a copy that is already there was made by
 -- an earlier try of the same request.
 CREATE OR REPLACE FUNCTION tenure.copy_job(p_job tenure.job, p_new_id uuid, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER
@@ -305,16 +418,16 @@ BEGIN
         INSERT INTO tenure.job (
             id, rank, run_at, created_at, updated_at, priority, max_attempts, is_due, queue, kind, profile,
             payload, payload_hash, idempotency_key, dedup_slot, forbidden_keys,
-            affinity_key, concurrency_key, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-            requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff
+            affinity_key, concurrency_key, limiter, source_ref, target_ref, payload_ref, actor, created_by_user_id,
+            requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, enqueued_by
         )
         VALUES (
             p_new_id, tenure.rank_of(p_job.priority, v_queue.priority_order, v_queue.aging_seconds, p_now), p_now, p_now, p_now,
             p_job.priority, p_job.max_attempts, true, p_job.queue, p_job.kind, v_queue.profile,
             p_job.payload, p_job.payload_hash, p_job.idempotency_key, v_slot, v_queue.forbidden_keys,
-            p_job.affinity_key, p_job.concurrency_key, p_job.source_ref, p_job.target_ref, p_job.payload_ref, p_job.actor,
+            p_job.affinity_key, p_job.concurrency_key, p_job.limiter, p_job.source_ref, p_job.target_ref, p_job.payload_ref, p_job.actor,
             p_job.created_by_user_id, p_job.requested_by_user_id, p_job.tenant, p_job.workflow_id, p_job.id, p_job.run_id,
-            p_job.trace, p_job.backoff
+            p_job.trace, p_job.backoff, p_job.enqueued_by
         )
         ON CONFLICT DO NOTHING;
         IF FOUND THEN

@@ -1,7 +1,7 @@
 -- Exchange: settle what ended, then claim for the free slots, in one transaction. `claim` and `settle` are its two halves.
 
 -- exchange: a worker's one call. Takes {"outcomes": as settle takes them, "claim": as claim takes it}, either may be absent.
--- Answers {"settled": …, "granted": …, "refused": {"gate", "act"}}.
+-- Answers {"settled": …, "granted": …, "refused": {"gate", "act"}, "flow": true if it left events for tenure.sweep_flow}.
 -- If a gate refuses the claim, the settling stands; with nothing to settle the refusal is raised.
 -- The plan is pinned by the settings below: no statement here may ever read a table from end to end, whatever its statistics say.
 --
@@ -30,7 +30,8 @@ BEGIN
     IF v_outcomes IS NOT NULL THEN
         v_settled := tenure.settle_outcomes(v_outcomes, v_now);
         IF v_claim IS NULL THEN
-            RETURN json_build_object('settled', v_settled);
+            RETURN CASE WHEN tenure.has_flow_events()
+                THEN json_build_object('settled', v_settled, 'flow', true) ELSE json_build_object('settled', v_settled) END;
         END IF;
     END IF;
     BEGIN
@@ -41,14 +42,16 @@ BEGIN
                 RAISE;
             END IF;
             GET STACKED DIAGNOSTICS v_detail = PG_EXCEPTION_DETAIL;
-            RETURN json_build_object('settled', v_settled, 'refused', v_detail::json);
+            RETURN json_build_object('settled', v_settled, 'refused', v_detail::json, 'flow', tenure.has_flow_events());
         WHEN lock_not_available THEN
             IF v_claim -> 'held' IS NOT NULL THEN
                 RAISE;
             END IF;
             v_granted := json_build_object('lines', '[]'::json, 'again', 0, 'marks', '[]'::json, 'expired', NULL, 'due', NULL);
     END;
-    IF v_outcomes IS NULL THEN
+    IF tenure.has_flow_events() THEN
+        RETURN json_build_object('settled', v_settled, 'granted', v_granted, 'flow', true);
+    ELSIF v_outcomes IS NULL THEN
         RETURN json_build_object('granted', v_granted);
     END IF;
     RETURN json_build_object('settled', v_settled, 'granted', v_granted);
@@ -65,8 +68,9 @@ LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$ SELECT tenure.exchange(json_build_object('outcomes', p_outcomes)) -> 'settled' $$;
 
--- claim_jobs: the claiming half. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "again", "marks", "expired", "due"}; the
--- first `again` grants are those granted again.
+-- claim_jobs: the claiming half. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "again", "marks", "expired", "due",
+-- "taken", "due_in"}; `taken`: [id, token, state, run_at_us] of jobs whose lease had run out; the first `again` grants are those granted again. `due_in`: in how many seconds the next job of these queues comes due, if
+-- that is soon and fewer were granted than asked for; so the worker need not poll for it.
 --
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable; then jobs that this worker
 -- holds without knowing it, one job that must run alone, and new work.
@@ -88,7 +92,14 @@ DECLARE
     v_is_strict boolean := coalesce((p_claim ->> 'strict')::boolean, false);
     v_marks json := p_claim -> 'marks';
     v_queues tenure.queue[];
+    -- v_limiters: beside v_queues, the limiter whose jobs are looked at there; null or absent for jobs without one.
+    v_limiters text[] := '{}';
     v_full tenure.queue[];
+    v_full_limiters text[];
+    v_needs record;
+    v_limited record;
+    v_opens timestamptz;
+    v_closed_kinds text[];
     v_quota integer[];
     v_want integer;
     v_again integer := 0;
@@ -127,45 +138,93 @@ BEGIN
         ORDER BY q.name
     ) AS n;
 
-    IF v_left > 0 AND tenure.may_run_alone(v_worker, v_queues) THEN
-        v_quota := tenure.share_out(v_queues, 1, v_kinds, v_affinity, true, v_is_strict);
-        FOR i IN 1 .. cardinality(v_queues) LOOP
-            CONTINUE WHEN v_quota[i] = 0;
-            v_part := tenure.grant_marked(v_queues[i], v_worker, 1, v_kinds, v_affinity, v_lease, p_now, NULL, true);
-            v_lines := v_lines || v_part.lines;
-            v_left := v_left - v_part.granted;
-        END LOOP;
+    IF v_left > 0 THEN
+        v_needs := tenure.claim_needs(v_queues);
+        v_closed_kinds := v_needs.closed_kinds;
+        IF v_needs.has_alone AND tenure.may_run_alone(v_worker) THEN
+            v_limited := tenure.open_limiters(v_queues, true, p_now);
+            v_opens := v_limited.opens_at;
+            v_quota := tenure.share_out(v_queues || v_limited.queues, array_fill(NULL::text, ARRAY[cardinality(v_queues)]) || v_limited.limiters,
+                1, v_kinds, v_closed_kinds, v_affinity, true, v_is_strict);
+            FOR i IN 1 .. cardinality(v_quota) LOOP
+                CONTINUE WHEN v_quota[i] = 0;
+                v_part := tenure.grant_marked((v_queues || v_limited.queues)[i], v_limited.limiters[i - cardinality(v_queues)], v_worker, 1,
+                    v_kinds, v_closed_kinds, v_affinity, v_lease, p_now, NULL, true);
+                v_lines := v_lines || v_part.lines;
+                v_left := v_left - v_part.granted;
+            END LOOP;
+        END IF;
+        IF v_needs.has_limited AND v_left > 0 THEN
+            v_limited := tenure.open_limiters(v_queues, false, p_now);
+            v_opens := least(v_opens, v_limited.opens_at);
+            v_limiters := array_fill(NULL::text, ARRAY[cardinality(v_queues)]) || v_limited.limiters;
+            v_queues := v_queues || v_limited.queues;
+        END IF;
     END IF;
     -- A queue at its limit gives less than its share, and what it could not give is shared out among the others.
     LOOP
-        v_quota := CASE WHEN cardinality(v_queues) > 1 AND NOT v_is_strict
-            THEN tenure.share_out(v_queues, v_left, v_kinds, v_affinity, false, false) END;
+        v_quota := CASE WHEN cardinality(v_queues) > 1 AND (NOT v_is_strict OR cardinality(v_limiters) > 0)
+            THEN tenure.share_out(v_queues, v_limiters, v_left, v_kinds, v_closed_kinds, v_affinity, false, v_is_strict) END;
         v_full := '{}';
+        v_full_limiters := '{}';
         FOR i IN 1 .. coalesce(cardinality(v_queues), 0) LOOP
             v_want := least(v_left, coalesce(v_quota[i], v_left));
             IF v_want > 0 THEN
-                v_part := tenure.grant_marked(
-                    v_queues[i], v_worker, v_want, v_kinds, v_affinity, v_lease, p_now, v_marks -> 'queues' -> (v_queues[i]).name, false);
+                v_part := tenure.grant_marked(v_queues[i], v_limiters[i], v_worker, v_want, v_kinds, v_closed_kinds, v_affinity, v_lease, p_now,
+                    CASE WHEN v_limiters[i] IS NULL THEN v_marks -> 'queues' -> (v_queues[i]).name END, false);
                 v_lines := v_lines || v_part.lines;
                 v_left := v_left - v_part.granted;
-                IF v_part.marks IS NOT NULL AND v_marks -> 'queues' IS NOT NULL THEN
+                v_opens := least(v_opens, v_part.opens_at);
+                IF v_part.marks IS NOT NULL AND v_limiters[i] IS NULL AND v_marks -> 'queues' IS NOT NULL THEN
                     v_new_marks := v_new_marks || json_build_array((v_queues[i]).name, v_part.marks);
                 END IF;
                 CONTINUE WHEN v_part.granted < v_want;
             END IF;
             v_full := v_full || v_queues[i];
+            v_full_limiters := v_full_limiters || v_limiters[i];
         END LOOP;
         EXIT WHEN v_left <= 0 OR cardinality(v_full) IN (0, cardinality(v_queues));
         v_queues := v_full;
+        v_limiters := v_full_limiters;
     END LOOP;
     RETURN json_build_object(
         'lines', array_to_json(v_lines),
         'again', v_again,
         'marks', array_to_json(v_new_marks),
         'expired', CASE WHEN cardinality(v_expired) < 1000 THEN tenure.to_us(p_now) ELSE (v_marks ->> 'expired')::bigint END,
-        'due', tenure.to_us(v_due));
+        'due', tenure.to_us(v_due),
+        'taken', CASE WHEN cardinality(v_expired) > 0 THEN array_to_json(v_expired) END,
+        'due_in', CASE WHEN v_left > 0 THEN least(
+            tenure.due_in(p_claim -> 'queues', p_now),
+            CASE WHEN v_opens <= p_now + tenure.soon() THEN extract(epoch FROM v_opens - p_now)::double precision END) END);
 END
 $$;
+
+-- due_in: in how many seconds the next job of these queues comes due; NULL if that is more than soon(), or hidden behind a hundred jobs
+-- of other queues that come due before it.
+CREATE OR REPLACE FUNCTION tenure.due_in(p_queues json, p_now timestamptz) RETURNS double precision
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN (
+        SELECT extract(epoch FROM min(d.run_at) - p_now)
+        FROM (
+            SELECT j.run_at, j.queue
+            FROM tenure.job AS j
+            WHERE NOT j.is_due AND j.state IN ('queued', 'waiting') AND j.run_at > p_now AND j.run_at <= p_now + tenure.soon()
+            ORDER BY j.run_at
+            LIMIT 100
+        ) AS d
+        WHERE d.queue IN (SELECT json_array_elements_text(p_queues))
+    );
+END
+$$;
+
+-- soon: workers are woken for jobs that come due within this time. As long as an idle worker sleeps between two polls;
+-- tenure.store.contract has the same number.
+CREATE OR REPLACE FUNCTION tenure.soon() RETURNS interval
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT interval '5 seconds' $$;
 
 -- open_queues: the rows of the queues that may be claimed from now, in the order asked for. Paused ones are left out, and so are
 -- those whose own gate is closed, unless that is all of them. Refuses unknown queues, closed gates, and a lease out of bounds.
@@ -180,6 +239,9 @@ DECLARE
     v_shut text;
     v_is_refused boolean := true;
 BEGIN
+    IF NOT tenure.may('reap') THEN  -- it has no role of ours: it is bound to queues
+        PERFORM tenure.refuse_unbound(p_names);
+    END IF;
     SELECT array_agg(g.name) INTO v_closed FROM tenure.gate AS g WHERE NOT g.is_open;
     FOREACH v_name IN ARRAY p_names LOOP
         SELECT * INTO v_queue FROM tenure.queue AS q WHERE q.name = v_name;
@@ -217,29 +279,66 @@ BEGIN
 END
 $$;
 
+-- claim_heads: the first p_limit claimable jobs of each queue and limiter (null: without one), by their place in the two arrays. Looks
+-- without locking. It has no settings of its own, so that it becomes part of the statement that calls it.
+CREATE OR REPLACE FUNCTION tenure.claim_heads(
+    p_queues tenure.queue[], p_limiters text[], p_limit integer, p_kinds text[], p_closed_kinds text[], p_affinity text[], p_is_alone boolean
+) RETURNS TABLE (nth integer, rank bigint, run_at timestamptz, id uuid)
+LANGUAGE sql STABLE
+AS $$
+    SELECT n.nth, head.rank, head.run_at, head.id
+    FROM generate_series(1, cardinality(p_queues)) AS n(nth)
+    CROSS JOIN LATERAL (
+        SELECT j.rank, j.run_at, j.id
+        FROM tenure.job AS j
+        WHERE j.queue = (p_queues[n.nth]).name AND (j.suspicion >= 2) = p_is_alone
+            AND coalesce(j.limiter, '') = coalesce(p_limiters[n.nth], '') AND j.state = 'queued' AND j.is_due
+            AND (p_kinds IS NULL OR j.kind = ANY (p_kinds)) AND (p_closed_kinds IS NULL OR NOT j.kind = ANY (p_closed_kinds))
+            AND (p_affinity IS NULL OR j.affinity_key = ANY (p_affinity)
+                OR (j.affinity_key IS NULL AND array_position(p_affinity, NULL) IS NOT NULL))
+        ORDER BY j.rank, j.run_at, j.id
+        LIMIT p_limit
+    ) AS head
+$$;
+
 -- share_out: how many jobs each queue should give, if the next p_limit were taken by rank over all of them, or by the order of the
--- queues. Looks without locking; the claim then takes that many from each, skipping what others hold.
+-- queues. The claim then takes that many from each, skipping what others hold. With limiters one queue has several lists, and its limit on
+-- how many may be held counts for all of them: their share is cut to it here, by rank.
 CREATE OR REPLACE FUNCTION tenure.share_out(
-    p_queues tenure.queue[], p_limit integer, p_kinds text[], p_affinity text[], p_is_alone boolean, p_is_strict boolean
+    p_queues tenure.queue[], p_limiters text[], p_limit integer, p_kinds text[], p_closed_kinds text[], p_affinity text[], p_is_alone boolean, p_is_strict boolean
 ) RETURNS integer[]
 LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
+    IF cardinality(p_limiters) > 0 THEN
+        RETURN (
+            WITH lists AS MATERIALIZED (
+                SELECT n.nth, min(n.nth) OVER (PARTITION BY (p_queues[n.nth]).name) AS queue_nth, (p_queues[n.nth]).concurrency - (
+                    SELECT count(*) FROM tenure.job AS j
+                    WHERE j.state IN ('leased', 'running') AND j.lease_until > '-infinity' AND j.queue = (p_queues[n.nth]).name
+                        AND (p_queues[n.nth]).concurrency IS NOT NULL
+                ) AS room
+                FROM generate_series(1, cardinality(p_queues)) AS n(nth)
+            ), heads AS MATERIALIZED (
+                SELECT h.nth, l.queue_nth, l.room, h.rank, h.run_at, h.id,
+                    row_number() OVER (PARTITION BY l.queue_nth ORDER BY h.rank, h.run_at, h.id) AS place
+                FROM tenure.claim_heads(p_queues, p_limiters, p_limit, p_kinds, p_closed_kinds, p_affinity, p_is_alone) AS h
+                JOIN lists AS l ON l.nth = h.nth
+            ), best AS MATERIALIZED (
+                SELECT h.nth
+                FROM heads AS h
+                WHERE h.room IS NULL OR h.place <= h.room
+                ORDER BY CASE WHEN p_is_strict THEN h.queue_nth END, h.rank, h.run_at, h.id
+                LIMIT p_limit
+            )
+            SELECT array_agg((SELECT count(*)::integer FROM best AS b WHERE b.nth = l.nth) ORDER BY l.nth) FROM lists AS l
+        );
+    END IF;
     RETURN (
         WITH best AS MATERIALIZED (
-            SELECT n.nth
-            FROM generate_series(1, cardinality(p_queues)) AS n(nth)
-            CROSS JOIN LATERAL (
-                SELECT j.rank, j.run_at, j.id
-                FROM tenure.job AS j
-                WHERE j.queue = (p_queues[n.nth]).name AND (j.suspicion >= 2) = p_is_alone AND j.state = 'queued' AND j.is_due
-                    AND (p_kinds IS NULL OR j.kind = ANY (p_kinds))
-                    AND (p_affinity IS NULL OR j.affinity_key = ANY (p_affinity)
-                        OR (j.affinity_key IS NULL AND array_position(p_affinity, NULL) IS NOT NULL))
-                ORDER BY j.rank, j.run_at, j.id
-                LIMIT p_limit
-            ) AS head
-            ORDER BY CASE WHEN p_is_strict THEN n.nth END, head.rank, head.run_at, head.id
+            SELECT h.nth
+            FROM tenure.claim_heads(p_queues, p_limiters, p_limit, p_kinds, p_closed_kinds, p_affinity, p_is_alone) AS h
+            ORDER BY CASE WHEN p_is_strict THEN h.nth END, h.rank, h.run_at, h.id
             LIMIT p_limit
         )
         SELECT array_agg((SELECT count(*)::integer FROM best AS b WHERE b.nth = n.nth) ORDER BY n.nth)
@@ -248,31 +347,51 @@ BEGIN
 END
 $$;
 
--- may_run_alone: whether one of these queues has a job that must run alone, and the worker holds none of that sort. The worker's lock,
--- taken only then, keeps two exchanges of one worker from taking one each.
-CREATE OR REPLACE FUNCTION tenure.may_run_alone(p_worker text, p_queues tenure.queue[]) RETURNS boolean
+-- claim_needs: whether one of these queues has a job that must run alone, whether one has a job with a limiter, and the kinds whose gate
+-- is closed, null if none is. One look at each end of a queue's list, and one at an index that is mostly empty.
+CREATE OR REPLACE FUNCTION tenure.claim_needs(p_queues tenure.queue[], OUT has_alone boolean, OUT has_limited boolean, OUT closed_kinds text[])
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    SELECT
+        EXISTS (
+            SELECT 1
+            FROM unnest(p_queues) AS q
+            CROSS JOIN LATERAL (
+                SELECT 1 FROM tenure.job AS j WHERE j.queue = q.name AND j.suspicion >= 2 AND j.state = 'queued' AND j.is_due LIMIT 1
+            ) AS found
+        ),
+        EXISTS (
+            SELECT 1
+            FROM unnest(p_queues) AS q
+            CROSS JOIN LATERAL (
+                SELECT 1 FROM tenure.job AS j
+                WHERE j.queue = q.name AND (j.suspicion >= 2) = false AND coalesce(j.limiter, '') > '' AND j.state = 'queued' AND j.is_due
+                LIMIT 1
+            ) AS found
+        ),
+        (SELECT array_agg(substr(g.name, 6)) FROM tenure.gate AS g WHERE NOT g.is_open AND g.name LIKE 'kind:%')
+    INTO has_alone, has_limited, closed_kinds;
+END
+$$;
+
+-- may_run_alone: whether the worker holds no job that must run alone. The worker's lock, taken only where such a job is due, keeps two
+-- exchanges of one worker from taking one each.
+CREATE OR REPLACE FUNCTION tenure.may_run_alone(p_worker text) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF NOT EXISTS (
-        SELECT 1
-        FROM unnest(p_queues) AS q
-        CROSS JOIN LATERAL (
-            SELECT 1 FROM tenure.job AS j WHERE j.queue = q.name AND j.suspicion >= 2 AND j.state = 'queued' AND j.is_due LIMIT 1
-        ) AS found
-    ) THEN
-        RETURN false;
-    END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('tenure.alone:' || p_worker, 0));
     RETURN NOT EXISTS (
         SELECT 1 FROM tenure.job AS j WHERE j.lease_owner = p_worker AND j.state IN ('leased', 'running') AND j.suspicion >= 2);
 END
 $$;
 
--- grant_marked: grant up to p_limit jobs of one queue: behind the marks of the last claim, rank by rank, then a full look for the rest.
+-- grant_marked: grant up to p_limit jobs of one queue and limiter: behind the marks of the last claim, rank by rank, then a full look for
+-- the rest. Of a limiter no more than it has room for; opens_at then says when it has room again.
 CREATE OR REPLACE FUNCTION tenure.grant_marked(
-    p_queue tenure.queue, p_worker text, p_limit integer, p_kinds text[], p_affinity text[], p_lease double precision,
-    p_now timestamptz, p_marks json, p_is_alone boolean, OUT lines json[], OUT granted integer, OUT marks json
+    p_queue tenure.queue, p_limiter text, p_worker text, p_limit integer, p_kinds text[], p_closed_kinds text[], p_affinity text[], p_lease double precision,
+    p_now timestamptz, p_marks json, p_is_alone boolean, OUT lines json[], OUT granted integer, OUT marks json, OUT opens_at timestamptz
 )
 LANGUAGE plpgsql
 AS $$
@@ -281,9 +400,16 @@ DECLARE
     v_part record;
     v_marks json[] := '{}';
     v_until timestamptz := p_now + coalesce(p_lease, p_queue.lease_seconds) * interval '1 second';
+    v_limit integer := p_limit;
+    v_room record;
 BEGIN
     lines := '{}';
     granted := 0;
+    IF p_limiter IS NOT NULL THEN
+        v_room := tenure.limiter_room(p_limiter, p_now);
+        v_limit := least(p_limit, v_room.room);
+        opens_at := CASE WHEN v_limit < p_limit THEN coalesce(v_room.opens_at, p_now) END;
+    END IF;
     FOR v_mark IN
         SELECT (m.value ->> 0)::bigint AS rank, (m.value ->> 0)::bigint AS last_rank, tenure.from_us((m.value ->> 1)::bigint) AS run_at,
             (m.value ->> 2)::uuid AS id
@@ -293,15 +419,22 @@ BEGIN
         ORDER BY 2, 1 DESC
     LOOP
         v_part := tenure.grant_some(
-            p_queue, p_worker, p_limit - granted, p_kinds, p_affinity, v_until, p_now,
+            p_queue, p_limiter, p_worker, v_limit - granted, p_kinds, p_closed_kinds, p_affinity, v_until, p_now,
             v_mark.rank, v_mark.run_at, v_mark.id, v_mark.last_rank, p_is_alone);
         IF v_part.granted > 0 THEN
             granted := granted + v_part.granted;
             lines := lines || json_build_array(p_queue.name, tenure.to_us(v_until), p_queue.start_on_claim, v_part.grants);
             v_marks := v_marks || v_part.marks;
         END IF;
-        EXIT WHEN granted >= p_limit;
+        EXIT WHEN granted >= v_limit;
     END LOOP;
+    IF p_limiter IS NOT NULL AND granted > 0 THEN
+        PERFORM tenure.take_from_limiters(p_limiter, granted, p_now);
+        IF v_limit < p_limit THEN
+            v_room := tenure.limiter_room(p_limiter, p_now);
+            opens_at := v_room.opens_at;
+        END IF;
+    END IF;
     IF granted > 0 THEN
         marks := (SELECT json_agg(m.value) FROM unnest(v_marks) AS a(list) CROSS JOIN LATERAL json_array_elements(a.list) AS m);
     END IF;
@@ -312,18 +445,19 @@ $$;
 --
 -- Invariants: a row is granted by the claim that locks it first, others skip it; token rises here and nowhere else; the attempt is
 -- counted now, so a job that kills its worker spends its budget all the same.
--- Rows are found by (queue, alone or not, rank, run_at, id), in that order, on an index that holds nothing but claimable rows: behind
+-- Rows are found by (queue, alone or not, limiter, rank, run_at, id), in that order, on an index that holds nothing but claimable rows: behind
 -- (p_rank, p_run_at, p_id), up to p_last_rank.
 -- Under a limit on how many jobs of the queue, or with one concurrency key, may be held at once, the caller holds the queue's lock until
 -- the commit, so counts cannot cross. Jobs of a key that has no room are left out, and the look goes on without that key.
 CREATE OR REPLACE FUNCTION tenure.grant_some(
-    p_queue tenure.queue, p_worker text, p_limit integer, p_kinds text[], p_affinity text[], p_until timestamptz, p_now timestamptz,
+    p_queue tenure.queue, p_limiter text, p_worker text, p_limit integer, p_kinds text[], p_closed_kinds text[], p_affinity text[], p_until timestamptz, p_now timestamptz,
     p_rank bigint, p_run_at timestamptz, p_id uuid, p_last_rank bigint, p_is_alone boolean,
     OUT grants json, OUT granted integer, OUT marks json
 )
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    v_login text := tenure.login();
     v_room integer := p_limit;
     v_held json := '{}';
     v_full text[];
@@ -354,9 +488,10 @@ BEGIN
         WITH picked AS MATERIALIZED (
             SELECT j.id, j.rank, j.run_at, j.concurrency_key
             FROM tenure.job AS j
-            WHERE j.queue = p_queue.name AND (j.suspicion >= 2) = p_is_alone AND j.state = 'queued' AND j.is_due
+            WHERE j.queue = p_queue.name AND (j.suspicion >= 2) = p_is_alone AND coalesce(j.limiter, '') = coalesce(p_limiter, '')
+                AND j.state = 'queued' AND j.is_due
                 AND (j.rank, j.run_at, j.id) > (p_rank, p_run_at, p_id) AND j.rank <= p_last_rank
-                AND (p_kinds IS NULL OR j.kind = ANY (p_kinds))
+                AND (p_kinds IS NULL OR j.kind = ANY (p_kinds)) AND (p_closed_kinds IS NULL OR NOT j.kind = ANY (p_closed_kinds))
                 AND (p_affinity IS NULL OR j.affinity_key = ANY (p_affinity)
                     OR (j.affinity_key IS NULL AND array_position(p_affinity, NULL) IS NOT NULL))
                 AND (v_full IS NULL OR j.concurrency_key IS NULL OR NOT j.concurrency_key = ANY (v_full))
@@ -378,6 +513,7 @@ BEGIN
                 token = j.token + 1,
                 attempt = j.attempt + 1,
                 lease_owner = p_worker,
+                lease_login = v_login,
                 lease_until = p_until,
                 claimed_at = p_now,
                 started_at = CASE WHEN p_queue.start_on_claim THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
@@ -422,7 +558,7 @@ AS $$
     WITH unknown AS MATERIALIZED (
         SELECT j.id
         FROM tenure.job AS j
-        WHERE j.state IN ('leased', 'running') AND j.lease_owner = p_worker
+        WHERE j.state IN ('leased', 'running') AND j.lease_owner = p_worker AND j.lease_login = tenure.login()
             AND j.lease_until > tenure.expiry_cutoff(p_now)
             AND NOT j.id IN (SELECT tenure.as_uuid(k.id) FROM json_array_elements_text(p_held) AS k(id))
         ORDER BY j.rank, j.run_at, j.id
@@ -441,7 +577,7 @@ AS $$
 $$;
 
 -- grant_line: what a worker gets to know of a job: [id, kind, token, attempt, max_attempts, payload, priority, crashes, rank, run_at,
--- the rarely set columns or null, suspicion].
+-- the rarely set columns or null, suspicion, {"steps": [step], "more"} or null for a job without steps].
 CREATE OR REPLACE FUNCTION tenure.grant_line(p_job tenure.job) RETURNS json
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$
@@ -449,19 +585,20 @@ AS $$
         (p_job).id, (p_job).kind, (p_job).token, (p_job).attempt, (p_job).max_attempts, (p_job).payload::text, (p_job).priority,
         (p_job).crashes, (p_job).rank, tenure.to_us((p_job).run_at),
         CASE WHEN num_nonnulls(
-            (p_job).idempotency_key, (p_job).affinity_key, (p_job).concurrency_key, (p_job).source_ref, (p_job).target_ref,
+            (p_job).idempotency_key, (p_job).affinity_key, (p_job).concurrency_key, (p_job).limiter, (p_job).source_ref, (p_job).target_ref,
             (p_job).payload_ref, (p_job).actor, (p_job).created_by_user_id, (p_job).requested_by_user_id, (p_job).tenant,
             (p_job).workflow_id, (p_job).parent_id, (p_job).run_id, (p_job).trace, (p_job).artifacts_path, (p_job).progress::text,
             (p_job).backoff::text) > 0
         THEN json_strip_nulls(json_build_object(
-            'key', (p_job).idempotency_key, 'affinity_key', (p_job).affinity_key, 'concurrency_key', (p_job).concurrency_key,
+            'key', (p_job).idempotency_key, 'affinity_key', (p_job).affinity_key, 'concurrency_key', (p_job).concurrency_key, 'limiter', (p_job).limiter,
             'source_ref', (p_job).source_ref, 'target_ref', (p_job).target_ref, 'payload_ref', (p_job).payload_ref, 'actor', (p_job).actor,
             'created_by_user_id', (p_job).created_by_user_id, 'requested_by_user_id', (p_job).requested_by_user_id,
             'tenant', (p_job).tenant, 'workflow_id', (p_job).workflow_id, 'parent_id', (p_job).parent_id, 'run_id', (p_job).run_id,
             'trace', (p_job).trace, 'artifacts_path', (p_job).artifacts_path, 'progress', (p_job).progress,
             'backoff', (p_job).backoff))
         END,
-        (p_job).suspicion)
+        (p_job).suspicion,
+        CASE WHEN (p_job).step_token IS NOT NULL THEN tenure.granted_steps((p_job).id) END)
 $$;
 
 -- settle_outcomes: the settling half. Answers [[id, token, state, run_at_us], …] for everything that did not end as a plain success; state
@@ -469,9 +606,9 @@ $$;
 --
 -- Takes {"done": [{"i": id, "t": token, "r": result, "s": summary, "a": artifacts, "jobs": an enqueue request, "events": [[kind, data]],
 -- "effects": [effect]}], "rest": [{"i", "t", "o": complete|fail|reject|release|suspend|stop, "e": error, "c": class, "d": seconds,
--- "w": waiting for, …}]}. All completions end in one statement; everything else goes one by one, in order of id.
+-- "w": waiting for, "l": the key of a limiter that is blocked for "d" seconds, "steps": [step], "groups": [group], …}]}. All completions end in one statement; everything else goes one by one, in order of id.
 -- Invariant: only the grant that holds the lease may write. `token` rises in a claim and nowhere else, and a lease that ran out counts
--- no more, so a late worker matches no row.
+-- no more, so a late worker matches no row; nor does another login, whatever id and token it gives.
 -- `BETWEEN g.i AND g.i` says «equal» in words that only a lookup by key can serve: for an equality the planner may turn the join around
 -- and read the whole table, if it believes it empty. A row that a heartbeat writes while we wait for its lock is looked at again as it is
 -- then, so it counts if it still is ours.
@@ -480,11 +617,18 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
+    v_login text := tenure.login();
     v_out record;
     v_job tenure.job;
     v_state text;
     v_ended uuid[];
     v_more uuid[];
+    v_groups uuid[];
+    v_tasks uuid[];
+    v_workflows uuid[];
+    v_durable uuid[];
+    v_relieved json;
+    v_blocked json[] := '{}';
     v_count integer;
     v_answers json[] := '{}';
 BEGIN
@@ -520,12 +664,25 @@ BEGIN
             dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
             updated_at = p_now
         FROM given AS g
-        WHERE j.id BETWEEN g.i AND g.i AND j.token = g.t AND j.lease_until > v_cutoff AND j.cancel_requested_at IS NULL
-        RETURNING j.id, g.has_more
+        WHERE j.id BETWEEN g.i AND g.i AND j.token = g.t AND j.lease_until > v_cutoff AND j.lease_login = v_login AND j.cancel_requested_at IS NULL
+        RETURNING j.id, g.has_more, j.group_id, j.workflow_id, j.step_token, j.limiter, j.claimed_at
     )
-    SELECT (SELECT count(*) FROM given), array_agg(e.id), array_agg(e.id) FILTER (WHERE e.has_more)
-    INTO v_count, v_ended, v_more
+    SELECT (SELECT count(*) FROM given), array_agg(e.id), array_agg(e.id) FILTER (WHERE e.has_more),
+        array_agg(e.group_id) FILTER (WHERE e.group_id IS NOT NULL),
+        array_agg(e.id) FILTER (WHERE e.workflow_id IS NOT NULL), array_agg(e.workflow_id) FILTER (WHERE e.workflow_id IS NOT NULL),
+        array_agg(e.id) FILTER (WHERE e.step_token IS NOT NULL),
+        json_agg(json_build_array(e.limiter, e.claimed_at)) FILTER (WHERE e.limiter IS NOT NULL)
+    INTO v_count, v_ended, v_more, v_groups, v_tasks, v_workflows, v_durable, v_relieved
     FROM ended AS e;
+    IF v_tasks IS NOT NULL THEN
+        PERFORM tenure.note_tasks(v_tasks, v_workflows);
+    END IF;
+    IF v_durable IS NOT NULL THEN
+        PERFORM tenure.void_approvals(v_durable, p_now);
+    END IF;
+    IF v_groups IS NOT NULL THEN
+        PERFORM tenure.tell_group(g.id, 'succeeded', g.jobs) FROM (SELECT u.id, count(*)::integer AS jobs FROM unnest(v_groups) AS u(id) GROUP BY u.id) AS g;
+    END IF;
     IF v_more IS NOT NULL THEN
         INSERT INTO tenure.event (at, kind, job_id, queue, data)
         SELECT p_now, e.value ->> 0, g.i, (SELECT j.queue FROM tenure.job AS j WHERE j.id = g.i), e.value -> 1
@@ -537,7 +694,7 @@ BEGIN
         CROSS JOIN LATERAL json_array_elements(g.events) AS e
         WHERE g.i = ANY (v_more);
     END IF;
-    IF v_ended IS NOT NULL AND EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events) THEN
+    IF v_ended IS NOT NULL AND EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events OR q.agent_events <> 'none') THEN
         PERFORM tenure.tell('completed', v_ended, p_now);
     END IF;
     IF v_more IS NOT NULL OR p_outcomes -> 'rest' IS NOT NULL OR v_count > coalesce(cardinality(v_ended), 0) THEN
@@ -549,7 +706,7 @@ BEGIN
                 SELECT e.value FROM json_array_elements(coalesce(p_outcomes -> 'rest', '[]')) AS e
             ) AS e
             CROSS JOIN LATERAL json_to_record(e.value) AS g(
-                i uuid, t bigint, o text, e text, c text, d double precision, w text, jobs json, effects json)
+                i uuid, t bigint, o text, e text, c text, d double precision, w text, jobs json, effects json, steps json, groups json, l text)
             ORDER BY g.i
         LOOP
             IF v_out.move = 'complete' AND v_out.i = ANY (coalesce(v_ended, '{}'))
@@ -560,17 +717,32 @@ BEGIN
                 END IF;
                 CONTINUE;
             END IF;
-            SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = v_out.i AND j.token = v_out.t AND j.lease_until > v_cutoff FOR UPDATE;
+            SELECT * INTO v_job FROM tenure.job AS j
+            WHERE j.id = v_out.i AND j.token = v_out.t AND j.lease_until > v_cutoff AND j.lease_login = v_login
+            FOR UPDATE;
             IF NOT FOUND THEN
-                v_answers := v_answers || tenure.settled_before(v_out.i, v_out.t, v_out.move, v_out.c);
+                v_answers := v_answers || tenure.settled_before(v_out.i, v_out.t, v_out.move, v_out.c, v_login);
                 CONTINUE;
             END IF;
-            v_state := tenure.finish(
+            IF v_out.l IS NOT NULL THEN
+                v_blocked := v_blocked || json_build_array(v_out.l, v_out.d, v_out.e);
+                IF v_out.l = ANY (string_to_array(v_job.limiter, ',')) THEN
+                    v_out.d := NULL;  -- The block alone holds it back, and it keeps its place.
+                END IF;
+            ELSIF v_out.move = 'release' AND v_out.c IS NULL AND v_job.limiter IS NOT NULL THEN
+                v_blocked := v_blocked || json_build_array(v_job.limiter);
+            END IF;
+            v_state := CASE WHEN v_out.move = 'suspend' AND num_nonnulls(v_out.steps, v_out.groups) > 0
+                THEN tenure.park(v_job, v_out.w, v_out.d, coalesce(v_out.steps, '[]'), coalesce(v_out.groups, '[]'), p_now)
+                ELSE tenure.finish(
                 v_job, v_out.move, CASE WHEN v_out.move = 'release' THEN v_out.c ELSE coalesce(v_out.c, 'error') END,
-                CASE v_out.move WHEN 'complete' THEN 'Completed after a cancel was requested.' ELSE v_out.e END, v_out.d, v_out.w, p_now);
+                CASE v_out.move WHEN 'complete' THEN 'Completed after a cancel was requested.' ELSE v_out.e END, v_out.d, v_out.w, p_now) END;
             v_answers := v_answers || json_build_array(v_out.i, v_out.t, v_state,
                 CASE WHEN v_state = 'queued' THEN (SELECT tenure.to_us(j.run_at) FROM tenure.job AS j WHERE j.id = v_out.i) END);
         END LOOP;
+    END IF;
+    IF v_relieved IS NOT NULL OR cardinality(v_blocked) > 0 THEN
+        PERFORM tenure.tell_limiters(v_relieved, v_blocked, p_now);
     END IF;
     RETURN CASE WHEN cardinality(v_answers) > 0 THEN array_to_json(v_answers) END;
 END
@@ -585,14 +757,39 @@ BEGIN
         PERFORM tenure.put_effect(p_id, p_token, f.value, p_now) FROM json_array_elements(p_effects) AS f;
     END IF;
     IF p_jobs IS NOT NULL THEN
+        PERFORM tenure.refuse_other_queues(p_id, p_jobs);
         PERFORM tenure.put_jobs(p_jobs -> 'groups', false);
     END IF;
 END
 $$;
 
--- settled_before: an outcome found no lease. If this very grant was already ended by its worker, a repeated request is answered as the
--- first one was; otherwise the lease was lost. Ends that leave no attempt row are answered from the job's own row.
-CREATE OR REPLACE FUNCTION tenure.settled_before(p_id uuid, p_token bigint, p_move text, p_class text) RETURNS json[]
+-- refuse_other_queues: a job of a profile with the setting own_queue_only makes no work for other queues, neither when it ends nor as
+-- children. Specification 001, section 10.
+CREATE OR REPLACE FUNCTION tenure.refuse_other_queues(p_id uuid, p_jobs json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_queue text;
+    v_other text;
+BEGIN
+    SELECT j.queue INTO v_queue
+    FROM tenure.job AS j
+    JOIN tenure.profile AS p ON p.name = j.profile
+    WHERE j.id = p_id AND (p.settings ->> 'own_queue_only')::boolean;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT g.queue INTO v_other FROM json_to_recordset(p_jobs -> 'groups') AS g(queue text) WHERE g.queue <> v_queue LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'Job % of % may not create work for %. Work for other agents is created by the orchestrator. Nothing was changed.',
+            p_id, quote_literal(v_queue), quote_literal(v_other) USING ERRCODE = 'TN010';
+    END IF;
+END
+$$;
+
+-- settled_before: an outcome found no lease. If this very grant was already ended by its worker, a repeated request of the same login is
+-- answered as the first one was; otherwise the lease was lost. Ends that leave no attempt row are answered from the job's own row.
+CREATE OR REPLACE FUNCTION tenure.settled_before(p_id uuid, p_token bigint, p_move text, p_class text, p_login text) RETURNS json[]
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
@@ -600,7 +797,8 @@ DECLARE
     v_run_at timestamptz;
     v_state text;
 BEGIN
-    SELECT a.outcome, a.run_at INTO v_outcome, v_run_at FROM tenure.attempt AS a WHERE a.job_id = p_id AND a.token = p_token;
+    SELECT a.outcome, a.run_at INTO v_outcome, v_run_at FROM tenure.attempt AS a
+    WHERE a.job_id = p_id AND a.token = p_token AND a.login = p_login;
     IF FOUND THEN
         v_state := CASE
             WHEN v_outcome = 'expired' OR p_move = 'complete' AND v_outcome <> 'cancelled' THEN NULL
@@ -610,7 +808,7 @@ BEGIN
     ELSE
         SELECT j.state, CASE WHEN j.state = 'queued' THEN j.run_at END INTO v_state, v_run_at
         FROM tenure.job AS j
-        WHERE j.id = p_id AND j.token = p_token AND j.state NOT IN ('leased', 'running')
+        WHERE j.id = p_id AND j.token = p_token AND j.lease_login = p_login AND j.state NOT IN ('leased', 'running')
             AND CASE p_move
                 WHEN 'suspend' THEN j.state <> 'succeeded'
                 WHEN 'release' THEN j.state <> 'succeeded' AND p_class IS NULL

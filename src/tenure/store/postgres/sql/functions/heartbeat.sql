@@ -17,6 +17,7 @@ AS $$
 DECLARE
     v_now timestamptz := tenure.now();
     v_cutoff timestamptz := tenure.expiry_cutoff(v_now);
+    v_login text := tenure.login();
     v_holds json := coalesce(p_request -> 'holds', '[]');
     v_lease double precision := (p_request ->> 'lease')::double precision;
     v_kept uuid[] := '{}';
@@ -28,7 +29,7 @@ BEGIN
     IF v_lease <= 0 THEN
         RAISE EXCEPTION 'lease_seconds is %; it must be positive.', v_lease USING ERRCODE = 'TN007';
     END IF;
-    -- A row that somebody wrote to while we waited for its lock lies in a new place, which the waiting statement cannot see: a second
+    -- A row that another transaction wrote to while we waited for its lock lies in a new place, which the waiting statement cannot see: a second
     -- look finds it, with the lock already ours. An idle worker holds nothing, and does not get the statement ready.
     FOR v_look IN 1..CASE WHEN json_array_length(v_holds) > 0 THEN 2 ELSE 0 END LOOP
         WITH given AS MATERIALIZED (
@@ -43,7 +44,7 @@ BEGIN
                     q.events, q.events AND j.state = 'leased' AS starts
                 FROM tenure.job AS j
                 JOIN tenure.queue AS q ON q.name = j.queue
-                WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff
+                WHERE j.id = g.i AND j.token = g.t AND j.lease_until > v_cutoff AND j.lease_login = v_login
                 FOR UPDATE OF j
             ) AS k
         ), kept AS (
@@ -80,7 +81,7 @@ BEGIN
 END
 $$;
 
--- refresh_worker: the worker's own row. A closed heartbeat gate, the global one or that of a profile it serves, keeps it from being
+-- refresh_worker: the worker's own row, which no other login may write. A closed heartbeat gate, the global one or that of a profile it serves, keeps it from being
 -- written, and is an error if there was nothing else to do.
 CREATE OR REPLACE FUNCTION tenure.refresh_worker(p_worker json, p_alone boolean, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql
@@ -102,12 +103,13 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO tenure.worker AS w (
-        id, hostname, pid, queues, kinds, concurrency, version, executor_kind, status, ticks, current_job_id, info, started_at, last_seen_at
+        id, hostname, pid, queues, kinds, concurrency, version, executor_kind, status, ticks, current_job_id, info, login, started_at,
+        last_seen_at
     )
     SELECT
         g.id, g.hostname, g.pid,
         ARRAY(SELECT json_array_elements_text(g.queues)), ARRAY(SELECT json_array_elements_text(g.kinds)),
-        g.concurrency, g.version, g.executor_kind, g.status, 1, g.current_job_id, g.info, p_now, p_now
+        g.concurrency, g.version, g.executor_kind, g.status, 1, g.current_job_id, g.info, tenure.login(), p_now, p_now
     FROM json_to_record(p_worker) AS g(
         id text, hostname text, pid integer, queues json, kinds json, concurrency integer, version text, executor_kind text,
         status text, current_job_id uuid, info jsonb)
@@ -120,7 +122,12 @@ BEGIN
         current_job_id = excluded.current_job_id,
         info = excluded.info,
         ticks = w.ticks + 1,
-        last_seen_at = p_now;
+        last_seen_at = p_now
+    WHERE w.login = excluded.login;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'Worker % is registered by another login. Nothing was changed. Use a name that is unique per process.',
+            quote_literal(p_worker ->> 'id') USING ERRCODE = 'TN010';
+    END IF;
 END
 $$;
 
@@ -140,7 +147,7 @@ DECLARE
 BEGIN
     FOR v_hold IN SELECT g.i, g.t, g.p FROM json_to_recordset(p_request -> 'holds') AS g(i uuid, t bigint, p json) ORDER BY g.i LOOP
         SELECT j.state INTO v_was FROM tenure.job AS j
-        WHERE j.id = v_hold.i AND j.token = v_hold.t AND j.lease_until > v_cutoff
+        WHERE j.id = v_hold.i AND j.token = v_hold.t AND j.lease_until > v_cutoff AND j.lease_login = tenure.login()
         FOR UPDATE;
         IF NOT FOUND THEN
             v_lost := v_lost || v_hold.i;
@@ -189,14 +196,18 @@ BEGIN
     IF v_queue IS NULL THEN
         RETURN to_json(false);
     END IF;
+    IF EXISTS (SELECT 1 FROM json_to_recordset(p_request -> 'events') AS e(job_id uuid) WHERE e.job_id <> v_job_id) THEN
+        RAISE EXCEPTION 'An event names another job than %, which is held. Nothing was written. Append events to the job that you hold.', v_job_id
+            USING ERRCODE = 'TN010';
+    END IF;
     INSERT INTO tenure.event (at, kind, job_id, queue, data)
-    SELECT v_now, e.kind, coalesce(tenure.as_uuid(e.job_id), v_job_id), v_queue, coalesce(e.data, '{}')
-    FROM json_to_recordset(p_request -> 'events') AS e(kind text, job_id text, data json);
+    SELECT v_now, e.kind, v_job_id, v_queue, coalesce(e.data, '{}')
+    FROM json_to_recordset(p_request -> 'events') AS e(kind text, data json);
     RETURN to_json(true);
 END
 $$;
 
--- held_queue: the queue of a job that is held under this very token; null if the lease is lost. Keeps the row from changing
+-- held_queue: the queue of a job that this login holds under this very token; null if the lease is lost. Keeps the row from changing
 -- until the transaction ends.
 CREATE OR REPLACE FUNCTION tenure.held_queue(p_job_id uuid, p_token bigint, p_now timestamptz) RETURNS text
 LANGUAGE sql SECURITY DEFINER
@@ -208,10 +219,11 @@ AS $$
         AND j.token = p_token
         AND j.state IN ('leased', 'running')
         AND j.lease_until > tenure.expiry_cutoff(p_now)
+        AND j.lease_login = tenure.login()
     FOR SHARE
 $$;
 
--- record_effect: {"job_id", "token", "effect": {"name", "state", "step", "args", "result", "error", "key"}} → the row as it stands,
+-- record_effect: {"job_id", "token", "effect": {"name", "state", "step", "args", "result", "error", "key", "approval"}} → the row as it stands,
 -- null if the lease is lost.
 CREATE OR REPLACE FUNCTION tenure.record_effect(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
@@ -231,7 +243,7 @@ $$;
 
 -- put_effect: write one row of the ledger for a job whose token was checked. The first record of a place fixes args and key; later
 -- ones move the state and add result or error. `intended` where a row stands changes nothing: the answer tells how far an earlier
--- attempt got. Without a key of its own, the place is the key.
+-- attempt got. Without a key of its own, the place is the key. An approval that it names is used by it.
 CREATE OR REPLACE FUNCTION tenure.put_effect(p_job_id uuid, p_token bigint, p_effect json, p_now timestamptz) RETURNS tenure.effect
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -241,6 +253,9 @@ DECLARE
     v_name text := p_effect ->> 'name';
     v_row tenure.effect;
 BEGIN
+    IF p_effect ->> 'approval' IS NOT NULL THEN
+        PERFORM tenure.use_approval(p_job_id, p_effect ->> 'approval', v_step, v_name, coalesce(p_effect -> 'args', 'null'), p_now);
+    END IF;
     INSERT INTO tenure.effect AS f (job_id, step, name, state, token, key, args, result, error, intended_at, updated_at)
     VALUES (
         p_job_id, v_step, v_name, p_effect ->> 'state', p_token,

@@ -3,7 +3,8 @@
 -- What profiles are built from. Nothing here knows one by name: a profile is a row, views over tenure.shown, and calls of these.
 
 -- install_profile: {"name", "title", "policy", "words", "settings", "shows", "checksum", "queues", "closed", "actor"} → what is new.
--- Repeated, it changes words and checksum only: queues, gates and settings stay as operators have set them.
+-- Repeated, it changes words and checksum only: queues, gates and settings stay as operators have set them. A queue of profile `default`
+-- that has no live jobs is adopted: it takes the profile's policy as a whole.
 CREATE OR REPLACE FUNCTION tenure.install_profile(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -15,7 +16,9 @@ DECLARE
     v_is_new boolean := NOT EXISTS (SELECT 1 FROM tenure.profile AS p WHERE p.name = v_name);
     v_queue text;
     v_gate text;
+    v_owner text;
     v_queues text[] := '{}';
+    v_adopted text[] := '{}';
     v_gates text[] := '{}';
 BEGIN
     PERFORM tenure.write_audit(v_now, v_actor, 'install_profile', v_name, NULL, json_build_object('checksum', p_request ->> 'checksum'));
@@ -34,14 +37,20 @@ BEGIN
         actor = excluded.actor,
         updated_at = excluded.updated_at;
     FOR v_queue IN SELECT q.name FROM json_array_elements_text(p_request -> 'queues') AS q(name) LOOP
-        CONTINUE WHEN EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = v_queue AND q.profile = v_name);
-        IF EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = v_queue) THEN
-            RAISE EXCEPTION 'Queue % is there already and belongs to another profile, so profile % was not installed.',
-                quote_literal(v_queue), quote_literal(v_name)
-                USING ERRCODE = 'TN008', HINT = 'Give that queue to the profile with `tenure queues set`, or name another in the profile file.';
+        SELECT q.profile INTO v_owner FROM tenure.queue AS q WHERE q.name = v_queue;
+        CONTINUE WHEN v_owner = v_name;
+        IF v_owner <> 'default' THEN
+            RAISE EXCEPTION 'Queue % is there already and belongs to profile %, so profile % was not installed.',
+                quote_literal(v_queue), quote_literal(v_owner), quote_literal(v_name)
+                USING ERRCODE = 'TN008', HINT = format('Take it from that profile with `tenure queues set %s profile=default` and '
+                    'install again, or name another queue in the profile file.', v_queue);
         END IF;
         PERFORM tenure.set_queues(json_build_object('policies', json_build_object(v_queue, p_request -> 'policy'), 'actor', v_actor));
-        v_queues := v_queues || v_queue;
+        IF v_owner IS NULL THEN
+            v_queues := v_queues || v_queue;
+        ELSE
+            v_adopted := v_adopted || v_queue;
+        END IF;
     END LOOP;
     FOR v_gate IN SELECT v_name || '.' || g.name FROM json_array_elements_text(p_request -> 'closed') AS g(name) LOOP
         CONTINUE WHEN EXISTS (SELECT 1 FROM tenure.gate AS g WHERE g.name = v_gate);
@@ -49,7 +58,8 @@ BEGIN
         v_gates := v_gates || v_gate;
     END LOOP;
     PERFORM tenure.tally_up(v_now);
-    RETURN json_build_object('is_new', v_is_new, 'queues', array_to_json(v_queues), 'gates', array_to_json(v_gates));
+    RETURN json_build_object('is_new', v_is_new, 'queues', array_to_json(v_queues), 'gates', array_to_json(v_gates),
+        'adopted', array_to_json(v_adopted));
 END
 $$;
 
@@ -59,7 +69,7 @@ LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT coalesce(json_agg(json_build_object(
-        'name', p.name, 'title', p.title, 'words', p.words, 'settings', p.settings, 'shows', p.shows, 'checksum', p.checksum,
+        'name', p.name, 'title', p.title, 'policy', p.policy, 'words', p.words, 'settings', p.settings, 'shows', p.shows, 'checksum', p.checksum,
         'actor', p.actor, 'installed_at', tenure.to_us(p.installed_at), 'updated_at', tenure.to_us(p.updated_at),
         'queues', (SELECT coalesce(json_agg(q.name ORDER BY q.name), '[]') FROM tenure.queue AS q WHERE q.profile = p.name)
     ) ORDER BY p.name), '[]')
@@ -91,6 +101,22 @@ BEGIN
 END
 $$;
 
+-- index_look: one more index behind the main view of a profile, for a look that its specification has an index for. p_columns are
+-- expressions of the view over tenure.shown AS s; so only such a query uses it that has the same ones.
+CREATE OR REPLACE FUNCTION tenure.index_look(p_profile text, p_name text, p_columns text) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_stage text := 'CASE WHEN state <> ''queued'' THEN state WHEN failure_class IS NOT NULL AND attempt > 0 THEN ''retry'' '
+        'WHEN is_due THEN ''due'' ELSE ''later'' END::text';
+    v_columns text := replace(replace(p_columns, 's.is_cleaned', '(cleaned_at IS NOT NULL)'), 's.stage', '(' || v_stage || ')');
+BEGIN
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON tenure.job (%s) WHERE profile = %L',
+        'job_' || p_profile || '_' || p_name || '_idx', regexp_replace(v_columns, '\ms\.', '', 'g'), p_profile);
+END
+$$;
+
 -- new_id: a UUIDv7 of the database's making, for clients that send none.
 CREATE OR REPLACE FUNCTION tenure.new_id(p_now timestamptz) RETURNS uuid
 LANGUAGE sql VOLATILE PARALLEL SAFE
@@ -100,7 +126,8 @@ AS $$
     FROM (SELECT replace(gen_random_uuid()::text, '-', '') AS hex) AS r
 $$;
 
--- put_job: one job into a queue that must belong to the profile. Answers {"id", "duplicate"}.
+-- put_job: one job into a queue that must belong to the profile, or is unused and passes to it. Answers {"id", "duplicate"}; the
+-- id of a duplicate is null where enqueue does not tell it.
 -- p_job: {"i", "p", "r", "k", "m", "a", "x"} as enqueue has it; the id may be left out.
 CREATE OR REPLACE FUNCTION tenure.put_job(p_profile text, p_queue text, p_kind text, p_job json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
@@ -109,29 +136,29 @@ AS $$
 DECLARE
     v_id uuid := coalesce((p_job ->> 'i')::uuid, tenure.new_id(tenure.now()));
     v_answer json;
-    v_holder uuid;
 BEGIN
     IF coalesce(btrim(p_kind), '') = '' THEN
         RAISE EXCEPTION 'A job needs a kind that says which handler it is for; it is empty. Nothing was enqueued.' USING ERRCODE = 'TN007';
     END IF;
     IF EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = p_queue AND q.profile <> p_profile) THEN
-        RAISE EXCEPTION 'Queue % does not belong to profile %. Nothing was enqueued.', quote_literal(p_queue), quote_literal(p_profile)
-            USING ERRCODE = 'TN010';
+        PERFORM tenure.set_queues(json_build_object('only_new', true, 'actor', p_profile, 'policies', (
+            SELECT json_build_object(p_queue, p.policy) FROM tenure.profile AS p WHERE p.name = p_profile)));
+        PERFORM tenure.refuse_profile(q.name, q.profile, p_profile) FROM tenure.queue AS q WHERE q.name = p_queue AND q.profile <> p_profile;
     END IF;
     v_answer := tenure.enqueue(json_build_object('groups', json_build_array(json_build_object(
         'queue', p_queue, 'kind', p_kind, 'jobs', json_build_array((p_job::jsonb || jsonb_build_object('i', v_id)))))));
-    v_holder := (v_answer #>> '{duplicates,0,1}')::uuid;
-    RETURN json_build_object('id', coalesce(v_holder, v_id), 'duplicate', v_holder IS NOT NULL);
+    RETURN CASE WHEN v_answer IS NULL THEN json_build_object('id', v_id, 'duplicate', false)
+        ELSE json_build_object('id', v_answer #> '{duplicates,0,1}', 'duplicate', true) END;
 END
 $$;
 
--- queue_like: a queue with the policy of p_like, and so of its profile, unless there is one of that name.
+-- queue_like: a queue with the policy of p_like, and so of its profile, unless there is one of that name. An unused one takes it too.
 CREATE OR REPLACE FUNCTION tenure.queue_like(p_name text, p_like text, p_actor text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = p_name) THEN
+    IF EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = p_name AND q.profile <> 'default') THEN
         RETURN;
     END IF;
     PERFORM tenure.set_queues(json_build_object('only_new', true, 'actor', p_actor, 'policies', json_build_object(p_name, (
@@ -140,7 +167,7 @@ END
 $$;
 
 -- grant_of: the token of the grant under which p_owner holds the job, null if it holds none. Locks the job.
--- With p_token that grant alone counts, whoever asks; without it the owner's name does, so owners must be unique per process.
+-- With p_token that grant alone counts; without it the owner's name does, so owners must be unique per process.
 CREATE OR REPLACE FUNCTION tenure.grant_of(p_profile text, p_id uuid, p_owner text, p_token bigint) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -152,6 +179,7 @@ AS $$
         AND j.state IN ('leased', 'running')
         AND j.lease_until > tenure.expiry_cutoff(tenure.now())
         AND j.lease_owner = p_owner
+        AND j.lease_login = tenure.login()
         AND j.token = coalesce(p_token, j.token)
     FOR UPDATE
 $$;
@@ -186,7 +214,7 @@ $$;
 
 -- hand_over: everything in a profile's schema goes to tenure_owner and away from PUBLIC; then the rights in p_rights are granted:
 -- {"EXECUTE ON FUNCTION x": "worker admin", "SELECT ON y": "reader"}. Where roles could not be created, nothing is granted.
--- Runs with the rights of whoever installs, and so can do nothing that they could not.
+-- Runs with the rights of the installing role, and so can do nothing that the role could not.
 CREATE OR REPLACE FUNCTION tenure.hand_over(p_schema text, p_rights jsonb) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, tenure, pg_temp

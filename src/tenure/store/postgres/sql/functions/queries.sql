@@ -78,6 +78,31 @@ BEGIN
 END
 $$;
 
+-- readable: a JSON value as every client can parse it. SQL takes what JSON parsers do not: numbers of any length, any depth, halves of
+-- surrogate pairs, NUL. Such a value is shown as {"$unreadable": why}, so that one row never hides the others.
+CREATE OR REPLACE FUNCTION tenure.readable(p_value json) RETURNS json
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+AS $$
+DECLARE
+    v_why text;
+BEGIN
+    IF p_value IS NULL THEN
+        RETURN NULL;
+    ELSIF octet_length(p_value::text) > 16777216 THEN
+        v_why := format('It has %s bytes.', octet_length(p_value::text));
+    ELSIF octet_length(p_value::text) > 300 AND p_value::text ~ '[0-9]{150}[0-9]{150}' THEN
+        v_why := 'It has a run of more than 300 digits.';
+    ELSIF jsonb_path_exists(p_value::jsonb, 'strict $.**{100 to last}') THEN
+        v_why := 'It is nested deeper than 100 levels.';
+    ELSE
+        RETURN p_value;
+    END IF;
+    RETURN json_build_object('$unreadable', v_why);
+EXCEPTION WHEN OTHERS THEN
+    RETURN json_build_object('$unreadable', SQLERRM);
+END
+$$;
+
 CREATE OR REPLACE FUNCTION tenure.show_job(p_job tenure.job) RETURNS json
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$
@@ -89,7 +114,7 @@ AS $$
             (p_job).kind,
             (p_job).state,
             (p_job).priority,
-            (p_job).payload,
+            tenure.readable((p_job).payload) AS payload,
             tenure.to_us((p_job).run_at) AS run_at,
             (p_job).attempt,
             (p_job).max_attempts,
@@ -104,6 +129,7 @@ AS $$
             (p_job).idempotency_key AS key,
             (p_job).affinity_key,
             (p_job).concurrency_key,
+            (p_job).limiter,
             tenure.to_us((p_job).cancel_requested_at) AS cancel_requested_at,
             (p_job).waiting_for,
             (p_job).source_ref,
@@ -115,11 +141,13 @@ AS $$
             (p_job).tenant,
             (p_job).workflow_id,
             (p_job).parent_id,
+            (p_job).group_id,
+            (p_job).step_token,
             (p_job).run_id,
             (p_job).trace,
             (p_job).backoff,
-            (p_job).progress,
-            (p_job).result,
+            tenure.readable((p_job).progress) AS progress,
+            tenure.readable((p_job).result) AS result,
             (p_job).result_summary,
             (p_job).artifacts_path,
             (p_job).last_error,
@@ -142,7 +170,7 @@ AS $$
             (p_letter).queue,
             (p_letter).kind,
             (p_letter).state,
-            (p_letter).payload,
+            tenure.readable((p_letter).payload) AS payload,
             (p_letter).attempts,
             (p_letter).crashes,
             (p_letter).failure_class,
@@ -199,6 +227,7 @@ BEGIN
             (p_queue).concurrency_per_key,
             (p_queue).retain_seconds,
             (p_queue).events,
+            (p_queue).agent_events,
             tenure.to_us((p_queue).paused_at) AS paused_at,
             (p_queue).paused_by,
             tenure.to_us((p_queue).created_at) AS created_at,
@@ -219,15 +248,15 @@ AS $$
             (p_effect).state,
             (p_effect).token,
             (p_effect).key,
-            (p_effect).args,
-            (p_effect).result,
+            tenure.readable((p_effect).args) AS args,
+            tenure.readable((p_effect).result) AS result,
             (p_effect).error,
             tenure.to_us((p_effect).intended_at) AS intended_at,
             tenure.to_us((p_effect).updated_at) AS updated_at
     ) AS shown
 $$;
 
--- get_jobs: {"job_ids": [id, …]} → the jobs that are there, in no order.
+-- get_jobs: {"job_ids": [id, …]} → the jobs that are there and that the caller may read, in no order.
 CREATE OR REPLACE FUNCTION tenure.get_jobs(p_request json) RETURNS json
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -235,9 +264,26 @@ AS $$
     SELECT coalesce(json_agg(tenure.show_job(j)), '[]')
     FROM tenure.job AS j
     WHERE j.id = ANY (ARRAY(SELECT tenure.as_uuid(e.value) FROM json_array_elements_text(p_request -> 'job_ids') AS e))
+        AND tenure.is_seen(j.enqueued_by, j.lease_login)
+$$;
+
+-- show_foreign: a job that is neither the caller's own nor held by it: that it is there, and how it goes, without what it carries.
+CREATE OR REPLACE FUNCTION tenure.show_foreign(p_job tenure.job) RETURNS json
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    p_job.payload := '{"$unreadable": "It belongs to another login."}';
+    p_job.payload_hash := NULL;
+    p_job.progress := NULL;
+    p_job.result := NULL;
+    p_job.result_summary := NULL;
+    p_job.last_error := NULL;
+    RETURN tenure.show_job(p_job);
+END
 $$;
 
 -- list_jobs: the jobs that match, newest first by id. One more row than `limit` asks for tells that the list goes on.
+-- A worker sees which jobs there are, and the contents of its own and of those it holds.
 --
 -- The condition is put together from the fragments below, so that each question is planned for what it asks; every
 -- value travels as a parameter. `retry_waiting` and `cleaned` are states that are shown, not stored.
@@ -286,12 +332,14 @@ BEGIN
     IF p_request ->> 'after' IS NOT NULL THEN
         v_wanted := v_wanted || ' AND j.id < $9';
     END IF;
-    EXECUTE 'SELECT json_agg(tenure.show_job(j) ORDER BY j.id DESC) FROM ('
+    EXECUTE 'SELECT json_agg(CASE WHEN $11 OR coalesce($12 IN (j.enqueued_by, j.lease_login), false) THEN tenure.show_job(j) '
+        'ELSE tenure.show_foreign(j) END ORDER BY j.id DESC) FROM ('
         'SELECT j.* FROM tenure.job AS j WHERE ' || v_wanted || ' ORDER BY j.id DESC LIMIT $10) AS j'
     INTO v_answer
     USING v_states, v_queues, v_kinds, p_request ->> 'key',
         tenure.as_uuid(p_request ->> 'workflow_id'), tenure.as_uuid(p_request ->> 'parent_id'),
-        p_request ->> 'profile', p_request ->> 'worker', tenure.as_uuid(p_request ->> 'after'), v_limit + 1;
+        p_request ->> 'profile', p_request ->> 'worker', tenure.as_uuid(p_request ->> 'after'), v_limit + 1,
+        tenure.reads_all(), tenure.login();
     RETURN coalesce(v_answer, '[]');
 END
 $$;
@@ -338,7 +386,7 @@ AS $$
             a.fingerprint,
             tenure.to_us(a.run_at) AS run_at
         FROM tenure.attempt AS a
-        WHERE a.job_id = tenure.as_uuid(p_request ->> 'job_id')
+        WHERE a.job_id = tenure.as_uuid(p_request ->> 'job_id') AND tenure.sees_job(a.job_id)
     ) AS shown
 $$;
 
@@ -520,7 +568,7 @@ BEGIN
         v_wanted := v_wanted || ' AND e.kind = ANY ($4)';
     END IF;
     EXECUTE 'SELECT json_agg(row_to_json(shown) ORDER BY shown.seq) FROM ('
-        'SELECT e.seq, tenure.to_us(e.at) AS at, e.kind, e.job_id, e.queue, e.data FROM tenure.event AS e WHERE '
+        'SELECT e.seq, tenure.to_us(e.at) AS at, e.kind, e.job_id, e.queue, tenure.readable(e.data) AS data FROM tenure.event AS e WHERE '
         || v_wanted || ' ORDER BY e.seq LIMIT $5) AS shown'
     INTO v_answer
     USING coalesce((p_request ->> 'after')::bigint, 0), tenure.as_uuid(p_request ->> 'job_id'), v_queues, v_kinds, v_limit;
@@ -528,7 +576,7 @@ BEGIN
 END
 $$;
 
--- list_audit: what somebody with power did, newest first.
+-- list_audit: what operators did, newest first.
 CREATE OR REPLACE FUNCTION tenure.list_audit(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -540,10 +588,12 @@ DECLARE
 BEGIN
     EXECUTE 'SELECT json_agg(row_to_json(shown) ORDER BY shown.seq DESC) FROM ('
         'SELECT a.seq, tenure.to_us(a.at) AS at, a.actor, a.act, a.subject, a.reason, a.detail FROM tenure.audit AS a'
-        || CASE WHEN v_subject IS NULL THEN '' ELSE ' WHERE a.subject = $1' END
+        || ' WHERE true'
+        || CASE WHEN v_subject IS NULL THEN '' ELSE ' AND a.subject = $1' END
+        || CASE WHEN p_request ->> 'before' IS NULL THEN '' ELSE ' AND a.seq < $3' END
         || ' ORDER BY a.seq DESC LIMIT $2) AS shown'
     INTO v_answer
-    USING v_subject, v_limit;
+    USING v_subject, v_limit, (p_request ->> 'before')::bigint;
     RETURN coalesce(v_answer, '[]');
 END
 $$;
@@ -565,6 +615,9 @@ BEGIN
     END IF;
     IF v_states IS NOT NULL THEN
         v_wanted := v_wanted || ' AND f.state = ANY ($2)';
+    END IF;
+    IF NOT tenure.reads_all() THEN
+        v_wanted := v_wanted || ' AND tenure.sees_job(f.job_id)';
     END IF;
     IF p_request ->> 'after' IS NOT NULL THEN
         v_wanted := v_wanted || ' AND (f.job_id, f.step, f.name) > ($3, $4, $5)';
@@ -706,7 +759,8 @@ BEGIN
         'ahead', CASE WHEN v_job.state = 'queued' THEN (
             SELECT count(*) FROM (
                 SELECT 1 FROM tenure.job AS j
-                WHERE j.queue = v_job.queue AND j.state = 'queued' AND j.is_due
+                WHERE j.queue = v_job.queue AND coalesce(j.limiter, '') = coalesce(v_job.limiter, '') AND j.state = 'queued' AND j.is_due
+                    AND (j.suspicion >= 2) = false
                     AND (j.rank, j.run_at, j.id) < (v_job.rank, v_job.run_at, v_job.id)
                 LIMIT (p_request ->> 'cap')::bigint
             ) AS before) ELSE 0 END,
@@ -750,10 +804,11 @@ AS $$
             WHERE w.last_seen_at <= tenure.now() - coalesce((p_request ->> 'worker_seconds')::double precision, 86400) * interval '1 second'),
         'metrics', (SELECT count(*) FROM tenure.metric AS m
             WHERE m.minute <= tenure.now() - coalesce((p_request ->> 'metric_seconds')::double precision, 2592000) * interval '1 second'),
+        'memories', (SELECT count(*) FROM tenure.memory AS m WHERE m.expires_at <= tenure.now()),
         'more', false)
 $$;
 
--- newest: the clock, the newest job and the newest event, for whoever inspects.
+-- newest: the clock, the newest job and the newest event, for `inspect`.
 CREATE OR REPLACE FUNCTION tenure.newest() RETURNS json
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -762,33 +817,4 @@ AS $$
         'at', tenure.to_us(tenure.now()),
         'newest_created_at', (SELECT tenure.to_us(j.created_at) FROM tenure.job AS j ORDER BY j.id DESC LIMIT 1),
         'last_event', coalesce((SELECT max(e.seq) FROM tenure.event AS e), 0))
-$$;
-
--- list_metrics: counted minutes. {"minutes", "queues", "limit"} → [[minute, queue, profile, created, completed, failed,
--- latency_average, error_rate, heartbeat_delay], …], newest first.
-CREATE OR REPLACE FUNCTION tenure.list_metrics(p_request json) RETURNS json
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, tenure, pg_temp
-AS $$
-DECLARE
-    v_since timestamptz := date_trunc('minute', tenure.now(), 'UTC')
-        - coalesce((p_request ->> 'minutes')::double precision, 60) * interval '1 minute';
-    v_queues text[] := tenure.text_list(p_request -> 'queues');
-    v_limit bigint := tenure.page_limit(p_request);
-BEGIN
-    RETURN (
-        SELECT coalesce(json_agg(json_build_array(
-            tenure.to_us(m.minute), m.queue, m.profile, m.created, m.completed, m.failed,
-            m.latency_seconds / nullif(m.completed, 0),
-            m.failed::double precision / nullif(m.completed + m.failed, 0),
-            m.heartbeat_delay_seconds
-        ) ORDER BY m.minute DESC, m.queue COLLATE "C"), '[]')
-        FROM (
-            SELECT * FROM tenure.metric AS t
-            WHERE t.minute >= v_since AND (v_queues IS NULL OR t.queue = ANY (v_queues))
-            ORDER BY t.minute DESC, t.queue COLLATE "C"
-            LIMIT v_limit
-        ) AS m
-    );
-END
 $$;

@@ -6,9 +6,12 @@
 -- p_move: fail, reject, release, suspend, stop, expire, or complete for a job that was asked to stop. A requested cancel wins over all.
 -- p_class null, of a release: the job only waited inside its worker, and no attempt row is written.
 -- p_is_alone, of an expiry: the worker held nothing else, so the crash is the job's own. p_is_vanished: the worker was not seen since.
+-- p_is_met, of a suspend: what it waits for has happened already. p_due: when it is to be woken at the latest, instead of p_delay.
+-- A job that has something to undo first is queued instead of ending badly; see undo_instead.
+-- Where this grant has recorded a new step, its attempt counts as the first: attempts are counted per stretch.
 CREATE OR REPLACE FUNCTION tenure.finish(
     p_job tenure.job, p_move text, p_class text, p_error text, p_delay double precision, p_waiting_for text, p_now timestamptz,
-    p_is_alone boolean DEFAULT true, p_is_vanished boolean DEFAULT true
+    p_is_alone boolean DEFAULT true, p_is_vanished boolean DEFAULT true, p_is_met boolean DEFAULT false, p_due timestamptz DEFAULT NULL
 ) RETURNS text
 LANGUAGE plpgsql
 AS $$
@@ -16,16 +19,21 @@ DECLARE
     v_queue tenure.queue;
     v_job tenure.job;
     v_error text := left(p_error, 16384);
+    v_is_progress boolean := coalesce(p_job.step_token = p_job.token, false);
+    v_attempt integer := CASE WHEN v_is_progress THEN 1 ELSE p_job.attempt END;
+    v_crashes integer := CASE WHEN v_is_progress THEN 0 ELSE p_job.crashes END;
+    -- Woken while a worker held it: the wake-up counts for the suspend that follows.
+    v_is_met boolean := p_is_met OR coalesce(p_job.wake_token = p_job.token, false);
     v_is_cancelled boolean := p_job.cancel_requested_at IS NOT NULL OR p_move = 'stop';
-    -- The end of a worker that nobody can blame on this job: the attempt is refunded, whatever is left.
+    -- The end of a worker that is not proven to be this job's doing: the attempt is refunded, whatever is left.
     v_is_beside boolean := p_move = 'expire' AND NOT p_is_alone;
     v_is_crash boolean := p_move = 'expire' AND p_is_alone OR p_move = 'fail' AND p_class = 'crash';
     v_state text := CASE
         WHEN v_is_cancelled THEN 'cancelled'
         WHEN p_move = 'reject' THEN 'failed'
-        WHEN p_move = 'suspend' THEN 'waiting'
+        WHEN p_move = 'suspend' THEN CASE WHEN v_is_met THEN 'queued' ELSE 'waiting' END
         WHEN p_move = 'release' OR v_is_beside THEN 'queued'
-        WHEN p_job.attempt >= p_job.max_attempts THEN 'dead'
+        WHEN v_attempt >= p_job.max_attempts THEN 'dead'
         ELSE 'queued'
     END;
     v_class text := CASE WHEN v_is_cancelled THEN 'cancelled' ELSE p_class END;
@@ -38,31 +46,40 @@ DECLARE
         ELSE 'retried'
     END;
     v_run_at timestamptz := p_job.run_at;
+    v_is_undone boolean := false;
 BEGIN
     SELECT * INTO v_queue FROM tenure.queue AS q WHERE q.name = p_job.queue;
+    IF p_job.step_token IS NOT NULL AND v_state IN ('dead', 'failed', 'cancelled') AND tenure.undo_instead(p_job, v_state, v_class, v_error, p_now) THEN
+        v_outcome := CASE WHEN p_move = 'expire' THEN 'expired' ELSE 'retried' END;
+        v_state := 'queued';
+        v_is_undone := true;
+    END IF;
     IF v_state = 'waiting' THEN
-        v_run_at := coalesce(p_now + p_delay * interval '1 second', 'infinity');
-    ELSIF v_state = 'queued' AND p_move = 'fail' THEN
-        v_run_at := p_now + coalesce(p_delay, tenure.backoff_seconds(v_queue, p_job.backoff, p_job.attempt)) * interval '1 second';
-    ELSIF v_state = 'queued' AND p_move = 'release' AND p_delay > 0 THEN
+        v_run_at := coalesce(p_due, p_now + p_delay * interval '1 second', 'infinity');
+    ELSIF v_state = 'queued' AND p_move = 'fail' AND NOT v_is_undone THEN
+        v_run_at := p_now + coalesce(p_delay, tenure.backoff_seconds(v_queue, p_job.backoff, v_attempt)) * interval '1 second';
+    ELSIF v_state = 'queued' AND p_move = 'release' AND p_delay > 0 AND NOT v_is_undone THEN
         v_run_at := p_now + p_delay * interval '1 second';
     END IF;
 
     UPDATE tenure.job AS j
     SET state = v_state,
-        attempt = CASE WHEN NOT v_is_cancelled AND (v_is_beside OR p_move IN ('release', 'suspend')) THEN greatest(j.attempt - 1, 0) ELSE j.attempt END,
-        crashes = j.crashes + CASE WHEN v_is_crash AND NOT v_is_cancelled THEN 1 ELSE 0 END,
+        attempt = CASE WHEN v_is_undone THEN 0 WHEN NOT v_is_cancelled AND (v_is_beside OR p_move IN ('release', 'suspend')) THEN greatest(v_attempt - 1, 0) ELSE v_attempt END,
+        crashes = CASE WHEN v_is_undone THEN 0 ELSE v_crashes END + CASE WHEN v_is_crash AND NOT v_is_cancelled THEN 1 ELSE 0 END,
         suspicion = CASE
-            WHEN v_state = 'waiting' OR v_state = 'queued' AND p_move = 'fail' AND NOT v_is_crash THEN 0
+            WHEN v_is_undone AND v_is_cancelled THEN j.suspicion
+            WHEN v_state IN ('waiting', 'queued') AND (p_move = 'suspend' OR p_move = 'fail' AND NOT v_is_crash) THEN 0
             WHEN v_state = 'queued' AND p_move = 'fail' THEN greatest(j.suspicion, 1)
             WHEN v_state = 'queued' AND p_move = 'expire' AND (p_is_alone OR p_is_vanished) THEN j.suspicion + 1
             ELSE j.suspicion
         END,
         is_beside = false,
         run_at = v_run_at,
+        place_at = CASE WHEN v_state = 'waiting' THEN p_job.run_at END,
         is_due = v_state <> 'waiting' AND v_run_at <= p_now,
         lease_owner = NULL,
         lease_until = NULL,
+        cancel_requested_at = CASE WHEN NOT v_is_undone THEN j.cancel_requested_at END,
         waiting_for = CASE WHEN v_state = 'waiting' THEN p_waiting_for END,
         last_error = CASE WHEN v_records_error THEN coalesce(v_error, CASE WHEN v_is_cancelled THEN j.last_error END) ELSE j.last_error END,
         failure_class = CASE WHEN v_records_error THEN v_class ELSE j.failure_class END,
@@ -72,24 +89,37 @@ BEGIN
     WHERE j.id = p_job.id
     RETURNING j.* INTO v_job;
 
+    IF v_job.workflow_id IS NOT NULL AND v_state IN ('dead', 'failed', 'cancelled') THEN
+        PERFORM tenure.note_tasks(ARRAY[v_job.id], ARRAY[v_job.workflow_id]);
+    END IF;
+    IF v_job.step_token IS NOT NULL AND v_job.finished_at IS NOT NULL THEN
+        PERFORM tenure.void_approvals(ARRAY[v_job.id], p_now);
+    END IF;
     IF v_outcome IS NOT NULL THEN
-        INSERT INTO tenure.attempt (job_id, token, attempt, worker, claimed_at, ended_at, outcome, failure_class, error, fingerprint, run_at)
+        INSERT INTO tenure.attempt (job_id, token, attempt, worker, login, claimed_at, ended_at, outcome, failure_class, error, fingerprint, run_at)
         VALUES (
-            p_job.id, p_job.token, p_job.attempt, p_job.lease_owner, p_job.claimed_at, p_now, v_outcome, v_class, v_error,
+            p_job.id, p_job.token, v_attempt, p_job.lease_owner, p_job.lease_login, p_job.claimed_at, p_now, v_outcome, v_class, v_error,
             CASE WHEN p_move = 'expire' OR v_outcome IN ('retried', 'dead', 'failed') THEN tenure.fingerprint(v_class, v_error) END,
             CASE WHEN v_state = 'queued' THEN v_run_at END
         )
         ON CONFLICT DO NOTHING;
     END IF;
+    IF v_job.group_id IS NOT NULL AND v_job.finished_at IS NOT NULL THEN
+        PERFORM tenure.tell_group(v_job.group_id, v_state, 1);
+    END IF;
     IF v_state IN ('dead', 'failed') THEN
         PERFORM tenure.bury(v_job, v_error, p_job.lease_owner, p_now);
     END IF;
-    IF v_queue.events THEN
+    IF v_is_crash AND NOT v_is_cancelled AND v_job.crashes >= 2 THEN
+        PERFORM tenure.consider_quarantine(v_job.kind, p_now);
+    END IF;
+    IF v_queue.events OR v_queue.agent_events = 'ends' THEN
         PERFORM tenure.tell(
             CASE
                 WHEN v_state IN ('cancelled', 'dead', 'failed') THEN v_state
                 WHEN p_move = 'expire' THEN 'reclaimed'
-                WHEN p_move = 'suspend' THEN 'suspended'
+                WHEN v_is_undone THEN 'retried'
+                WHEN p_move = 'suspend' THEN CASE v_state WHEN 'queued' THEN 'woken' ELSE 'suspended' END
                 WHEN p_move = 'release' THEN 'released'
                 ELSE 'retried'
             END,
@@ -100,6 +130,37 @@ BEGIN
         PERFORM tenure.notify(ARRAY[v_queue.name]);
     END IF;
     RETURN v_state;
+END
+$$;
+
+-- consider_quarantine: a job of this kind has crashed again by its own doing. If three have crashed twice each within ten minutes, and since
+-- the gate of the kind was last opened, it is closed; tenure.model.state has the same numbers. Where another transaction is at it, the
+-- next crash decides: a settle waits for no gate.
+CREATE OR REPLACE FUNCTION tenure.consider_quarantine(p_kind text, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_since timestamptz := p_now - interval '10 minutes';
+    v_gate tenure.gate;
+    v_crashed uuid[];
+BEGIN
+    SELECT * INTO v_gate FROM tenure.gate AS g WHERE g.name = 'kind:' || p_kind;
+    IF NOT v_gate.is_open OR NOT pg_try_advisory_xact_lock(hashtextextended('tenure.quarantine', 0)) THEN
+        RETURN;
+    END IF;
+    v_crashed := ARRAY(
+        SELECT j.id
+        FROM tenure.job AS j
+        WHERE j.kind = p_kind AND j.crashes >= 2 AND j.updated_at > v_since AND 2 <= (
+            SELECT count(*) FROM tenure.attempt AS a
+            WHERE a.job_id = j.id AND a.failure_class = 'crash' AND a.ended_at > greatest(v_since, v_gate.updated_at))
+        ORDER BY j.updated_at DESC
+        LIMIT 3
+    );
+    IF cardinality(v_crashed) >= 3 THEN
+        PERFORM tenure.set_gate(json_build_object('name', 'kind:' || p_kind, 'is_open', false, 'actor', 'tenure', 'reason',
+            'Jobs of this kind keep crashing their workers, the last ones within ten minutes: ' || array_to_string(v_crashed, ', ') || '.'));
+    END IF;
 END
 $$;
 
@@ -160,6 +221,7 @@ AS $$
 $$;
 
 -- tell: what happened to jobs that just moved, for those queues that ask for it. Runs after the move, so it tells where each stands now.
+-- Ends of jobs are passed on to the agent events of those queues that keep them.
 CREATE OR REPLACE FUNCTION tenure.tell(p_kind text, p_ids uuid[], p_now timestamptz) RETURNS void
 LANGUAGE sql
 AS $$
@@ -170,7 +232,8 @@ AS $$
     FROM unnest(p_ids) WITH ORDINALITY AS m(id, nth)
     JOIN tenure.job AS j ON j.id = m.id
     JOIN tenure.queue AS q ON q.name = j.queue AND q.events
-    ORDER BY m.nth
+    ORDER BY m.nth;
+    SELECT tenure.keep_agent_events(p_kind, p_ids, p_now) WHERE p_kind IN ('completed', 'failed', 'dead')
 $$;
 
 -- expire_leases: take back jobs whose lease ran out, up to p_limit. p_after: everything up to there was looked at before.
@@ -290,12 +353,14 @@ DECLARE
     v_ids uuid[];
     v_last timestamptz;
     v_woken uuid[];
+    v_durable uuid[];
     v_queues text[];
 BEGIN
-    SELECT array_agg(d.id), max(d.run_at), array_agg(d.id) FILTER (WHERE d.state = 'waiting'), array_agg(DISTINCT d.queue)
-    INTO v_ids, v_last, v_woken, v_queues
+    SELECT array_agg(d.id), max(d.run_at), array_agg(d.id) FILTER (WHERE d.state = 'waiting'),
+        array_agg(d.id) FILTER (WHERE d.state = 'waiting' AND d.step_token IS NOT NULL), array_agg(DISTINCT d.queue)
+    INTO v_ids, v_last, v_woken, v_durable, v_queues
     FROM (
-        SELECT j.id, j.run_at, j.state, j.queue
+        SELECT j.id, j.run_at, j.state, j.queue, j.step_token
         FROM tenure.job AS j
         WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
             AND j.run_at <= p_now AND j.run_at >= coalesce(p_after, '-infinity')
@@ -307,9 +372,14 @@ BEGIN
         UPDATE tenure.job AS j
         SET is_due = true,
             state = 'queued',
+            run_at = coalesce(j.place_at, j.run_at),
+            place_at = NULL,
             waiting_for = NULL,
             updated_at = p_now
         WHERE j.id = ANY (v_ids);
+        IF v_durable IS NOT NULL THEN
+            PERFORM tenure.close_due_steps(v_durable, p_now);
+        END IF;
         IF v_woken IS NOT NULL THEN
             PERFORM tenure.tell('woken', v_woken, p_now);
         END IF;
@@ -320,8 +390,9 @@ END
 $$;
 
 -- cancel: queued and waiting jobs at once, held ones by request: their worker is told and settles them.
--- After 'cancelled' the job never starts; after 'requested' it never succeeds.
--- Takes {"job_ids", "actor", "reason"}; answers [id, cancelled|requested|refused, state] for each, in order of id.
+-- After 'cancelled' the job never starts; after 'requested' it never succeeds. With "children" (default) those of their groups too, by
+-- pages that the sweep carries out.
+-- Takes {"job_ids", "actor", "reason", "children"}; answers [id, cancelled|requested|refused, state] for each, in order of id.
 CREATE OR REPLACE FUNCTION tenure.cancel(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -330,84 +401,133 @@ AS $$
 DECLARE
     v_now timestamptz := tenure.now();
     v_id uuid;
-    v_job tenure.job;
-    v_answer text;
     v_answers json[] := '{}';
 BEGIN
     FOR v_id IN SELECT DISTINCT g.id::uuid FROM json_array_elements_text(p_request -> 'job_ids') AS g(id) ORDER BY 1 LOOP
-        SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = v_id FOR UPDATE;
-        v_answer := CASE
-            WHEN v_job.state IN ('queued', 'waiting') THEN 'cancelled'
-            WHEN v_job.state IN ('leased', 'running') THEN 'requested'
-            ELSE 'refused'
-        END;
-        IF v_job.state IN ('queued', 'waiting') THEN
-            UPDATE tenure.job AS j
-            SET state = 'cancelled',
-                waiting_for = NULL,
-                cancel_requested_at = v_now,
-                failure_class = 'cancelled',
-                finished_at = v_now,
-                dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
-                updated_at = v_now
-            WHERE j.id = v_id;
-        ELSIF v_job.state IN ('leased', 'running') THEN
-            UPDATE tenure.job AS j SET cancel_requested_at = coalesce(j.cancel_requested_at, v_now), updated_at = v_now WHERE j.id = v_id;
-            PERFORM pg_notify('tenure', 'cancel:' || v_job.lease_owner);
-        END IF;
-        IF v_answer <> 'refused' THEN
-            INSERT INTO tenure.audit (at, actor, act, subject, reason, detail)
-            VALUES (v_now, p_request ->> 'actor', 'cancel', v_id::text, p_request ->> 'reason', json_build_object('state', v_job.state));
-            PERFORM tenure.tell(CASE v_answer WHEN 'requested' THEN 'cancel_requested' ELSE 'cancelled' END, ARRAY[v_id], v_now);
-        END IF;
-        v_answers := v_answers || json_build_array(v_id, v_answer, CASE v_answer WHEN 'cancelled' THEN 'cancelled' ELSE v_job.state END);
+        v_answers := v_answers || tenure.cancel_job(
+            v_id, p_request ->> 'actor', p_request ->> 'reason', coalesce((p_request ->> 'children')::boolean, true), v_now);
     END LOOP;
     RETURN array_to_json(v_answers);
 END
 $$;
 
--- wake: waiting → queued, due at once. Takes {"job_ids"} or {"waiting_for"}; answers the ids that were woken.
+-- cancel_job: cancel one. Answers [id, cancelled|requested|refused, state].
+CREATE OR REPLACE FUNCTION tenure.cancel_job(p_id uuid, p_actor text, p_reason text, p_children boolean, p_now timestamptz) RETURNS json
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_job tenure.job;
+    v_answer text;
+BEGIN
+    SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = p_id FOR UPDATE;
+    v_answer := CASE
+        WHEN v_job.state IN ('queued', 'waiting') THEN 'cancelled'
+        WHEN v_job.state IN ('leased', 'running') THEN 'requested'
+        ELSE 'refused'
+    END;
+    IF v_answer = 'cancelled' AND v_job.step_token IS NOT NULL AND tenure.undo_instead(v_job, 'cancelled', 'cancelled', p_reason, p_now) THEN
+        v_answer := 'requested';
+        UPDATE tenure.job AS j
+        SET state = 'queued',
+            attempt = 0,
+            crashes = 0,
+            waiting_for = NULL,
+            run_at = coalesce(j.place_at, j.run_at),
+            place_at = NULL,
+            is_due = coalesce(j.place_at, j.run_at) <= p_now,
+            updated_at = p_now
+        WHERE j.id = p_id;
+        PERFORM tenure.notify(ARRAY[v_job.queue]);
+    ELSIF v_answer = 'cancelled' THEN
+        UPDATE tenure.job AS j
+        SET state = 'cancelled',
+            waiting_for = NULL,
+            place_at = NULL,
+            cancel_requested_at = p_now,
+            failure_class = 'cancelled',
+            finished_at = p_now,
+            dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
+            updated_at = p_now
+        WHERE j.id = p_id;
+        IF v_job.group_id IS NOT NULL THEN
+            PERFORM tenure.tell_group(v_job.group_id, 'cancelled', 1);
+        END IF;
+        IF v_job.workflow_id IS NOT NULL THEN
+            PERFORM tenure.note_tasks(ARRAY[p_id], ARRAY[v_job.workflow_id]);
+        END IF;
+        IF v_job.step_token IS NOT NULL THEN
+            PERFORM tenure.void_approvals(ARRAY[p_id], p_now);
+        END IF;
+    ELSIF v_answer = 'requested' THEN
+        UPDATE tenure.job AS j SET cancel_requested_at = coalesce(j.cancel_requested_at, p_now), updated_at = p_now WHERE j.id = p_id;
+        PERFORM pg_notify('tenure', 'cancel:' || v_job.lease_owner);
+    END IF;
+    IF v_answer <> 'refused' THEN
+        INSERT INTO tenure.audit (at, actor, act, subject, reason, detail)
+        VALUES (p_now, p_actor, 'cancel', p_id::text, p_reason, json_build_object('state', v_job.state));
+        PERFORM tenure.tell(CASE v_answer WHEN 'requested' THEN 'cancel_requested' ELSE 'cancelled' END, ARRAY[p_id], p_now);
+        IF p_children AND EXISTS (SELECT 1 FROM tenure.job_group AS g WHERE g.parent_id = p_id) THEN
+            PERFORM tenure.put_flow_event('cancel', NULL, NULL, p_id, json_build_object('actor', p_actor, 'reason', p_reason));
+        END IF;
+    END IF;
+    RETURN json_build_array(p_id, v_answer, CASE v_answer WHEN 'cancelled' THEN 'cancelled' ELSE v_job.state END);
+END
+$$;
+
+-- wake: waiting → queued, with the place it had before. Takes {"job_ids"} or {"waiting_for"}; answers the ids that were woken.
+-- A job that a worker holds is not woken, but its next suspend under this grant goes straight back to queued. Rows are locked before
+-- their state is looked at: one that is being suspended right now is seen as it is afterwards.
 CREATE OR REPLACE FUNCTION tenure.wake(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET enable_seqscan = off
 AS $$
 DECLARE
-    v_now timestamptz := tenure.now();
-    v_at tid[];
-    v_woken json;
-    v_ids uuid[];
+    v_asked uuid[] := ARRAY(SELECT g.id::uuid FROM json_array_elements_text(coalesce(p_request -> 'job_ids', '[]')) AS g(id));
+    v_locked uuid[];
 BEGIN
-    SELECT array_agg(s.at) INTO v_at FROM (
-        SELECT j.ctid AS at
+    v_locked := ARRAY(
+        SELECT j.id
         FROM tenure.job AS j
-        WHERE j.state = 'waiting' AND (
-            j.waiting_for = p_request ->> 'waiting_for'
-            OR j.id IN (SELECT g.id::uuid FROM json_array_elements_text(coalesce(p_request -> 'job_ids', '[]')) AS g(id)))
+        WHERE j.id = ANY (v_asked) OR j.state = 'waiting' AND j.waiting_for = p_request ->> 'waiting_for'
         ORDER BY j.id
         FOR UPDATE
-    ) AS s;
+    );
+    UPDATE tenure.job AS j SET wake_token = j.token WHERE j.id = ANY (v_locked) AND j.state IN ('leased', 'running');
+    RETURN array_to_json(tenure.queue_waiting(v_locked, tenure.now()));
+END
+$$;
+
+-- queue_waiting: of these jobs, locked by the caller, those that wait are queued, with the place they had before. Answers which.
+CREATE OR REPLACE FUNCTION tenure.queue_waiting(p_ids uuid[], p_now timestamptz) RETURNS uuid[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_ids uuid[];
+    v_queues text[];
+BEGIN
     WITH woken AS (
         UPDATE tenure.job AS j
         SET state = 'queued',
             waiting_for = NULL,
-            run_at = v_now,
-            is_due = true,
-            updated_at = v_now
-        WHERE j.ctid = ANY (v_at)
-        RETURNING j.id
+            run_at = coalesce(j.place_at, p_now),
+            place_at = NULL,
+            is_due = coalesce(j.place_at, p_now) <= p_now,
+            updated_at = p_now
+        WHERE j.id = ANY (p_ids) AND j.state = 'waiting'
+        RETURNING j.id, j.queue
     )
-    SELECT coalesce(json_agg(w.id), '[]'), array_agg(w.id ORDER BY w.id) INTO v_woken, v_ids FROM woken AS w;
-    IF v_ids IS NOT NULL THEN
-        PERFORM tenure.tell('woken', v_ids, v_now);
-        PERFORM tenure.notify(ARRAY(SELECT DISTINCT j.queue FROM tenure.job AS j WHERE j.id = ANY (v_ids)));
+    SELECT coalesce(array_agg(w.id ORDER BY w.id), '{}'), array_agg(DISTINCT w.queue) INTO v_ids, v_queues FROM woken AS w;
+    IF cardinality(v_ids) > 0 THEN
+        PERFORM tenure.tell('woken', v_ids, p_now);
+        PERFORM tenure.notify(v_queues);
     END IF;
-    RETURN v_woken;
+    RETURN v_ids;
 END
 $$;
 
--- revive: failed, dead, cancelled → queued, an operator's act. {"job_ids", "actor", "reason"} → [[id, token, state, run_at], …] in the
--- order of the ids; state null: left alone, and the audit row says why.
+-- revive: failed, dead, cancelled → queued, an operator's act. {"job_ids", "actor", "reason", "from_step"} → [[id, token, state, run_at],
+-- …] in the order of the ids; state null: left alone, and the audit row says why.
 CREATE OR REPLACE FUNCTION tenure.revive(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -423,7 +543,11 @@ BEGIN
     FOR v_id IN SELECT DISTINCT e.value COLLATE "C" FROM json_array_elements_text(p_request -> 'job_ids') AS e ORDER BY 1 LOOP
         SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = tenure.as_uuid(v_id) FOR UPDATE;
         v_from := v_job.state;
-        v_why := tenure.why_not_revive(v_job);
+        v_why := coalesce(tenure.why_not_revive(v_job), CASE
+            WHEN p_request ->> 'from_step' IS NOT NULL
+                AND NOT EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = v_job.id AND s.key = p_request ->> 'from_step')
+            THEN 'it has no step ' || (p_request ->> 'from_step')
+        END);
         IF v_why IS NULL THEN
             BEGIN
                 v_job := tenure.queue_again(v_job, v_now);
@@ -436,6 +560,15 @@ BEGIN
             json_build_object('from', v_from, 'to', CASE WHEN v_why IS NULL THEN 'queued' ELSE v_from END, 'why', v_why)
         );
         IF v_why IS NULL THEN
+            IF v_job.step_token IS NOT NULL THEN
+                PERFORM tenure.drop_steps(v_job.id, coalesce(min(s.ordinal), 2147483647), 2147483647)
+                FROM tenure.step AS s
+                WHERE s.job_id = v_job.id AND (s.key = p_request ->> 'from_step' OR EXISTS (
+                    SELECT 1 FROM tenure.step AS u WHERE u.job_id = v_job.id AND (u.state = 'undone' OR u.key = '$undoing')));
+            END IF;
+            IF v_job.group_id IS NOT NULL THEN
+                PERFORM tenure.tell_group(v_job.group_id, v_from, -1);
+            END IF;
             UPDATE tenure.dead_letter AS d
             SET triage = 'manual_replay',
                 triage_note = p_request ->> 'reason',
@@ -493,6 +626,9 @@ BEGIN
         updated_at = p_now
     WHERE j.id = p_job.id
     RETURNING j.* INTO v_job;
+    IF v_job.workflow_id IS NOT NULL THEN
+        PERFORM tenure.note_tasks(ARRAY[v_job.id], ARRAY[v_job.workflow_id]);
+    END IF;
     IF v_queue.events THEN
         PERFORM tenure.tell('revived', ARRAY[v_job.id], p_now);
     END IF;

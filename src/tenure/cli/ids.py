@@ -1,0 +1,53 @@
+"""Ids as people type and read them: any prefix that fits one job, and the shortest that tells the listed ones apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tenure.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from tenure.app import App
+
+LEAST = 4
+"""Fewer characters are more likely a slip than an id."""
+SHORTEST = 13
+"""The first two groups of an id. They are the time of its making, so what is shorter would seldom fit one job."""
+
+_PREFIX = re.compile(r"[0-9a-f]+(?:-[0-9a-f]*)*")
+
+
+def full_id(tenure: App, given: str) -> str:
+    """The id of the one job that begins so. Raises: NotFound; UsageError, if several do."""
+    typed = given.strip().lower().removesuffix("…")
+    digits = typed.replace("-", "")
+    if len(digits) >= 32 or len(digits) < LEAST or not _PREFIX.fullmatch(typed):
+        return given  # in full, or no id at all: the command itself says what is wrong with it
+    above = digits.ljust(32, "f")
+    canonical = "-".join((above[:8], above[8:12], above[12:16], above[16:20], above[20:]))
+    found = [job.id for job in tenure.jobs(limit=2, after=canonical) if job.id.replace("-", "").startswith(digits)]
+    if not found:
+        raise NotFound(f"There is no job whose id begins with {given}. See `tenure jobs ls`.")
+    if len(found) > 1:
+        raise UsageError(f"More than one job's id begins with {given}: {', '.join(found)}, … Type more of it.")
+    return found[0]
+
+
+def full_ids(tenure: App, given: Sequence[str]) -> list[str]:
+    """The same for several."""
+    return [full_id(tenure, one) for one in given]
+
+
+def short_ids(ids: Sequence[str]) -> list[str]:
+    """Each id cut to what tells it from the others in the list."""
+    ordered = sorted(set(ids))
+    shared = max((_common(one, other) for one, other in pairwise(ordered)), default=0)
+    length = max(SHORTEST, shared + 1)
+    return [one[:length].rstrip("-") for one in ids]
+
+
+def _common(one: str, other: str) -> int:
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

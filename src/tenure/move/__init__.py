@@ -1,0 +1,1 @@
+"""`tenure move`: everything in one database into another, of either engine."""

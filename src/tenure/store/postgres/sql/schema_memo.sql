@@ -1,0 +1,16 @@
+-- Memos: see tenure.store.memo.
+
+-- memo: a value that was worked out once. open: the job job_id is at it. done: it is read until expires_at.
+CREATE TABLE tenure.memo (
+    id text PRIMARY KEY,
+    name text NOT NULL,
+    tenant text,
+    state text NOT NULL,
+    job_id uuid NOT NULL,
+    value json,
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    CONSTRAINT memo_state_known CHECK (state IN ('open', 'done')),
+    CONSTRAINT memo_done_has_value CHECK ((state = 'done') = (value IS NOT NULL) AND (state = 'done') = (expires_at IS NOT NULL))
+);
+CREATE INDEX memo_expires_idx ON tenure.memo (expires_at) WHERE expires_at IS NOT NULL;

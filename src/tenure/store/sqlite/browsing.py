@@ -1,0 +1,92 @@
+"""Reads for pages. See store.browsing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from tenure.errors import InvalidArgument
+from tenure.model.clock import from_us, to_us
+from tenure.model.ids import JobId
+from tenure.store.browsing import Browsed, BrowseJobs, Death, ListDeaths
+from tenure.store.queries import GetJobs
+from tenure.store.sqlite import queries
+from tenure.store.sqlite.statements import load
+from tenure.store.sqlite.transaction import Transaction
+
+_SQL: Final = load("browsing")
+
+
+def browse_jobs(transaction: Transaction, request: BrowseJobs) -> Browsed:
+    """See store.browsing.BrowseJobs."""
+    _check(request.limit, request.scan)
+    values = _values(request)
+    ids = [str(row[0]) for row in transaction.all(_SQL[_look(request)], values)]
+    matching: list[tuple[str, str]] = []
+    if ids:
+        if _look(request) == "browse_newest":
+            matching = transaction.all(_SQL["browse_matching"], values | {"first": ids[0], "last": ids[-1]})
+        else:
+            matching = transaction.all(_SQL["browse_those"], values | {"ids": json.dumps(ids)})
+    wanted = frozenset(request.states)
+    chosen = [JobId(job_id) for job_id, shown in matching if not wanted or shown in wanted]
+    page = chosen[: request.limit]
+    is_whole = len(ids) < request.scan
+    return Browsed(
+        at=from_us(transaction.now),
+        items=[job for job in queries.get_jobs(transaction, GetJobs(page)) if job is not None],
+        counts=dict(Counter(shown for _, shown in matching)),
+        scanned=len(ids),
+        next=page[-1] if len(chosen) > len(page) else None if is_whole else JobId(ids[-1]),
+        last=JobId(ids[-1]) if ids else None,
+        is_whole=is_whole,
+    )
+
+
+def list_deaths(transaction: Transaction, request: ListDeaths) -> list[Death]:
+    """See store.browsing.ListDeaths."""
+    _check(1, request.scan)
+    statement = _SQL["deaths" if request.fingerprint is None else "deaths_of_group"]
+    values = {"triage": request.triage, "scan": request.scan, "fingerprint": request.fingerprint}
+    return [
+        Death(*row[:8], *(None if at is None else from_us(at) for at in row[8:10]), *row[10:])
+        for row in transaction.all(statement, values)
+    ]
+
+
+def _check(limit: int, scan: int) -> None:
+    if limit < 1 or scan < 1:
+        raise InvalidArgument(f"The limit and the scan must be at least 1, not {min(limit, scan)}.")
+
+
+def _look(request: BrowseJobs) -> str:
+    if request.parent_id is not None:
+        return "browse_parent"
+    if request.workflow_id is not None:
+        return "browse_workflow"
+    return "browse_newest" if request.worker is None else "browse_held"
+
+
+def _values(request: BrowseJobs) -> dict[str, Any]:
+    return {
+        "queues": _some(request.queues),
+        "kinds": _some(request.kinds),
+        "key": request.key,
+        "tenant": request.tenant,
+        "error": request.error,
+        "workflow_id": request.workflow_id,
+        "parent_id": request.parent_id,
+        "worker": request.worker,
+        "since": None if request.since is None else to_us(request.since),
+        "scan": request.scan,
+        "after": request.after,
+    }
+
+
+def _some(values: Sequence[str]) -> str | None:
+    return json.dumps(list(values)) if values else None
+
+
+READS: Final[Mapping[type, Callable[[Transaction, Any], Any]]] = {BrowseJobs: browse_jobs, ListDeaths: list_deaths}

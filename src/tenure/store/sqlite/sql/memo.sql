@@ -1,0 +1,42 @@
+-- Memos. See tenure.store.memo.
+
+-- name: found
+-- A memo: its state, owner and value, whether its time is over, and whether its owner has ended or is gone.
+SELECT m.state, m.job_id, m.value, coalesce(m.expires_at <= :now, 0),
+    NOT EXISTS (SELECT 1 FROM tenure_job AS j WHERE j.id = m.job_id AND j.finished_at IS NULL)
+FROM tenure_memo AS m
+WHERE m.id = :id;
+
+-- name: own
+-- Make a job the owner of a memo that is to be worked out.
+INSERT INTO tenure_memo (id, name, tenant, state, job_id, created_at)
+VALUES (:id, :name, :tenant, 'open', :job_id, :now)
+ON CONFLICT (id) DO UPDATE
+SET state = 'open',
+    job_id = excluded.job_id,
+    value = NULL,
+    created_at = excluded.created_at,
+    expires_at = NULL;
+
+-- name: pass_on
+-- The owner has ended without a value: the job that waits longest is the owner now.
+UPDATE tenure_memo SET job_id = :job_id, created_at = :now WHERE id = :id AND state = 'open';
+
+-- name: keep
+UPDATE tenure_memo
+SET state = 'done',
+    value = :value,
+    expires_at = :expires_at
+WHERE id = :id AND job_id = :job_id AND state = 'open';
+
+-- name: prune
+-- Values whose time is over, and memos that were given up.
+DELETE FROM tenure_memo
+WHERE id IN (
+    SELECT m.id
+    FROM tenure_memo AS m
+    WHERE m.expires_at <= :now
+        OR m.state = 'open' AND m.created_at <= :given_up
+            AND NOT EXISTS (SELECT 1 FROM tenure_job AS j WHERE j.id = m.job_id AND j.finished_at IS NULL)
+    LIMIT :limit
+);

@@ -1,0 +1,195 @@
+"""One tail per tenant and process, fanned out to bounded queues of viewers. See web/events.py for what it promises."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from tenure.errors import InvalidArgument, TenureError
+from tenure.model.event import Event
+from tenure.model.frozen import frozen
+from tenure.observe.follow import Follower, settled_floor
+
+if TYPE_CHECKING:
+    from tenure.app import App
+    from tenure.web.auth import Principal
+
+POLL_SECONDS: Final = 0.25
+CHECK_SECONDS: Final = 1.0
+RANGES_MOST: Final = 40
+"""Runs of numbers in an id. Beyond, the id is the floor alone, and a viewer that resumes may see a few twice."""
+TOPICS_MOST: Final = 20
+
+_log: Final = logging.getLogger("tenure.web")
+
+Ranges = list[list[int]]
+
+
+@frozen
+class Told:
+    """An event with the place to resume from after it. None stands for: read anew."""
+
+    event: Event | None
+    place: tuple[int, Ranges]
+
+
+@frozen
+class Topics:
+    """What a viewer wants to hear of. Empty ones stand for everything."""
+
+    queues: frozenset[str] = frozenset()
+    jobs: frozenset[str] = frozenset()
+
+    def wants(self, event: Event) -> bool:
+        """Whether the event is one of these."""
+        if not self.queues and not self.jobs:
+            return True
+        return event.queue in self.queues or event.job_id in self.jobs
+
+
+def parse_topics(text: str) -> Topics:
+    """From `jobs`, `queue:mail,job:ID`. Raises: InvalidArgument."""
+    queues, jobs = set(), set()
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if len(parts) > TOPICS_MOST:
+        raise InvalidArgument(f"topics: at most {TOPICS_MOST} may be named.")
+    for part in parts:
+        word, _, value = part.partition(":")
+        if part == "jobs":
+            continue
+        if word == "queue" and value:
+            queues.add(value)
+        elif word == "job" and value:
+            jobs.add(value.lower())
+        else:
+            raise InvalidArgument(f"topics: {part[:80]!r} is none. Topics are jobs, queue:NAME and job:ID.")
+    return Topics() if "jobs" in parts else Topics(frozenset(queues), frozenset(jobs))
+
+
+class Viewer:
+    """One stream's queue. Bounded: when it is full, its viewer is told to read anew."""
+
+    def __init__(self, topics: Topics, most: int) -> None:
+        self._topics = topics
+        self._most = most
+        self._told: list[Told] = []
+        self._is_there = asyncio.Event()
+
+    def put(self, told: Told) -> None:
+        """Hand an event over, if the viewer wants it."""
+        if told.event is not None and not self._topics.wants(told.event):
+            return
+        if len(self._told) >= self._most:
+            self._told = [Told(None, told.place)]
+        else:
+            self._told.append(told)
+        self._is_there.set()
+
+    async def take(self, seconds: float) -> list[Told]:
+        """What came, waiting for it so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_there.wait()
+        self._is_there.clear()
+        taken, self._told = self._told, []
+        return taken
+
+
+class Tail:
+    """Follows a tenant's events while there is a viewer."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._viewers: set[Viewer] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._floor = 0
+        self._sent: set[int] = set()
+
+    async def attach(self, viewer: Viewer) -> None:
+        """Let a viewer hear what comes from now on."""
+        self._viewers.add(viewer)
+        if self._task is None or self._task.done():
+            self._ready.clear()
+            self._task = asyncio.create_task(self._run())
+        ready = asyncio.create_task(self._ready.wait())
+        await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+
+    def detach(self, viewer: Viewer) -> None:
+        """Forget a viewer. The tail ends by itself after the last one."""
+        self._viewers.discard(viewer)
+
+    @property
+    def place(self) -> tuple[int, Ranges]:
+        """Where a viewer that has heard everything so far would resume."""
+        return self._floor, to_ranges(self._sent)
+
+    async def _run(self) -> None:
+        store = await asyncio.to_thread(lambda: self._app.store)
+        follower = Follower(store, after=await asyncio.to_thread(settled_floor, store))
+        self._sent = {event.seq for event in await asyncio.to_thread(follower.poll)}
+        self._floor = follower.floor
+        self._ready.set()
+        while self._viewers:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                found = await asyncio.to_thread(follower.poll)
+            except TenureError as exc:
+                _log.warning("Events could not be read: %s", exc)
+                await asyncio.sleep(CHECK_SECONDS)
+                continue
+            for event in found:
+                self._sent.add(event.seq)
+                self._tell(event)
+            # Only now: what lies below the new floor has been handed over.
+            self._floor = follower.floor
+            self._sent = {seq for seq in self._sent if seq > self._floor}
+
+    def _tell(self, event: Event) -> None:
+        told = Told(event, self.place)
+        for viewer in self._viewers:
+            viewer.put(told)
+
+
+class Hub:
+    """The tails of one server, and what is known about who may still look."""
+
+    def __init__(self) -> None:
+        self._tails: dict[str, Tail] = {}
+        self._checked: dict[str, tuple[float, bool]] = {}
+
+    def tail(self, tenant: str, app: App) -> Tail:
+        """The tail of a tenant; one for all its viewers."""
+        if tenant not in self._tails:
+            self._tails[tenant] = Tail(app)
+        return self._tails[tenant]
+
+    async def may_look(self, who: Principal) -> bool:
+        """Whether the token or session is still valid. Asked at most once a second for all streams of one."""
+        at, known = self._checked.get(who.id, (-CHECK_SECONDS, False))
+        if time.monotonic() - at >= CHECK_SECONDS:
+            try:
+                known = await who.app.aio.access.is_valid(token_id=who.token_id, session=who.session)
+            except TenureError:
+                known = True  # the database is away: the stream says so by its silence, and the next look decides
+            if len(self._checked) > 10_000:
+                self._checked.clear()
+            self._checked[who.id] = (time.monotonic(), known)
+        return known
+
+
+def to_ranges(numbers: set[int]) -> Ranges:
+    """Runs of whole numbers. None at all if they are too many to carry."""
+    runs: Ranges = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+            if len(runs) > RANGES_MOST:
+                return []
+    return runs

@@ -1,0 +1,198 @@
+"""`/ui/changes`: a stream that says when what the page shows has changed. The page then asks for itself anew.
+
+A message carries no data of jobs, so nothing leaks by it, and nothing is lost when one is: a tab that connects again is
+told at once if the marker differs from the one it names (Last-Event-ID), or from the one that its page was made with
+(`seen`): a change between the making of a page and its first connection is not lost. Markers are made from the look
+that all viewers share, or from the one job that a page shows; a stream costs no query of its own beyond that. Tabs
+beyond the fourth ask for the marker alone, by `once`: browsers open six connections to a host, and a stream keeps one.
+For that reason the output of a job comes by the same stream, as `chunk` messages behind the offset `after`, for those
+who may read payloads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from tenure.errors import NotFound, TenureError
+from tenure.model.visible import visible_lines
+from tenure.web import auth
+from tenure.web.pages.filter_words import is_job_id
+from tenure.web.pages.pulse import Look, Pulse
+from tenure.web.problems import Problem
+
+if TYPE_CHECKING:
+    from tenure.app import App
+    from tenure.model.job import Job
+    from tenure.model.stream import Chunk
+    from tenure.web.auth import Principal
+    from tenure.web.site import Site
+
+EVERY_SECONDS: Final = 1.0
+COMMENT_EVERY: Final = 15
+"""Rounds without a message after which a comment keeps proxies from closing the connection."""
+HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+async def changes(request: Request, pulse: Pulse) -> Response:
+    """The stream. Raises: Problem 400, 429."""
+    who: Principal = request.state.principal
+    site: Site = request.state.site
+    topic = request.query_params.get("topic", "")
+    marker = _marker(who.app, pulse, topic)
+    if "once" in request.query_params:
+        return Response(await run_in_threadpool(marker), media_type="text/plain", headers=HEADERS)
+    place = ("changes", who.id)
+    if site.in_use.get(place, 0) >= site.limits.streams:
+        raise Problem(429, "too_many_requests", "Too many pages of this session are live. Close some, or pause them.")
+    known, _, after = (request.headers.get("last-event-id") or _first_id(request)).partition("@")
+    output = _output(who, topic, request.query_params.get("output", ""), after)
+    return StreamingResponse(
+        _counted(site, place, _messages(request, site, marker, known, output)),
+        media_type="text/event-stream",
+        headers=HEADERS,
+    )
+
+
+@dataclass
+class Output:
+    """The stream of a job that a page shows, and how far it has it."""
+
+    app: App
+    job_id: str
+    name: str
+    after: int
+
+    async def chunks(self) -> list[Chunk]:
+        """What came since; waits for it as long as the marker is not due to be looked at again."""
+        page = await self.app.aio.streams.read(self.job_id, self.name, after=self.after, wait=EVERY_SECONDS)
+        if page.chunks:
+            self.after = page.chunks[-1].offset
+        if not page.chunks and page.is_ended:
+            await asyncio.sleep(EVERY_SECONDS)
+        return page.chunks
+
+
+def _first_id(request: Request) -> str:
+    return f"{request.query_params.get('seen', '')}@{request.query_params.get('after', '')}"
+
+
+def _output(who: Principal, topic: str, name: str, after: str) -> Output | None:
+    job_id = topic.partition(":")[2]
+    if not name or not topic.startswith("job:") or not who.may("read:payload"):
+        return None
+    is_offset = after.isascii() and after.isdigit() and len(after) <= 18
+    return Output(who.app, job_id, name[:255], int(after) if is_offset else 0)
+
+
+def _marker(app: App, pulse: Pulse, topic: str) -> Callable[[], str]:
+    name, _, value = topic.partition(":")
+    if name == "job" and is_job_id(value):
+        return lambda: job_marker(app, value)
+    if name == "workflow" and is_job_id(value):
+        return lambda: workflow_marker(app, value)
+    if name == "all" and not value:
+        return lambda: board_marker(pulse.now())
+    raise Problem(400, "invalid_argument", "There is no such topic. Topics are all, job:ID and workflow:ID.")
+
+
+def job_marker(app: App, job_id: str) -> str:
+    """Changes when the job does, or when something is logged for it."""
+    (found,) = app.get_many([job_id])
+    if found is None:
+        return "gone"
+    events = app.events(job_id=job_id, limit=1000)
+    return marker_of(found, events[-1].seq if events else 0)
+
+
+def marker_of(found: Job, last_event: int) -> str:
+    """The marker of a job that is at hand."""
+    told = (found.state, found.token, found.updated_at, found.progress, found.cancel_requested_at, found.cleaned_at)
+    return _digest(told, last_event)
+
+
+def workflow_marker(app: App, workflow_id: str) -> str:
+    """Changes when a task of it ends or starts."""
+    try:
+        return workflow_marker_of(app.workflows.get(workflow_id))
+    except NotFound:
+        return "gone"
+
+
+def workflow_marker_of(found: object) -> str:
+    """The marker of a workflow that is at hand."""
+    return _digest(found)
+
+
+def board_marker(look: Look | None) -> str:
+    """Changes when counts, deaths, gates, queues or workers do; not with every heartbeat."""
+    if look is None:
+        return ""
+    seen = look.seen
+    workers = sorted((one.row.id, one.held, one.is_leader) for one in seen.workers)
+    return _digest(
+        seen.summary.backlog,
+        [(one.kind, one.succeeded, one.dead, one.failed, one.cancelled) for one in seen.summary.ran],
+        seen.groups,
+        seen.gates,
+        [(one.name, one.paused_at, one.updated_at) for one in seen.queues],
+        workers,
+        look.health,
+    )
+
+
+def _digest(*told: object) -> str:
+    return hashlib.sha256(repr(told).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+async def _messages(
+    request: Request, site: Site, marker: Callable[[], str], known: str, output: Output | None
+) -> AsyncIterator[str]:
+    yield "retry: 3000\n\n"
+    quiet = 0
+    while True:
+        try:
+            now = await run_in_threadpool(marker)
+        except TenureError:
+            now = known  # the database is away: the page says so when it is asked for again
+        said = False
+        if now and now != known:
+            place = _place(now, output)
+            yield f"id: {place}\nevent: change\ndata: {now}\n\n" if known else f"id: {place}\ndata:\n\n"
+            known, said = now, True
+        if output is None:
+            await asyncio.sleep(EVERY_SECONDS)
+        else:
+            for chunk in await output.chunks():
+                told = json.dumps({"kind": chunk.kind, "text": visible_lines(chunk.text), "offset": chunk.offset})
+                yield f"id: {known}@{chunk.offset}\nevent: chunk\ndata: {told}\n\n"
+                said = True
+        quiet = 0 if said else quiet + 1
+        if quiet >= COMMENT_EVERY:
+            yield ": still here\n\n"
+            quiet = 0
+        if await request.is_disconnected() or await auth.by_session(site, request) is None:
+            return
+
+
+def _place(marker: str, output: Output | None) -> str:
+    return marker if output is None else f"{marker}@{output.after}"
+
+
+async def _counted(site: Site, place: tuple[str, str], messages: AsyncIterator[str]) -> AsyncIterator[str]:
+    site.in_use[place] = site.in_use.get(place, 0) + 1
+    try:
+        async for message in messages:
+            yield message
+    finally:
+        site.in_use[place] -= 1
+        if not site.in_use[place]:
+            del site.in_use[place]

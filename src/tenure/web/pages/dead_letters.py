@@ -1,0 +1,198 @@
+"""`/ui/dead-letters`: a board of deaths by fingerprint, and what is decided about them.
+
+Columns are 002's triage: pending, acknowledged, manual_replay, escalated, closed. A replay is asked for one letter,
+a sample, or all of a group; a sample first tells whether the cause is gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tenure.errors import NotFound, UsageError
+from tenure.model.frozen import frozen
+from tenure.model.job import DeadLetter
+from tenure.model.outcome import Triage
+from tenure.observe.browse import death_board, deaths_of, group_deaths
+from tenure.web.pages import bulk, same_as
+from tenure.web.pages.json_text import json_line
+from tenure.web.pages.visit import Answer, Moved, Shown, Visit
+from tenure.web.pages.words import counted, first_line
+
+MEMBERS: Final = 20
+AT_ONCE: Final = 1_000
+"""How many letters one act takes; a larger group is acted on in several."""
+SAMPLE: Final = 5
+ACTS: Final = {
+    "ack": ("Acknowledge", Triage.ACKNOWLEDGED),
+    "escalate": ("Escalate", Triage.ESCALATED),
+    "close": ("Close", Triage.CLOSED),
+    "replay": ("Replay", None),
+}
+NEXT: Final[Mapping[str, Sequence[str]]] = {
+    "pending": ("ack", "replay", "escalate"),
+    "acknowledged": ("replay", "escalate", "close"),
+    "manual_replay": ("replay", "close"),
+    "escalated": ("replay", "ack", "close"),
+    "closed": (),
+}
+"""What can be done with the groups of a column."""
+
+
+@frozen
+class Difference:
+    """A field of the payload and how many different values the members have in it."""
+
+    name: str
+    values: int
+    sample: str
+
+
+def board(visit: Visit) -> Answer:
+    """The page."""
+    now = visit.app.now()
+    columns = death_board(visit.app.store, now)
+    open_columns = columns[:-1]
+    return Shown(
+        "dead_letters.html",
+        {
+            "acts": ACTS,
+            "closed": columns[-1],
+            "columns": open_columns,
+            "groups": sum(len(one.groups) for one in open_columns),
+            "is_whole": all(one.is_whole for one in open_columns),
+            "keys": (("j k", "card"), ("a", "acknowledge"), ("r", "replay"), ("e", "escalate"), ("c", "close")),
+            "letters": sum(one.letters for one in open_columns),
+            "next": NEXT,
+            "now": now,
+            "running": replays(visit),
+            "same": same_as.dead_letters(),
+            "sample": SAMPLE,
+            "topic": "all",
+        },
+    )
+
+
+def group(visit: Visit) -> Answer:
+    """One fingerprint: its members, how their payloads differ, and what can be done."""
+    fingerprint = visit.params["fingerprint"]
+    now = visit.app.now()
+    deaths = deaths_of(visit.app.store, fingerprint)
+    if not deaths:
+        raise NotFound(f"No dead letter has the fingerprint {first_line(fingerprint, 60)!r}.")
+    page = visit.app.dead_letters(fingerprint=fingerprint, limit=MEMBERS, after=visit.asked("after") or None)
+    may_read = visit.viewer.may("read:payload")
+    by_triage = Counter(one.triage for one in deaths)
+    open_triage = next((one for one in NEXT if by_triage.get(one) and one != "closed"), "closed")
+    return Shown(
+        "dead_letter_group.html",
+        {
+            "acts": ACTS,
+            "by_triage": [(one, by_triage[one]) for one in NEXT if by_triage.get(one)],
+            "differences": differences(page.items) if may_read else (),
+            "group": group_deaths(deaths, now)[0],
+            "keys": (("a", "acknowledge"), ("r", "replay"), ("e", "escalate"), ("c", "close")),
+            "letters": page.items,
+            "may_read": may_read,
+            "next": NEXT[open_triage] or ("replay",),
+            "notes": [one for one in deaths if one.triage_note][:5],
+            "now": now,
+            "older": visit.link(f"/dead-letters/{fingerprint}", after=page.next) if page.next else None,
+            "running": replays(visit, fingerprint),
+            "open": sum(count for one, count in by_triage.items() if one != "closed"),
+            "same": same_as.dead_letter_group(fingerprint),
+            "section": "/dead-letters",
+            "topic": "all",
+            "total": len(deaths),
+        },
+    )
+
+
+def replays(visit: Visit, fingerprint: str | None = None) -> list[bulk.ActLine]:
+    """Replays of groups that are under way, or of one."""
+    if not visit.viewer.may("operate"):
+        return []
+    return [
+        line
+        for line in bulk.under_way(visit.app)
+        if fingerprint in (None, line.act.filter.get("fingerprint")) and "fingerprint" in line.act.filter
+    ]
+
+
+def differences(letters: Sequence[DeadLetter]) -> list[Difference]:
+    """In which top-level fields of their payloads the members differ."""
+    payloads = [one.payload for one in letters if isinstance(one.payload, Mapping)]
+    if len(payloads) < 2:
+        return []
+    found = []
+    for name in sorted({str(key) for payload in payloads for key in payload}):
+        values = Counter(json_line(payload.get(name)) for payload in payloads)
+        if len(values) > 1:
+            found.append(Difference(name, len(values), first_line(values.most_common(1)[0][0], 60)))
+    return found[:12]
+
+
+def confirm(visit: Visit) -> Answer:
+    """The question before an act on a group."""
+    fingerprint, act = visit.params["fingerprint"], visit.params["act"]
+    if act not in ACTS:
+        raise NotFound(f"There is no act {act!r} of dead letters.")
+    letters = _open_letters(visit, fingerprint)
+    if not letters:
+        raise UsageError("All letters of this group are closed already, or its jobs were replayed.")
+    (shown, *_) = group_deaths(deaths_of(visit.app.store, fingerprint), visit.app.now())
+    chosen = _how_many(visit.asked("count"), len(letters))
+    return Shown(
+        "dead_letter_confirm.html",
+        {
+            "act": act,
+            "at_once": AT_ONCE,
+            "count": chosen,
+            "group": shown,
+            "letters": len(letters),
+            "sample": SAMPLE,
+            "same": same_as.replay(fingerprint) if act == "replay" else same_as.triage(act, fingerprint),
+            "section": "/dead-letters",
+            "word": ACTS[act][0],
+        },
+    )
+
+
+def act(visit: Visit) -> Answer:
+    """Triage or replay a group, or a part of it."""
+    fingerprint, verb = visit.params["fingerprint"], visit.params["act"]
+    reason, who = visit.given("reason"), visit.viewer.name
+    if verb not in ACTS:
+        raise NotFound(f"There is no act {verb!r} of dead letters.")
+    if not reason:
+        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+    letters = _open_letters(visit, fingerprint)
+    count = _how_many(visit.given("count"), len(letters))
+    chosen = letters[:count]
+    visit.pulse.forget()
+    here = visit.link(f"/dead-letters/{fingerprint}")
+    triage = ACTS[verb][1]
+    if triage is not None:
+        changed = visit.app.triage([one.id for one in chosen], triage, actor=who, note=reason)
+        return Moved(here, f"{counted(len(changed), 'letter')}: {triage.value}.")
+    settled = visit.app.revive_many(list(dict.fromkeys(one.job_id for one in chosen)), actor=who, reason=reason)
+    done = sum(1 for one in settled if not one.lost)
+    rest = f"; {len(settled) - done} could not be: see the audit" if done < len(settled) else ""
+    left = len(letters) - len(chosen)
+    more = f" {left:,} more wait." if left else ""
+    return Moved(here, f"{counted(done, 'job')} replayed{rest}.{more}")
+
+
+def _open_letters(visit: Visit, fingerprint: str) -> list[Any]:
+    """Letters that something can still be done about, newest first, AT_ONCE of them at most."""
+    found = [one for one in deaths_of(visit.app.store, fingerprint, AT_ONCE) if one.triage != Triage.CLOSED]
+    return sorted(found, key=lambda one: one.moved_at, reverse=True)[:AT_ONCE]
+
+
+def _how_many(text: str, most: int) -> int:
+    if not text or text == "all":
+        return most
+    if not text.isdigit() or not 1 <= int(text) <= AT_ONCE:
+        raise UsageError(f"How many? A number from 1 to {AT_ONCE:,}, or all. Nothing was changed.")
+    return min(int(text), most)

@@ -1,0 +1,50 @@
+"""`/ui/gates`: switches that stop work, with who closed them."""
+
+from __future__ import annotations
+
+from tenure.errors import NotFound, UsageError
+from tenure.web.pages import same_as
+from tenure.web.pages.visit import Answer, Moved, Shown, Visit
+
+MEANS = {
+    "master": "Everything: enqueue and claims.",
+    "worker": "Claims: no worker is given jobs. Enqueue goes on.",
+    "notify": "Wake-ups: workers find jobs by polling.",
+    "heartbeat": "The rows of workers are not refreshed. Leases are.",
+}
+
+
+def gates(visit: Visit) -> Answer:
+    """The page."""
+    rows = visit.app.gates.all()
+    reasons = {}
+    for one in rows:
+        if not one.is_open:
+            told = visit.app.audit(subject=one.name, limit=1) or visit.app.audit(subject=f"gate:{one.name}", limit=1)
+            reasons[one.name] = told[0].reason if told else None
+    return Shown(
+        "gates.html",
+        {
+            "gates": rows,
+            "keys": (("j k", "move"),),
+            "means": MEANS,
+            "now": visit.app.now(),
+            "queues": [one.name for one in visit.app.queues()],
+            "reasons": reasons,
+            "same": same_as.gates(),
+            "topic": "all",
+        },
+    )
+
+
+def act(visit: Visit) -> Answer:
+    """Open or close a gate."""
+    verb, name, reason = visit.params["act"], visit.given("gate"), visit.given("reason")
+    if verb not in {"open", "close"}:
+        raise NotFound(f"There is no act {verb!r} of a gate.")
+    if verb == "close" and not reason:
+        raise UsageError("A reason is needed to close a gate: it goes into the audit. Nothing was changed.")
+    change = visit.app.gates.open if verb == "open" else visit.app.gates.close
+    gate = change(name, actor=visit.viewer.name, reason=reason or None)
+    visit.pulse.forget()
+    return Moved(visit.link("/gates"), f"Gate {gate.name} is {'open' if gate.is_open else 'closed'}.")

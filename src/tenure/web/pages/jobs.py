@@ -1,0 +1,390 @@
+"""`/ui/jobs`: the newest jobs that match, counts by state within the filter, selection, export, enqueue."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from tenure.effects.bulk_looks import REVIVABLE
+from tenure.errors import InvalidPayload, TenureError, UsageError
+from tenure.model.frozen import frozen
+from tenure.model.ids import JobId
+from tenure.model.job import Job
+from tenure.model.state import ACTIVE, HELD, TERMINAL, State
+from tenure.model.visible import visible
+from tenure.observe.browse import SCAN, JobFilter, browse
+from tenure.web.pages import filter_words, same_as
+from tenure.web.pages.filter_words import NAMES, Parsed, is_job_id, parse
+from tenure.web.pages.schema_form import fields_of, payload_of
+from tenure.web.pages.visit import Answer, Moved, Sent, Shown, Visit
+from tenure.web.pages.words import counted, first_line, short_span
+
+PAGE: Final = 50
+EXPORT: Final = 1_000
+CHIPS: Final = (
+    "queued",
+    "retry_waiting",
+    "leased",
+    "running",
+    "waiting",
+    "succeeded",
+    "failed",
+    "dead",
+    "cancelled",
+    "cleaned",
+)
+VIEWS: Final = (
+    ("Running now", "state:running,leased"),
+    ("Failed, last hour", "state:dead,failed,retry since:1h"),
+    ("Waiting", "state:waiting"),
+    ("Last 15 minutes", "since:15m"),
+)
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""First characters that make a spreadsheet run a cell."""
+
+
+@frozen
+class Chip:
+    """One state within the filter."""
+
+    state: str
+    count: int
+    link: str
+    is_chosen: bool
+
+
+@frozen
+class JobLine:
+    """One job in the list."""
+
+    job: Job
+    shown: str
+    says: str
+    """The last error, the summary or the progress in words."""
+    share: float | None
+    """Progress in per cent, if it is a number."""
+    next: str
+    age_at: datetime
+
+
+def jobs(visit: Visit) -> Answer:
+    """The page."""
+    added = visit.asked("add")
+    if added:
+        parsed = parse(f"{visit.asked('q')} {added}")
+        return Moved(visit.link("/jobs", q=parsed.text))
+    parsed = parse(visit.asked("q"))
+    now = visit.app.now()
+    after = visit.asked("after") or None
+    if after is not None and not is_job_id(after):
+        raise UsageError("This link to further jobs is malformed. Start anew from the list.")
+    found = browse(visit.app.store, parsed.wanted(now), limit=PAGE, after=after)
+    return Shown(
+        "jobs.html",
+        {
+            "chips": list(_chips(visit, parsed, found.counts)),
+            "filter": parsed,
+            "is_bounded": not found.is_whole,
+            "is_further": after is not None,
+            "keys": (("j k", "move"), ("x", "select"), ("Enter", "open"), ("/", "filter")),
+            "lines": [_line(one, found.at) for one in found.items],
+            "now": found.at,
+            "older": visit.link("/jobs", q=parsed.text, after=found.next) if found.next else None,
+            "newest": visit.link("/jobs", q=parsed.text) if after else None,
+            "same": _same_as(parsed),
+            "says": _says(found.scanned, found.is_whole, len(found.items), after is not None),
+            "scanned": found.scanned,
+            "token_names": NAMES,
+            "topic": "all",
+            "total": sum(found.counts.get(one, 0) for one in (parsed.states or found.counts)),
+            "all_that_match": list(_all_that_match(visit, parsed)),
+            "views": [(name, text, visit.link("/jobs", q=text)) for name, text in VIEWS],
+            "without": lambda token: visit.link("/jobs", q=parsed.without(token)),
+            "export": lambda kind: visit.link("/jobs/export", q=parsed.text, format=kind),
+        },
+    )
+
+
+def find(visit: Visit) -> Answer:
+    """The search in the top bar: an id goes to its job, anything else to the filter."""
+    text = visit.asked("q")[: filter_words.CHARS_MAX]
+    if is_job_id(text):
+        return Moved(visit.link(f"/jobs/{text.lower()}"))
+    is_word = bool(text) and ":" not in text and " " not in text
+    # One bare word is a key where a job has it, else a kind.
+    if is_word and browse(visit.app.store, JobFilter(key=text), limit=1).items:
+        return Moved(visit.link("/jobs", q=f"key:{text}"))
+    return Moved(visit.link("/jobs", q=parse(text).text))
+
+
+def export(visit: Visit) -> Answer:
+    """The newest jobs that match, as a file. Values are in it only for those who may read payloads."""
+    parsed = parse(visit.asked("q"))
+    found = browse(visit.app.store, parsed.wanted(visit.app.now()), limit=EXPORT, scan=SCAN)
+    whole = visit.viewer.may("read:payload")
+    if visit.asked("format") == "csv":
+        return Sent(_csv(found.items, whole), "text/csv; charset=utf-8", "jobs.csv")
+    lines = [json.dumps(_record(one, whole), ensure_ascii=True, default=str) for one in found.items]
+    return Sent("\n".join(lines) + ("\n" if lines else ""), "application/x-ndjson", "jobs.jsonl")
+
+
+COLUMNS: Final = [
+    "id",
+    "queue",
+    "kind",
+    "state",
+    "priority",
+    "attempt",
+    "max_attempts",
+    "created_at",
+    "run_at",
+    "claimed_at",
+    "finished_at",
+    "lease_owner",
+    "key",
+    "tenant",
+    "failure_class",
+]
+
+
+def _record(job: Job, whole: bool) -> dict[str, Any]:
+    told: dict[str, Any] = {name: getattr(job, name) for name in COLUMNS}
+    told["state"] = job.shown_state
+    if whole:
+        told |= {"last_error": job.last_error, "payload": job.payload, "result": job.result}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
+
+
+def _csv(jobs_: Sequence[Job], whole: bool) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out)
+    names = [*COLUMNS, *(["last_error", "payload", "result"] if whole else [])]
+    writer.writerow(names)
+    for job in jobs_:
+        record = _record(job, whole)
+        writer.writerow([_cell(record[name]) for name in names])
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    if value is None or isinstance(value, int | float):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=True, default=str)
+    text = visible(text)
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def enqueue_form(visit: Visit, *, wrong: str = "", status: int = 200) -> Answer:
+    """A form for one job: with a field for each property of the payload, where the kind has a type."""
+    kinds = sorted(visit.app.registry)
+    kind = visit.given("kind") or visit.asked("kind")
+    fields = fields_of(visit.app.registry.get(kind), _form(visit))
+    return Shown(
+        "enqueue.html",
+        {
+            "given": {
+                name: visit.given(name) or visit.asked(name)
+                for name in ("kind", "queue", "payload", "key", "delay", "priority")
+            },
+            "fields": fields if not visit.asked("json") else [],
+            "has_fields": bool(fields),
+            "kinds": kinds,
+            "queues": [one.name for one in visit.app.queues()],
+            "same": None,
+            "wrong": wrong,
+        },
+        status,
+    )
+
+
+def enqueue(visit: Visit) -> Answer:
+    """Enqueue one job."""
+    kind = visit.given("kind")
+    options: dict[str, Any] = {"actor": visit.viewer.name}
+    try:
+        if not kind:
+            raise UsageError("Which kind of job? The field kind is empty.")
+        payload = _payload(visit, kind)
+        for name in ("queue", "key"):
+            if visit.given(name):
+                options[name] = visit.given(name)
+        for name, field in (("priority", "priority"), ("delay", "delay")):
+            if visit.given(field):
+                options[name] = _number(field, visit.given(field))
+        made = visit.app.new_job(kind, payload, **options)
+        if not visit.viewer.may("enqueue", queue=made.queue, kind=kind):
+            raise UsageError(
+                f"You may not enqueue jobs of kind {kind!r} in queue {made.queue!r}. Nothing was enqueued."
+            )
+        answer = visit.app.enqueue(made)
+    except TenureError as exc:
+        return enqueue_form(visit, wrong=str(exc), status=422)
+    notice = "That key is taken; this is the job that holds it." if answer.duplicate else f"Enqueued as {answer.id}."
+    return Moved(visit.link(f"/jobs/{answer.id}"), notice)
+
+
+def _payload(visit: Visit, kind: str) -> Any:
+    """What the form says: its fields, or the JSON text. Raises: InvalidPayload."""
+    if "payload" not in visit.form:
+        fields = fields_of(visit.app.registry.get(kind), _form(visit))
+        if fields:
+            return payload_of(fields, _form(visit))
+    try:
+        return json.loads(visit.given("payload") or "{}", parse_constant=_no_constant)
+    except ValueError as exc:
+        raise InvalidPayload(f"The payload is not JSON: {exc}.") from exc
+
+
+def _form(visit: Visit) -> dict[str, str]:
+    """The fields of the form as they were sent; of a form that was not sent, none."""
+    return {name: values[0] for name, values in visit.form.items() if values}
+
+
+def _number(field: str, text: str) -> float | int:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"The field {field} needs a number, not {text!r}.") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+# --- acting on picked jobs ---
+
+
+def act_on_picked(visit: Visit) -> Answer:
+    """Ask before jobs that were picked by hand are cancelled or revived."""
+    ids = _picked(visit)
+    act = visit.given("act")
+    if act not in {"cancel", "revive"} or not ids:
+        return Moved(visit.link("/jobs", q=visit.given("q")), "Nothing was selected.")
+    found = [one for one in visit.app.get_many(ids) if one is not None]
+    possible = ACTIVE if act == "cancel" else REVIVABLE
+    chosen = [one for one in found if one.state in possible]
+    return Shown(
+        "picked.html",
+        {
+            "act": act,
+            "chosen": chosen,
+            "held": sum(1 for one in chosen if one.state in HELD),
+            "left_out": len(ids) - len(chosen),
+            "q": visit.given("q"),
+        },
+    )
+
+
+def do_to_picked(visit: Visit) -> Answer:
+    """Cancel or revive jobs that were picked by hand."""
+    ids = _picked(visit)
+    act, reason = visit.given("act"), visit.given("reason")
+    back = visit.link("/jobs", q=visit.given("q"))
+    if not reason:
+        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+    if act == "cancel":
+        answers = visit.app.cancel_many(ids, actor=visit.viewer.name, reason=reason)
+        done = sum(1 for one in answers if one.answer != "refused")
+    elif act == "revive":
+        settled = visit.app.revive_many(ids, actor=visit.viewer.name, reason=reason)
+        done = sum(1 for one in settled if not one.lost)
+    else:
+        raise UsageError("What should be done with these jobs? Nothing was changed.")
+    visit.pulse.forget()
+    word = "cancelled or asked to stop" if act == "cancel" else "revived"
+    rest = f"; {len(ids) - done} could not be" if done < len(ids) else ""
+    return Moved(back, f"{counted(done, 'job')} {word}{rest}.")
+
+
+def _picked(visit: Visit) -> list[JobId]:
+    return [JobId(one) for one in visit.form.get("pick", ())[:PAGE] if is_job_id(one)]
+
+
+# --- parts ---
+
+
+def _chips(visit: Visit, parsed: Parsed, counts: Any) -> Iterator[Chip]:
+    chosen = parsed.states
+    for name in CHIPS:
+        count = counts.get(name, 0)
+        if name == "cleaned" and not count and name not in chosen:
+            continue
+        others = [one for one in chosen if one != name]
+        toggled = others if name in chosen else [*chosen, name]
+        words = ["retry" if one == "retry_waiting" else one for one in toggled]
+        yield Chip(name, count, visit.link("/jobs", q=parsed.with_states(words)), name in chosen)
+
+
+def _all_that_match(visit: Visit, parsed: Parsed) -> Iterator[tuple[str, str]]:
+    """What can be done to all that match, with the page that asks: word, link."""
+    if not parsed.tokens or parsed.wrong:
+        return
+    states = {"queued" if one == "retry_waiting" else one for one in parsed.states}
+    for act, able in (("cancel", ACTIVE), ("revive", REVIVABLE)):
+        if not states or states & able:
+            yield act, visit.link("/bulk/new", q=parsed.text, act=act)
+
+
+def _line(job: Job, now: datetime) -> JobLine:
+    share, says = progress_of(job)
+    if job.last_error and job.state is not State.SUCCEEDED:
+        says = first_line(job.last_error, 160)
+    elif job.result_summary:
+        says = first_line(job.result_summary, 160)
+    elif job.state is State.WAITING:
+        says = f"waits for {job.waiting_for}" if job.waiting_for else "waits"
+    return JobLine(job, job.shown_state, says, share, _next(job, now), job.created_at)
+
+
+def progress_of(job: Job) -> tuple[float | None, str]:
+    """How far a job is, in per cent where its progress is a number, and in words."""
+    if job.state in TERMINAL or job.progress is None:
+        return None, ""
+    value, message = job.progress, ""
+    if isinstance(value, dict):
+        message = str(value.get("message") or "")
+        value = value.get("value")
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return round(100.0 * value, 1), message
+    return None, message or (first_line(str(value), 80) if value is not None else "")
+
+
+def _next(job: Job, now: datetime) -> str:
+    if job.state in HELD and job.lease_until is not None:
+        left = (job.lease_until - now).total_seconds()
+        return f"lease {short_span(left)}" if left > 0 else "lease ran out"
+    if job.state is State.QUEUED and (job.run_at - now).total_seconds() > 0.5:
+        return f"in {short_span((job.run_at - now).total_seconds())}"
+    return ""
+
+
+def _says(scanned: int, is_whole: bool, shown: int, is_further: bool) -> str:
+    if is_whole:
+        return f"{counted(shown, 'job')} shown, newest first. Counts are exact."
+    place = "further back" if is_further else "newest"
+    return f"{counted(shown, 'job')} shown, newest first. Counts cover the {scanned:,} {place} jobs."
+
+
+def _same_as(parsed: Parsed) -> str | None:
+    """None where the filter holds tokens that the command line has no option for."""
+    is_stored = all(one in set(State) for one in parsed.states)
+    if any(parsed.one(name) for name in ("tenant", "error", "since")) or not is_stored:
+        return None
+    return same_as.jobs(
+        states=parsed.states,
+        queues=parsed.of("queue"),
+        kinds=parsed.of("kind"),
+        key=parsed.one("key"),
+        worker=parsed.one("worker"),
+        workflow=parsed.one("workflow"),
+        parent=parsed.one("parent"),
+    )

@@ -1,0 +1,300 @@
+"""`/ui/`: the six questions, what needs a person, throughput, and how far each queue lags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+from tenure.model.frozen import frozen
+from tenure.observe.browse import Board, minutes, newest_events
+from tenure.observe.liveness import is_alive, silence_limit
+from tenure.web.pages import same_as
+from tenure.web.pages.charts import RANGES, QueueMinute, throughput
+from tenure.web.pages.event_words import told_event
+from tenure.web.pages.pulse import Look
+from tenure.web.pages.visit import Answer, Shown, Visit
+from tenure.web.pages.words import counted, number, short_span, span
+
+LIMIT_SECONDS = 60.0
+"""A queue whose oldest due job is older than this lags: doctor says so too."""
+
+
+@frozen
+class Tile:
+    """One of the six questions: a figure, its unit, and the reason below it."""
+
+    question: str
+    figure: str
+    unit: str
+    says: str
+    path: str
+    tone: str = ""
+    stack: Sequence[tuple[str, int, int]] = ()
+    """Tone, from, width: the parts of the figure."""
+    total: int = 0
+
+
+@frozen
+class Banner:
+    """What needs a person, with the way out."""
+
+    tone: str
+    icon: str
+    head: str
+    why: str
+    code: str = ""
+    path: str = ""
+    action: str = ""
+
+
+@frozen
+class QueueLag:
+    """How far one queue lags behind."""
+
+    name: str
+    ready: int
+    oldest_seconds: float | None
+    share: float
+    """Per cent of the bar; its middle is the limit."""
+    tone: str
+    tag: str
+    rate: float | None
+
+
+@frozen
+class WorkerLine:
+    """One worker in short."""
+
+    name: str
+    kind: str
+    used: int
+    slots: int
+    queues: str
+    freshness: str
+    silent_seconds: float
+    is_leader: bool
+
+
+def overview(visit: Visit) -> Answer:
+    """The page."""
+    look = visit.pulse.now()
+    if look is None:
+        return Shown("overview_waiting.html", {})
+    if _is_empty(visit, look):
+        return first_run(visit, look)
+    chosen = next((one for one in RANGES if one[0] == visit.asked("range")), RANGES[0])
+    rows = minutes(visit.app.store, chosen[2] + 3)
+    return Shown(
+        "overview.html",
+        {
+            "banners": list(banners(look)),
+            "chart": throughput(rows, chosen[2], look.at),
+            "events": [told_event(one) for one in newest_events(visit.app.store, 8)],
+            "is_old": (visit.app.now() - look.at).total_seconds() > 10,
+            "keys": (("/", "filter"), ("g j", "jobs"), ("g d", "dead letters"), (".", "pause")),
+            "glance": look,
+            "queues": queue_lags(look.seen, _rates(rows, look.at)),
+            "range": chosen[0],
+            "ranges": RANGES,
+            "same": same_as.overview(),
+            "seen_at": look.at,
+            "tiles": list(tiles(look)),
+            "topic": "all",
+            "workers": worker_lines(look.seen)[:8],
+        },
+    )
+
+
+def first_run(visit: Visit, look: Look) -> Answer:
+    """What a database that has seen no work shows: the next steps."""
+    return Shown(
+        "first_run.html",
+        {
+            "has_worker": bool(look.seen.workers),
+            "keys": (("g o", "overview"),),
+            "origin": visit.origin,
+            "same": same_as.health(),
+            "topic": "all",
+            "url": "sqlite:///jobs.db",
+        },
+    )
+
+
+def _is_empty(visit: Visit, look: Look) -> bool:
+    seen = look.seen
+    if seen.workers or seen.summary.backlog or seen.summary.ran or seen.groups:
+        return False
+    return not visit.app.jobs(limit=1).items
+
+
+def banners(look: Look) -> Iterator[Banner]:
+    """Most severe first."""
+    for check in look.checks:
+        if check.status == "wrong":
+            yield Banner(
+                "dead", "workers", f"{check.name[0].upper()}{check.name[1:]}:", f"{check.says}.", check.fix or ""
+            )
+    for gate in look.seen.gates:
+        if not gate.is_open:
+            by = f" by {gate.actor}" if gate.actor else ""
+            yield Banner(
+                "retry", "gate", f"Gate '{gate.name}' is closed{by}.", "What it guards waits.", "", "/gates", "Gates"
+            )
+    for queue in look.seen.queues:
+        if queue.paused_at is not None:
+            yield Banner(
+                "retry",
+                "waiting",
+                f"Queue '{queue.name}' is paused by {queue.paused_by}.",
+                "Claims take nothing from it; enqueue goes on.",
+                "",
+                f"/queues/{queue.name}",
+                "Open queue",
+            )
+
+
+def tiles(look: Look) -> Iterator[Tile]:
+    """004's six questions."""
+    seen, summary = look.seen, look.seen.summary
+    due = sum(one.due for one in summary.backlog)
+    delayed = sum(one.delayed for one in summary.backlog)
+    held = sum(one.held for one in summary.backlog)
+    waiting = sum(one.waiting for one in summary.backlog)
+    retrying = sum(one.retrying for one in summary.backlog)
+    total = due + delayed + held + waiting
+    parts = (("queued", due + delayed - retrying), ("retry", retrying), ("running", held), ("waiting", waiting))
+    stack, at = [], 0
+    for tone, width in parts:
+        stack.append((tone, at, width))
+        at += width
+    yield Tile(
+        "What is outstanding?",
+        number(total),
+        "job" if total == 1 else "jobs",
+        f"{due:,} ready, {delayed:,} later, {held:,} held, {retrying:,} retry, {waiting:,} wait",
+        "/jobs",
+        "",
+        stack,
+        max(total, 1),
+    )
+    yield _failed_tile(seen)
+    yield _stuck_tile(look)
+    yield _duration_tile(seen)
+    repeated = [one for one in summary.repeated if one.active > 1]
+    yield Tile(
+        "Are there duplicates?",
+        number(len(summary.repeated)),
+        "key came again" if len(summary.repeated) == 1 else "keys came again",
+        f"{counted(len(repeated), 'key')} with several jobs to do" if repeated else "By key. None runs twice",
+        "/metrics",
+        "retry" if repeated else "",
+    )
+    done = sum(one.succeeded for one in summary.ran)
+    last = max((one.last_at for one in summary.ran), default=None)
+    rate = done / summary.window_seconds
+    yield Tile(
+        "What ran in the last hour?",
+        number(done),
+        "done",
+        f"{rate:.1f} /s, last ended {short_span((look.at - last).total_seconds())} ago" if last else "Nothing ended",
+        "/jobs?q=state:succeeded",
+    )
+
+
+def _failed_tile(seen: Board) -> Tile:
+    letters = sum(one.letters for one in seen.groups)
+    figure = number(letters) if seen.groups_are_whole else f"{letters:,}+"
+    if not letters:
+        return Tile("What failed, and why?", "0", "dead", "Nothing waits for a person", "/dead-letters")
+    largest = seen.groups[0]
+    groups = counted(len(seen.groups), "new group")
+    says = f"{groups}. Most: {largest.title} {largest.letters:,}"
+    return Tile("What failed, and why?", figure, "dead", says, "/dead-letters", "dead")
+
+
+def _stuck_tile(look: Look) -> Tile:
+    stuck = look.seen.summary.stuck_count
+    unserved = [one for one in look.checks if one.name in {"unserved", "unknown kind"} and one.status == "wrong"]
+    if stuck:
+        return Tile(
+            "Is anything stuck?", number(stuck), "leases ran out", "The next claim takes them back", "/workers", "retry"
+        )
+    if unserved:
+        return Tile(
+            "Is anything stuck?", number(len(unserved)), "without a worker", unserved[0].says, "/workers", "dead"
+        )
+    return Tile("Is anything stuck?", "0", "stuck", "No lease overdue", "/workers")
+
+
+def _duration_tile(seen: Board) -> Tile:
+    lasted = [one for one in seen.summary.ran if one.run_p95 is not None]
+    if not lasted:
+        return Tile("How long do jobs take?", "–", "", "None succeeded in the last hour", "/metrics")
+    slowest = max(lasted, key=lambda one: one.run_p95 or 0.0)
+    figure, _, unit = span(slowest.run_p95).partition("\u00a0")
+    says = f"{slowest.kind} is slowest: p50 {span(slowest.run_p50)} run, {span(slowest.wait_p50)} wait"
+    return Tile("How long do jobs take?", figure, f"{unit} p95", says, "/metrics")
+
+
+def queue_lags(seen: Board, rates: Mapping[str, float]) -> list[QueueLag]:
+    """Every queue, the furthest behind last, as the eye goes down."""
+    backlog = {one.queue: one for one in seen.summary.backlog}
+    policies = {one.name: one.policy for one in seen.queues}
+    served = {name for one in seen.workers if is_alive(one, policies, seen.summary.at) for name in one.row.queues}
+    gates = {one.name: one.is_open for one in seen.gates}
+    lags = []
+    for queue in seen.queues:
+        told = backlog.get(queue.name)
+        ready = told.due if told else 0
+        oldest = told.oldest_due_at if told else None
+        age = None if oldest is None else max(0.0, (seen.summary.at - oldest).total_seconds())
+        tag, tone = _trouble(queue.name, queue.paused_at, gates, ready, queue.name in served, age)
+        share = 0.0 if age is None else min(100.0, 50.0 * age / LIMIT_SECONDS)
+        lags.append(QueueLag(queue.name, ready, age, round(share, 1), tone, tag, rates.get(queue.name)))
+    return sorted(lags, key=lambda one: (one.tone != "succeeded", one.oldest_seconds or 0.0))
+
+
+def _trouble(
+    name: str, paused_at: datetime | None, gates: Mapping[str, bool], ready: int, is_served: bool, age: float | None
+) -> tuple[str, str]:
+    if not gates.get(f"queue:{name}", True):
+        return "gate closed", "retry"
+    if paused_at is not None:
+        return "paused", "retry"
+    if ready and not is_served:
+        return "no worker", "dead"
+    if age is not None and age > LIMIT_SECONDS:
+        return "", "retry"
+    return "", "succeeded"
+
+
+def worker_lines(seen: Board) -> list[WorkerLine]:
+    """Workers, the leader first, then by name; those that are gone last."""
+    policies = {one.name: one.policy for one in seen.queues}
+    lines = []
+    for one in seen.workers:
+        silent = (seen.summary.at - one.last_seen_at).total_seconds()
+        limit = silence_limit(one, policies)
+        fresh = "fresh" if silent <= limit / 2 else "late" if silent <= limit else "gone"
+        lines.append(
+            WorkerLine(
+                name=one.row.id,
+                kind=one.row.profile_kind,
+                used=one.held,
+                slots=one.row.concurrency,
+                queues=", ".join(one.row.queues),
+                freshness=fresh,
+                silent_seconds=max(0.0, silent),
+                is_leader=one.is_leader,
+            )
+        )
+    return sorted(lines, key=lambda one: (one.freshness == "gone", not one.is_leader, one.name))
+
+
+def _rates(rows: Sequence[QueueMinute], now: datetime) -> dict[str, float]:
+    """Ends per second of each queue, over its newest counted five minutes."""
+    sums: dict[str, int] = {}
+    for row in rows:
+        if (now - row.minute).total_seconds() <= 480:
+            sums[row.queue] = sums.get(row.queue, 0) + row.completed
+    return {name: total / 300.0 for name, total in sums.items()}

@@ -1,0 +1,160 @@
+"""The state of the whole database, looked at once for all viewers.
+
+Every page shows a health sentence and counts in its navigation, and the overview shows more of the same. They are
+asked of the store by one look that all requests of this process share: it is renewed when it is older than
+FRESH_SECONDS and than SHARE times what it cost, so that a slow database is not made slower by its own console. Pages
+say how old the look is when that is worth knowing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from tenure.errors import AccessDenied, TenureError
+from tenure.model.frozen import frozen
+from tenure.observe.browse import Board, board, inspect
+from tenure.observe.doctor import Check, examine
+from tenure.observe.liveness import alive
+
+if TYPE_CHECKING:
+    from tenure.app import App
+
+FRESH_SECONDS: Final = 2.0
+SHARE: Final = 20.0
+COSTS: Final = 5
+"""How many looks are remembered to tell what one costs."""
+FIRST_WAIT_SECONDS: Final = 2.0
+WINDOW_SECONDS: Final = 3600.0
+
+
+@frozen
+class Health:
+    """The sentence in the top bar: the verdict, then what."""
+
+    verdict: str
+    says: str
+    tone: str
+    icon: str
+
+
+@frozen
+class Look:
+    """What one look found."""
+
+    at: datetime
+    seen: Board
+    engine: str
+    checks: Sequence[Check]
+    health: Health
+    cost_seconds: float
+    taken: float
+    """time.monotonic() when it was taken."""
+    asking: int = 0
+    """Approvals that wait for an answer."""
+
+    @property
+    def live_workers(self) -> int:
+        policies = {one.name: one.policy for one in self.seen.queues}
+        return len(alive(self.seen.workers, policies, self.at))
+
+    @property
+    def outstanding(self) -> int:
+        return sum(one.due + one.delayed + one.held + one.waiting for one in self.seen.summary.backlog)
+
+    @property
+    def pending_groups(self) -> int:
+        return len(self.seen.groups)
+
+    @property
+    def shut_gates(self) -> int:
+        return sum(1 for one in self.seen.gates if not one.is_open)
+
+
+class Pulse:
+    """Holds the last look, and renews it in a thread of its own. Thread-safe."""
+
+    def __init__(self, app: App, looks: Callable[[App], Look] | None = None) -> None:
+        self._app = app
+        self._looks = looks or take
+        self._lock = threading.Lock()
+        self._last: Look | None = None
+        self._renewing: threading.Thread | None = None
+        self._error: TenureError | None = None
+        self._costs: deque[float] = deque(maxlen=COSTS)
+
+    def now(self) -> Look | None:
+        """The last look. Waits for the first one, for FIRST_WAIT_SECONDS at most. Raises what that one raised."""
+        with self._lock:
+            last, thread = self._last, self._renewing
+            if thread is None and (last is None or self._is_old(last)):
+                thread = self._renewing = threading.Thread(target=self._renew, name="tenure-pulse", daemon=True)
+                thread.start()
+        if last is None and thread is not None:
+            thread.join(FIRST_WAIT_SECONDS)
+            last = self._last
+            if last is None and self._error is not None:
+                raise self._error
+        return last
+
+    def forget(self) -> None:
+        """Look again at the next request: something was changed by hand."""
+        with self._lock:
+            self._last = None
+
+    def _is_old(self, last: Look) -> bool:
+        age = time.monotonic() - last.taken
+        # The least of the last costs: a look that waited for a busy machine must not make the console blind.
+        return age > max(FRESH_SECONDS, SHARE * min(self._costs, default=last.cost_seconds))
+
+    def _renew(self) -> None:
+        try:
+            found = self._looks(self._app)
+        except TenureError as exc:
+            with self._lock:
+                self._error, self._last, self._renewing = exc, None, None
+            return
+        with self._lock:
+            self._costs.append(found.cost_seconds)
+            self._last, self._error, self._renewing = found, None, None
+
+
+def take(app: App) -> Look:
+    """Look once."""
+    began = time.monotonic()
+    store = app.store
+    seen = board(store, window_seconds=WINDOW_SECONDS)
+    found = inspect(store)
+    checks = list(_examined(app))
+    asking = app.approvals.count()
+    ended = time.monotonic()
+    engine = f"{found.engine} {found.version}"
+    return Look(seen.summary.at, seen, engine, checks, health(checks, seen), ended - began, ended, asking)
+
+
+def _examined(app: App) -> Iterator[Check]:
+    """What the doctor finds, as far as this login may look."""
+    try:
+        yield from examine(app.store, "…")
+    except AccessDenied as exc:
+        yield Check("access", "warn", str(exc))
+
+
+def health(checks: Sequence[Check], seen: Board) -> Health:
+    """One sentence: the verdict first, then the gravest finding. The same findings as `tenure doctor`."""
+    wrong = [one for one in checks if one.status == "wrong"]
+    warns = [one for one in checks if one.status == "warn" and one.name != "sqlite"]
+    if wrong:
+        many = "one thing needs" if len(wrong) == 1 else f"{len(wrong)} things need"
+        return Health(f"{many[0].upper()}{many[1:]} you.", f"{wrong[0].name}: {wrong[0].says}.", "dead", "warn")
+    if warns:
+        many = "one thing is" if len(warns) == 1 else f"{len(warns)} things are"
+        return Health(f"Working; {many} worth knowing.", f"{warns[0].name}: {warns[0].says}.", "retry", "warn")
+    workers = next((one.says for one in checks if one.name == "workers"), "")
+    if not seen.workers:
+        return Health("Ready.", "No worker has said hello yet.", "queued", "queued")
+    return Health("All is well.", f"Workers: {workers}; nothing waits for a person.", "succeeded", "succeeded")

@@ -1,0 +1,142 @@
+"""The line under each heading: the command that shows or does the same. One function per page, checked by a test
+against the real parser."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+
+def _line(*parts: str) -> str:
+    return shlex.join(["tenure", *parts])
+
+
+def _options(name: str, values: Iterable[str]) -> list[str]:
+    return [part for value in values for part in (name, value)]
+
+
+def overview(window: str = "1h") -> str:
+    return _line("stats", "--window", window)
+
+
+def jobs(
+    *,
+    states: Sequence[str] = (),
+    queues: Sequence[str] = (),
+    kinds: Sequence[str] = (),
+    key: str | None = None,
+    worker: str | None = None,
+    workflow: str | None = None,
+    parent: str | None = None,
+) -> str:
+    return _line(
+        "jobs",
+        "ls",
+        *_options("--state", states),
+        *_options("--queue", queues),
+        *_options("--kind", kinds),
+        *_options("--key", [key] if key else []),
+        *_options("--worker", [worker] if worker else []),
+        *_options("--workflow", [workflow] if workflow else []),
+        *_options("--parent", [parent] if parent else []),
+    )
+
+
+def job(job_id: str, tab: str = "attempts") -> str:
+    if tab == "output":
+        return _line("jobs", "follow", job_id)
+    if tab == "logs":
+        return _line("jobs", "logs", job_id)
+    return _line("jobs", "explain" if tab == "attempts" else "show", job_id)
+
+
+def cancel(job_id: str, reason: str = "…") -> str:
+    return _line("jobs", "cancel", job_id, "--reason", reason)
+
+
+def revive(job_id: str, reason: str = "…") -> str:
+    return _line("jobs", "revive", job_id, "--reason", reason)
+
+
+def dead_letters() -> str:
+    return _line("dlq", "groups")
+
+
+def dead_letter_group(fingerprint: str) -> str:
+    return _line("dlq", "ls", "--fingerprint", fingerprint)
+
+
+def triage(verb: str, fingerprint: str, note: str = "…") -> str:
+    return _line("dlq", verb, "--fingerprint", fingerprint, "--note", note)
+
+
+def replay(fingerprint: str) -> str:
+    return _line("dlq", "replay", "--fingerprint", fingerprint)
+
+
+def queues() -> str:
+    return _line("queues", "ls")
+
+
+def pause(queue: str) -> str:
+    return _line("queues", "pause", queue)
+
+
+def resume(queue: str) -> str:
+    return _line("queues", "resume", queue)
+
+
+def workers() -> str:
+    return _line("workers", "ls")
+
+
+def schedules() -> str:
+    return _line("schedules", "ls")
+
+
+def gates() -> str:
+    return _line("gates", "ls")
+
+
+def gate(name: str, is_open: bool) -> str:
+    return _line("gates", "open" if is_open else "close", name)
+
+
+def metrics(minutes: int) -> str:
+    return _line("stats", "--minutes", str(minutes))
+
+
+def health() -> str:
+    return _line("doctor")
+
+
+def worker(queue: str) -> str:
+    return _line("worker", "MODULE:APP", "--queue", queue)
+
+
+def workflows(*, states: Sequence[str] = (), names: Sequence[str] = ()) -> str:
+    return _line("workflows", "ls", *_options("--state", states), *_options("--name", names))
+
+
+def workflow(workflow_id: str) -> str:
+    return _line("workflows", "show", workflow_id)
+
+
+def workflow_act(act: str, workflow_id: str, reason: str = "…") -> str:
+    return _line("workflows", act, workflow_id, "--reason", reason)
+
+
+def inbox() -> str:
+    return _line("inbox", "ls")
+
+
+def approval(approval_id: str) -> str:
+    return _line("inbox", "show", approval_id)
+
+
+def agents() -> str:
+    return _line("memory", "stats")
+
+
+def memory(text: str) -> str:
+    return _line("memory", "search", text)

@@ -1,0 +1,193 @@
+"""What the next claim asks for: which queues and kinds, and how many jobs beside those that run.
+
+A claim has one limit and one list of kinds for all its queues. Queues that are weighted or limited on their own, or
+that treat unknown kinds differently, are therefore claimed in groups of their own, one group per claim.
+
+A group that gave less than was asked for is empty until a wake-up or the poll makes it worth asking again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from tenure.model.frozen import frozen
+from tenure.model.ids import JobId, WorkerId
+from tenure.store.contract import Claim
+from tenure.worker.config import WorkerConfig
+
+AUTO_SECONDS = 0.1
+AUTO_LIMIT = 200
+WINDOW_SECONDS = 0.1
+"""The rate is measured over at least this much time in which there were jobs to run."""
+
+
+class QueueGroup:
+    """Queues that are claimed together."""
+
+    __slots__ = ("credit", "is_empty", "kinds", "limit", "queues", "weight")
+
+    def __init__(
+        self, queues: tuple[str, ...], kinds: tuple[str, ...] | None, weight: int = 1, limit: int | None = None
+    ) -> None:
+        self.queues = queues
+        self.kinds = kinds
+        self.weight = weight
+        self.limit = limit
+        self.credit = 0
+        self.is_empty = False
+
+
+@frozen
+class Ask:
+    """A claim and the group that it asks; None if it covers all queues."""
+
+    claim: Claim
+    group: QueueGroup | None = None
+
+
+class QueueGroups:
+    """Builds the next claim. `kinds_of` names the kinds to claim in a queue; None: all."""
+
+    def __init__(
+        self, worker: WorkerId, config: WorkerConfig, kinds_of: Callable[[str], tuple[str, ...] | None]
+    ) -> None:
+        self._worker = worker
+        self._config = config
+        self._kinds_of = kinds_of
+        self._kinds = self._kinds_now()
+        self._groups = self._build()
+
+    def refresh(self) -> None:
+        """Policies were read again: build the groups anew if the kinds to claim have changed."""
+        kinds = self._kinds_now()
+        if kinds != self._kinds:
+            self._kinds = kinds
+            self._groups = self._build()
+
+    def ask(self, free: int, held_by_queue: Mapping[str, int]) -> Ask | None:
+        """The next claim, for up to `free` jobs, or None while there is no group worth asking."""
+        ready: dict[QueueGroup, int] = {}
+        for group in self._groups:
+            room = free
+            if group.limit is not None:
+                room = min(free, group.limit - held_by_queue.get(group.queues[0], 0))
+            if room > 0 and not group.is_empty:
+                ready[group] = room
+        if not ready:
+            return None
+        group = next(iter(ready)) if self._config.strict or len(ready) == 1 else _next_by_weight(list(ready))
+        return Ask(self._claim(group.queues, ready[group], group.kinds), group)
+
+    def ask_all(self, limit: int, held: Sequence[JobId]) -> Ask:
+        """A claim over all queues, for the repeat after a lost reply: what the worker does not name is granted again.
+
+        Where queues differ in their filter by kind it has none: jobs of unknown kinds may be among those granted.
+        """
+        kinds = set(self._kinds.values())
+        common = kinds.pop() if len(kinds) == 1 else self._config.kinds
+        return Ask(self._claim(self._config.queue_names, limit, common, held))
+
+    def wake(self) -> None:
+        """Jobs may have arrived: every group is worth asking again."""
+        for group in self._groups:
+            group.is_empty = False
+
+    def sleep(self) -> None:
+        """Nothing is granted for now: no group is worth asking until the next wake-up or poll."""
+        for group in self._groups:
+            group.is_empty = True
+
+    @property
+    def is_empty(self) -> bool:
+        return all(group.is_empty for group in self._groups)
+
+    def _claim(
+        self, queues: Sequence[str], limit: int, kinds: Sequence[str] | None, held: Sequence[JobId] | None = None
+    ) -> Claim:
+        config = self._config
+        return Claim(
+            worker=self._worker,
+            queues=queues,
+            limit=limit,
+            kinds=kinds,
+            affinity=config.affinity,
+            lease_seconds=config.lease_seconds,
+            strict=config.strict,
+            held=held,
+        )
+
+    def _kinds_now(self) -> dict[str, tuple[str, ...] | None]:
+        return {name: self._kinds_of(name) for name in self._config.queue_names}
+
+    def _build(self) -> list[QueueGroup]:
+        config, kinds = self._config, self._kinds
+        limits = config.queue_concurrency
+        if isinstance(config.queues, Mapping):
+            return [
+                QueueGroup((name,), kinds[name], weight, limits.get(name)) for name, weight in config.queues.items()
+            ]
+        if config.strict and (limits or len(set(kinds.values())) > 1):
+            return [QueueGroup((name,), kinds[name], 1, limits.get(name)) for name in config.queues]
+        together: dict[tuple[str, ...] | None, list[str]] = {}
+        for name in config.queues:
+            if name not in limits:
+                together.setdefault(kinds[name], []).append(name)
+        groups = [QueueGroup(tuple(names), found, len(names)) for found, names in together.items()]
+        return groups + [QueueGroup((name,), kinds[name], 1, limit) for name, limit in limits.items()]
+
+
+def _next_by_weight(groups: list[QueueGroup]) -> QueueGroup:
+    """Smooth weighted round-robin: over time each group is chosen in proportion to its weight, never in bursts."""
+    for group in groups:
+        group.credit += group.weight
+    chosen = max(groups, key=lambda group: group.credit)
+    chosen.credit -= sum(group.weight for group in groups)
+    return chosen
+
+
+class Prefetch:
+    """How many jobs to fetch beside those that run: `jobs`. Lives on the event loop's thread.
+
+    `auto` is what the worker ran in 100 ms at its last measured rate, at most 200: enough that no runner waits for a
+    round trip, few enough that each starts at once. A worker of four-hour jobs fetches none ahead.
+    """
+
+    def __init__(self, setting: int | Literal["auto"]) -> None:
+        self._is_auto = setting == "auto"
+        self.jobs = 0 if setting == "auto" else setting
+        self._ended = 0
+        self._busy_seconds = 0.0
+        self._busy_since: float | None = None
+
+    def start(self, now: float) -> None:
+        """There are jobs to run."""
+        if self._busy_since is None:
+            self._busy_since = now
+
+    def end(self, now: float, *, is_idle: bool) -> None:
+        """A job has ended. `is_idle`: it was the last one that the worker held."""
+        self._ended += 1
+        if is_idle and self._busy_since is not None:
+            self._busy_seconds += now - self._busy_since
+            self._busy_since = None
+
+    def measure(self, now: float) -> None:
+        """Set `jobs` by the rate since the last measurement, once the window is long enough."""
+        if not self._is_auto:
+            return
+        busy = self._busy_seconds + (0.0 if self._busy_since is None else now - self._busy_since)
+        if busy >= WINDOW_SECONDS:
+            self.jobs = min(AUTO_LIMIT, int(self._ended / busy * AUTO_SECONDS))
+            self._begin_window(now)
+
+    def reset(self, now: float) -> None:
+        """Fetch none ahead until the next measurement: jobs that were fetched had to wait and were given back."""
+        if self._is_auto:
+            self.jobs = 0
+            self._begin_window(now)
+
+    def _begin_window(self, now: float) -> None:
+        self._ended, self._busy_seconds = 0, 0.0
+        if self._busy_since is not None:
+            self._busy_since = now

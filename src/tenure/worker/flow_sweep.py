@@ -1,0 +1,43 @@
+"""Sweeps of flow events: what this worker's exchanges left for others is dealt with soon, in transactions of its own.
+
+One sweep at a time; events that come meanwhile are in the next one. A sweep that fails leaves its events where they
+are: any other worker's sweep, or the leader's each second, finds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tenure.errors import TenureError
+from tenure.store.contract import Store
+from tenure.store.flow import SweepFlow
+
+
+class FlowSweep:
+    """Lives on the event loop's thread. `done` is called after each sweep: jobs may have become claimable."""
+
+    def __init__(self, store: Store, done: Callable[[], None]) -> None:
+        self._store = store
+        self._done = done
+        self._wanted = asyncio.Event()
+        self.is_busy = False
+        """A sweep is wanted or in flight."""
+
+    def soon(self) -> None:
+        """An exchange has left events."""
+        self.is_busy = True
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Sweep whenever it is wanted, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                while (await self._store.ado(SweepFlow())).more:
+                    pass
+            except TenureError:
+                pass  # the events stay, and another sweep finds them
+            self.is_busy = self._wanted.is_set()
+            self._done()

@@ -1,0 +1,365 @@
+"""The console in real Chromium: what a person does with it, and what it must never do."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import expect
+
+import tenure
+from tenure.effects.bulk_payload import BulkFilter
+from tenure.model.stream import NewChunk
+from tenure.store.streams import AppendStreams
+from tenure.web import bulk_acts
+from tests.browser.conftest import Console
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+PATIENCE = 40_000
+"""Milliseconds; only a test that fails waits as long."""
+
+PATHS = (
+    "/", "/jobs", "/enqueue", "/dead-letters", "/queues", "/queues/mail", "/workers", "/schedules", "/workflows",
+    "/approvals", "/bulk", "/agents", "/memory", "/metrics", "/health", "/gates", "/audit", "/access", "/connect",
+    "/nowhere",
+)  # fmt: skip
+
+
+def _work(console: Console) -> dict[str, str]:
+    """A job in most states, a dead letter and a worker's row."""
+    app = console.app
+    for n in range(6):
+        app.enqueue("welcome", {"to": f"user-{n}", "html": "<script>document.title='owned'</script>"}, queue="mail")
+    done, dead, held = app.claim(queues="mail", worker="<b>w-1</b>", limit=3)
+    app.complete(done, {"ok": True})
+    app.fail(dead, "ValueError: <img src=x onerror=document.title='owned'>")
+    app.set_queue("Pricing", agent_events="ends")
+    app.enqueue("reprice", queue="Pricing")
+    app.complete(app.claim(queues="Pricing", worker="w-1")[0], {"costUsd": 0.02, "tokens": {"input": 12}})
+    app.memory.remember("<img src=x onerror=document.title='owned'> brakes come late", agent="Pricing")
+    app.do(AppendStreams([NewChunk(held.id, held.token, "output", 1, "<script>document.title='owned'</script>")]))
+    filter_ = BulkFilter(kind=("nothing",))
+    act = bulk_acts.frozen_act(app, "cancel", filter_, actor="<b>ada</b>", reason="<i>why</i>", pace=1.0)
+    return {
+        "bulk": bulk_acts.start(app, act),
+        "done": done.id,
+        "dead": dead.id,
+        "held": held.id,
+        "print": app.dead_letters().items[0].fingerprint,
+        "flow": _flow(app),
+    }
+
+
+def _flow(app: tenure.App) -> str:
+    """A workflow with a task in most states, and a hostile name."""
+    app.agent("Loader")
+    flow = tenure.Workflow("import", on_breach="continue")
+    load = flow.task("load", agent="Loader", task_type="load")
+    fit = flow.task("<img src=x onerror=document.title='owned'>", agent="Loader", task_type="fit", after=[load])
+    price = flow.task("price", agent="Loader", task_type="price", after=[load])
+    flow.task("publish", agent="Loader", task_type="publish", after=[fit, price])
+    run = app.workflows.start(flow)
+    (first,) = app.claim(queues="Loader", worker="w-1")
+    app.complete(first, {"ok": True})
+    app.workflows.advance()
+    (grant,) = app.claim(queues="Loader", worker="w-1", kinds=["price"])
+    app.reject(grant, "ValueError: no price")
+    app.workflows.advance()
+    return run.id
+
+
+@pytest.mark.timeout(1200)
+def test_every_page_is_clean_in_both_themes_and_at_any_width(console: Console) -> None:
+    """No overflow, nothing serious for axe, nothing against the CSP, no request that leaves, no error in a script."""
+    ids = _work(console)
+    paths = [*PATHS, f"/jobs/{ids['dead']}", f"/jobs/{ids['held']}?tab=data", f"/dead-letters/{ids['print']}"]
+    paths += [f"/dead-letters/{ids['print']}/replay", f"/jobs/{ids['held']}/cancel"]
+    paths += [f"/workflows/{ids['flow']}", f"/workflows/{ids['flow']}/cancel"]
+    paths += ["/bulk/new?act=cancel&q=kind:welcome", "/memory?q=brakes", f"/jobs/{ids['held']}?tab=output"]
+    paths += [f"/bulk/{ids['bulk']}"]
+    axe, found = Axe(), []
+    for theme in ("light", "dark"):
+        console.page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+        for path in paths:
+            console.page.set_viewport_size({"width": 1280, "height": 900})
+            console.goto(path)
+            assert "owned" not in console.page.title()
+            serious = [
+                f"{theme} {path}: {one['id']}: {one['nodes'][0]['html'][:120]}"
+                for one in axe.run(console.page).response["violations"]
+                if one["impact"] in {"serious", "critical"}
+            ]
+            found += serious
+            for width in (320, 390, 1024):
+                console.page.set_viewport_size({"width": width, "height": 800})
+                over = console.page.evaluate(
+                    "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                )
+                if over > 0:
+                    found.append(f"{theme} {path}: {over} px too wide at {width}")
+
+    assert found == []
+    assert console.complaints == []
+
+
+def test_a_job_is_enqueued_runs_live_and_is_taken_over_when_its_worker_is_killed(console: Console) -> None:
+    page, until = console.page, console.folder / "go"
+    console.app.set_queue("mail", max_attempts=3)
+    first = console.worker()
+    console.goto("/enqueue")
+    page.get_by_label("Kind").fill("slow")
+    page.get_by_label("Queue").fill("mail")
+    page.get_by_label("Payload").fill(f'{{"until": "{until}"}}')
+    page.get_by_role("button", name=re.compile("Enqueue 1")).click()
+
+    say = page.locator(".say")
+    expect(page.locator(".toast")).to_contain_text("Enqueued")
+    expect(say).to_contain_text("runs it", timeout=PATIENCE)
+    expect(page.locator(".facts")).to_contain_text("half way", timeout=PATIENCE)
+
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    second = console.worker()
+
+    expect(page.locator(".facts")).to_contain_text("2 of 3", timeout=2 * PATIENCE)
+    expect(say).to_contain_text("runs it", timeout=PATIENCE)
+    expect(page.locator(".panel")).to_contain_text("lease lost", timeout=PATIENCE)
+    until.touch()
+    expect(say).to_contain_text("succeeded", timeout=PATIENCE)
+    assert second.poll() is None
+    assert console.complaints == []
+
+
+def test_a_death_is_triaged_and_replayed(console: Console) -> None:
+    page, mended = console.page, console.folder / "mended"
+    for _ in range(8):
+        console.app.enqueue("broken", {"mended": str(mended)}, queue="mail")
+    console.worker()
+    console.goto("/dead-letters")
+
+    expect(page.locator(".fp .cnt").first).to_have_text("8", timeout=PATIENCE)
+    page.get_by_role("link", name="Ack…").click()
+    page.get_by_label("Note").fill("the address book is being mended")
+    page.get_by_role("button", name=re.compile("Acknowledge 8")).click()
+    expect(page.locator(".toast")).to_contain_text("acknowledged")
+    mended.touch()
+    page.get_by_role("link", name="Sample of 5…").click()
+    page.get_by_label("Reason").fill("a sample first")
+    page.get_by_role("button", name=re.compile("Replay 5")).click()
+    expect(page.locator(".toast")).to_contain_text("5\xa0jobs replayed")
+    group = page.url
+    console.goto("/jobs?q=kind:broken")
+    expect(page.locator("tbody .st.succeeded")).to_have_count(5, timeout=PATIENCE)
+    page.goto(group)
+    page.get_by_role("link", name="Replay all…").click()
+    page.get_by_label("Pace").fill("100")
+    page.get_by_label("Reason").fill("mended")
+    page.get_by_role("button", name=re.compile("Revive 3")).click()
+    expect(page.locator(".say")).to_contain_text("3 done of 3", timeout=PATIENCE)
+    console.goto("/jobs?q=kind:broken")
+
+    expect(page.locator("tbody .st.succeeded")).to_have_count(8, timeout=PATIENCE)
+    assert console.complaints == []
+
+
+@pytest.mark.timeout(600)
+def test_ten_thousand_jobs_are_cancelled_with_progress_stopped_half_way_and_brought_back(console: Console) -> None:
+    page, app = console.page, console.app
+    app.set_queue("bulky")
+    for _ in range(10):
+        app.enqueue_many([app.new_job("welcome", {"n": n}, queue="bulky") for n in range(1000)])
+    console.goto("/jobs?q=queue:bulky+state:queued")
+    page.get_by_role("link", name="cancel…").click()
+    expect(page.locator("main h1")).to_have_text("Cancel 10,000\xa0jobs?")
+    page.get_by_label("Pace").fill("200")
+    page.get_by_label("Reason").fill("wrong list")
+    page.get_by_role("button", name=re.compile("Cancel 10,000")).click()
+
+    say = page.locator(".say")
+    expect(say).to_contain_text(re.compile("working.*[1-9][0-9,]* done of 10,000"), timeout=PATIENCE)
+    page.get_by_role("button", name="Pause").click()
+    expect(say).to_contain_text("paused", timeout=PATIENCE)
+    page.get_by_role("button", name="Go on").click()
+    expect(say).to_contain_text("working", timeout=PATIENCE)
+    page.get_by_role("button", name="Abort").click()
+    expect(say).to_contain_text("aborted", timeout=PATIENCE)
+    done = sum(one.jobs for one in app.counts(queue="bulky", state="cancelled"))
+    assert 0 < done < 10_000
+    page.get_by_label("Reason").fill("it was the right list")
+    page.get_by_role("button", name=re.compile(f"Undo {done:,}")).click()
+    expect(page.locator("main h1")).to_contain_text("Undo")
+    page.goto(page.url)  # the pace of the undo is that of the act; what it has done so far is on the page
+    expect(say).to_contain_text(re.compile("[1-9][0-9,]* done of"), timeout=PATIENCE)
+    expect(say).to_contain_text(f"{done:,} done of {done:,}", timeout=4 * PATIENCE)
+    assert sum(one.jobs for one in app.counts(queue="bulky", state="queued")) == 10_000
+    assert console.complaints == []
+
+
+@pytest.mark.timeout(300)
+def test_the_output_of_a_job_comes_as_it_is_written_and_starts_anew_with_another_attempt(console: Console) -> None:
+    page, app, until = console.page, console.app, console.folder / "go"
+    app.set_queue("mail", max_attempts=3, lease_seconds=3)
+    job_id = app.enqueue("talk", {"until": str(until)}, queue="mail").id
+    first = console.worker()
+    console.goto(f"/jobs/{job_id}")
+    expect(page.get_by_role("link", name=re.compile("^Output 1"))).to_be_visible(timeout=PATIENCE)
+    page.get_by_role("link", name=re.compile("^Output")).click()
+
+    output = page.locator("#output")
+    expect(output).to_contain_text("attempt 1 says 3", timeout=PATIENCE)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    console.worker()
+    expect(output).to_contain_text("attempt 2 says 3", timeout=2 * PATIENCE)
+    expect(output).not_to_contain_text("attempt 1")
+    until.touch()
+    expect(page.locator(".say")).to_contain_text("succeeded", timeout=PATIENCE)
+    expect(page.locator("main")).to_contain_text("has ended, and so has its output", timeout=PATIENCE)
+    assert console.complaints == []
+
+
+def test_what_would_turn_text_into_a_page_is_refused_by_the_browser(console: Console) -> None:
+    """Trusted Types: a script that is fooled cannot write HTML; htmx goes on, as the live tests show."""
+    console.goto("/jobs")
+
+    told = console.page.evaluate("() => { try { document.body.innerHTML = '<b>x</b>'; return 'done' } "
+                                 "catch (error) { return error.name } }")  # fmt: skip
+
+    assert told == "TypeError"
+
+
+def test_a_workflow_is_read_walked_retried_and_cancelled(console: Console) -> None:
+    page, flow = console.page, _flow(console.app)
+    console.goto("/workflows")
+    page.locator(f"#workflow-{flow} a.id").click()
+
+    expect(page.locator(".dag .node")).to_have_count(4)
+    expect(page.locator(".outline")).to_contain_text("publish")
+    expect(page.locator(".say")).to_contain_text("3 of 4")
+    page.get_by_role("link", name=re.compile("^price: failed")).click()
+    expect(page.locator("main h1")).to_contain_text("price")
+    page.locator(f".facts a[href$='{flow}']").click()
+    page.get_by_role("link", name=re.compile("Retry 1")).click()
+    page.get_by_label("Reason").fill("price list mended")
+    page.get_by_role("button", name=re.compile("Retry 1")).click()
+    expect(page.locator(".toast")).to_contain_text("runs again")
+    page.keyboard.press("c")
+    page.get_by_label("Reason").fill("not wanted")
+    page.get_by_role("button", name=re.compile("Cancel 1")).click()
+    expect(page.locator(".say")).to_contain_text("cancelled")
+    assert console.app.workflows.get(flow).state == "cancelled"
+    assert console.complaints == []
+
+
+def test_a_queue_is_paused_and_says_so_everywhere(console: Console) -> None:
+    page = console.page
+    console.goto("/queues/mail")
+    page.get_by_label("Reason").fill("provider is down")
+    page.get_by_role("button", name="Pause queue").click()
+
+    expect(page.locator(".toast")).to_contain_text("Queue mail paused")
+    console.app.enqueue("welcome", {"to": "x"}, queue="mail")
+    console.goto("/")
+    expect(page.locator(".banners")).to_contain_text("is paused by", timeout=PATIENCE)
+    assert console.app.claim(queues="mail", worker="w") == []
+
+
+def test_a_dialog_asks_before_a_job_is_cancelled(console: Console) -> None:
+    page = console.page
+    job_id = console.app.enqueue("welcome", {"to": "x"}, queue="mail").id
+    console.goto(f"/jobs/{job_id}")
+    page.get_by_role("link", name="Cancel…").click()
+
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Cancel this job?")
+    dialog.get_by_role("button", name="Leave it").click()
+    expect(dialog).to_be_hidden()
+    page.keyboard.press("c")
+    dialog.get_by_label("Reason").fill("not wanted")
+    dialog.get_by_role("button", name=re.compile("Cancel 1 job")).click()
+    expect(page.locator(".say")).to_contain_text("cancelled")
+    assert console.app.get(job_id).state == tenure.State.CANCELLED
+
+
+def test_theme_times_and_keys_are_chosen_and_kept(console: Console) -> None:
+    page = console.page
+    _work(console)
+    console.goto("/jobs")
+    page.get_by_role("button", name="Dark").click()
+    page.get_by_role("button", name="UTC").click()
+
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.locator("html")).to_have_attribute("data-times", "utc")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(19, 21, 24)"
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.locator("[data-picked]")).to_have_text("1")
+    page.keyboard.press("g")
+    page.keyboard.press("d")
+    page.wait_for_url("**/dead-letters")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Keys")
+
+
+def test_seven_tabs_stay_live_at_once(console: Console) -> None:
+    """Browsers open six connections to a host by HTTP/1.1: a tab that is hidden must give its own back."""
+    tabs = [console.context.new_page() for _ in range(7)]
+    for tab in tabs:
+        tab.goto(f"{console.root}/jobs", wait_until="load")
+    job_id = console.app.enqueue("welcome", {"to": "x"}, queue="mail").id
+
+    for tab in tabs:
+        tab.bring_to_front()
+        expect(tab.locator(f"#job-{job_id}")).to_be_visible(timeout=2 * PATIENCE)
+    assert console.complaints == []
+
+
+def test_single_keys_are_switched_off(console: Console) -> None:
+    page = console.page
+    console.goto("/jobs")
+    page.get_by_role("button", name="Keys off").click()
+    expect(page.locator("html")).to_have_attribute("data-keys", "off")
+
+    page.keyboard.press("g")
+    page.keyboard.press("d")
+    page.keyboard.press("?")
+
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert page.url.endswith("/jobs")
+
+
+def test_pages_read_without_scripts(console: Console) -> None:
+    ids = _work(console)
+    cookies = console.context.cookies()
+    browser = console.context.browser
+    assert browser is not None
+    with browser.new_context(java_script_enabled=False) as bare:
+        bare.add_cookies([{key: one[key] for key in ("name", "value", "domain", "path")} for one in cookies])  # type: ignore[misc]
+        page = bare.new_page()
+        shown = (f"/jobs/{ids['dead']}?tab=attempts", f"/dead-letters/{ids['print']}", f"/workflows/{ids['flow']}")
+        for path in (*PATHS, *shown):
+            page.goto(f"{console.root}{path}")
+            assert page.locator("h1").first.inner_text()
+            assert len(page.locator("main").inner_text()) > 40
+        page.goto(f"{console.root}/jobs/{ids['dead']}/revive")
+        page.get_by_label("Reason").fill("no script needed")
+        page.get_by_role("button", name=re.compile("Revive 1")).click()
+        expect(page.locator(".say")).to_contain_text("queued")
+
+
+def test_signing_out_ends_the_session(console: Console) -> None:
+    console.page.get_by_role("button", name="Sign out").click()
+    console.page.wait_for_url("**/ui/signin")
+    answer = console.page.goto(f"{console.root}/jobs")
+
+    assert answer is not None
+    assert answer.status == 401
+
+
+def test_every_page_has_a_picture_script() -> None:
+    script = (Path(__file__).parents[2] / "docs/console/record.py").read_text()
+
+    assert all(path.strip("/").partition("/")[0] in script for path in PATHS if path not in {"/", "/nowhere"})

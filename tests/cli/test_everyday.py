@@ -1,0 +1,361 @@
+"""What an operator does every day. Rows U9, U12, U14, U15, U16, U18 and U19 of what was found by trying Tenure."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure import App
+from tenure.cli.ids import short_ids
+from tenure.cli.options import complete_kind, complete_queue
+from tenure.testing import adrain, drain, temporary_app
+from tests.cli.conftest import Cli
+
+SECONDS = 60.0
+
+
+def on_terminal(
+    folder: Path, width: int, *args: str, types: Callable[[str], str | None] | None = None, **more: str
+) -> tuple[int, str]:
+    """Run a command on a terminal of this width. `types` is asked with what was shown, and answers what to type."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    command = [str(Path(sys.executable).with_name("tenure")), *args]
+    kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    environment = {**kept, "TERM": "xterm", "NO_COLOR": "1", **more}
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=follower, stdout=follower, stderr=follower, env=environment, start_new_session=True
+    )
+    os.close(follower)
+    shown, deadline = "", time.monotonic() + SECONDS
+    try:
+        while time.monotonic() < deadline:
+            if select.select([leader], [], [], 0.1)[0]:
+                try:
+                    shown += os.read(leader, 65536).decode(errors="replace")
+                except OSError:
+                    break
+            answer = types(shown) if types else None
+            if answer:
+                os.write(leader, answer.encode())
+        return process.wait(SECONDS), re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        os.close(leader)
+
+
+# --- U12: what is printed is accepted ---------------------------------------------------------------------------------
+
+
+def test_states_are_accepted_as_they_are_printed(cli: Cli, app: App) -> None:
+    """U12: `jobs ls --state retry_waiting` was refused although `ls` prints it."""
+    app.enqueue("other")
+    job = app.enqueue("work", max_attempts=3)
+    (grant,) = app.claim(kinds=["work"])
+    app.fail(grant, "not now", retry_after=600)
+
+    assert [row[0] for row in cli("jobs", "ls", "--state", "retry_waiting").rows] == [job.id]
+    assert cli("jobs", "cancel", "--state", "retry_waiting", "--yes").code == 0
+    assert app.get(job.id).state == "cancelled"
+    assert "cleaned" in cli("jobs", "ls", "--state", "claned").err
+
+
+def test_a_prefix_of_an_id_is_enough(cli: Cli, app: App) -> None:
+    """U12: ids had to be typed in full."""
+    ids = [app.enqueue("work", n, id=f"0190000{n}-aaaa-7000-8000-000000000000").id for n in range(3)]
+
+    assert cli("jobs", "show", "01900001", "--json").json["job"]["id"] == ids[1]
+    assert cli("jobs", "explain", "01900001-aa", "--json").json["job_id"] == ids[1]
+    assert cli("jobs", "cancel", "01900002-aaaa-7").code == 0
+    several = cli("jobs", "show", "0190")
+    none = cli("jobs", "show", "0191ffff")
+    assert (several.code, none.code) == (2, 3)
+    assert f"More than one job's id begins with 0190: {ids[2]}, {ids[1]}" in several.err
+    assert "There is no job whose id begins with 0191ffff" in none.err
+
+
+def test_short_ids_tell_the_listed_ones_apart() -> None:
+    one, two = "01900000-aaaa-7000-8000-000000000001", "01900000-aaaa-7000-9000-000000000001"
+
+    assert short_ids([one, two, one]) == ["01900000-aaaa-7000-8", "01900000-aaaa-7000-9", "01900000-aaaa-7000-8"]
+    assert short_ids([one]) == ["01900000-aaaa"]
+    assert short_ids([]) == []
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_list_keeps_its_columns_on_a_narrow_terminal(tmp_path: Path, url: str, app: App, width: int) -> None:
+    """U12: at 80 columns the id took half of the line, and kind's neighbours were lost."""
+    for n in range(3):
+        app.enqueue("send_invoice", n, queue="mail", max_attempts=1)
+    (grant,) = app.claim(queues=["mail"])
+    app.fail(grant, "ValueError: the address is unknown")
+
+    code, shown = on_terminal(tmp_path, width, "jobs", "ls", TENURE_URL=url)
+
+    lines = shown.replace("\r", "").splitlines()
+    assert code == 0
+    assert all(len(line) <= width for line in lines)
+    assert {"id", "state", "kind", "says"} <= set(lines[0].split())
+    assert "ValueError: the address" in shown
+    printed = re.findall(r"^[0-9a-f-]{13,}", "\n".join(lines), re.MULTILINE)
+    ids = [job.id for job in app.jobs()]
+    assert all(job_id.startswith(short) for job_id, short in zip(ids, printed, strict=True))
+    assert (max(map(len, printed)) == 36) == (width == 160)
+
+
+# --- U14: acts on many ------------------------------------------------------------------------------------------------
+
+
+def test_typing_ahead_answers_no_question(tmp_path: Path, url: str, app: App) -> None:
+    """U14: a "y" that was typed before the question was shown cancelled everything."""
+    app.enqueue_many([("work", n) for n in range(1200)])
+    typed: list[str] = []
+
+    def types(shown: str) -> str | None:
+        if not typed:
+            typed.append("early")
+            return "y\n"
+        if "Go on? [y/N]" in shown and "late" not in typed and time.monotonic() > asked_at(shown):
+            typed.append("late")
+            return "n\n"
+        return None
+
+    begun: list[float] = []
+
+    def asked_at(_: str) -> float:
+        begun.append(time.monotonic())
+        return begun[0] + 1.0
+
+    code, shown = on_terminal(tmp_path, 100, "jobs", "cancel", "--kind", "work", types=types, TENURE_URL=url)
+
+    assert "This will cancel 1,200 jobs with kind work. Go on? [y/N]" in shown
+    assert (code, "Nothing was changed" in shown) == (1, True)
+    assert {job.state for job in app.jobs(limit=1000)} == {"queued"}
+
+
+def test_many_are_counted_without_being_read_and_acted_on_page_by_page(cli: Cli, app: App) -> None:
+    """U14: all 200,005 were read before the question; now the count is one question, and reading goes with the act."""
+    app.enqueue_many([("work", n) for n in range(1300)] + [("other", n) for n in range(3)])
+
+    refused = cli("jobs", "cancel", "--kind", "work")
+    done = cli("jobs", "cancel", "--kind", "work", "--yes", "--json")
+
+    assert "This would cancel 1,300 jobs with kind work" in refused.err
+    assert len(done.json["jobs"]) == 1300
+    assert {(one.kind, one.state): one.jobs for one in app.counts()} == {
+        ("work", "cancelled"): 1300,
+        ("other", "queued"): 3,
+    }
+    assert cli("jobs", "cancel", "--kind", "work", "--yes").code == 0
+
+
+# --- U15: retention ---------------------------------------------------------------------------------------------------
+
+
+def test_delete_after_deletes_what_its_queue_still_retains(cli: Cli, app: App) -> None:
+    """U15: it deleted nothing unless rows had been cleaned first."""
+    for n in range(3):
+        app.enqueue("work", n)
+    for grant in app.claim(limit=2):
+        app.complete(grant)
+
+    asked = cli("prune", "--delete-after", "0s")
+    done = cli("prune", "--delete-after", "0s", "--yes", "--json")
+
+    assert "clean 2 jobs (payload, result and error go), delete 2 jobs for good" in asked.err
+    assert done.json["pruned"]["deleted"] == 2
+    assert [job.state for job in app.jobs()] == ["queued"]
+
+
+def test_workers_delete_rows_after_a_month_unless_told_otherwise(cli: Cli) -> None:
+    """U15: by default rows were never deleted."""
+    assert tenure.App("sqlite:///x.db").registry is not None
+    from tenure.worker.config import WorkerConfig
+
+    assert WorkerConfig().delete_after_seconds == 30 * 86_400
+    assert "--delete-after" in cli("worker", "--help").out
+
+
+# --- U16: nothing in silence ------------------------------------------------------------------------------------------
+
+
+def test_a_failing_handler_fails_the_test_that_drains() -> None:
+    """U16: `drain()` hid the handler's error."""
+    with temporary_app() as app:
+
+        @app.job(max_attempts=2)
+        def fall(n: int) -> None:
+            if n == 1:
+                raise tenure.Permanent("on purpose")
+            raise ValueError("not on purpose")
+
+        fall.enqueue(1)
+        drain(app)
+        job = fall.enqueue(2)
+        with pytest.raises(tenure.JobFailed, match=r"ended as retry_waiting.*ValueError: not on purpose") as failed:
+            drain(app)
+        assert any('raise ValueError("not on purpose")' in note for note in failed.value.__notes__)
+        assert failed.value.job_id == job.id
+        fall.enqueue(3)
+        drain(app, raise_errors=False)
+
+
+@pytest.mark.anyio
+async def test_its_async_form_fails_too() -> None:
+    with temporary_app() as app:
+
+        @app.job
+        async def fall() -> None:
+            raise ValueError("not on purpose")
+
+        await fall.aenqueue()
+        with pytest.raises(tenure.JobFailed, match="not on purpose"):
+            await adrain(app)
+        await app.aio.close()
+
+
+def test_a_moment_without_a_zone_is_refused(cli: Cli, app: App) -> None:
+    """U16: it was taken as UTC in silence."""
+    result = cli("enqueue", "work", "--run-at", "2030-01-31T12:00:00")
+
+    assert result.code == 2
+    assert "has no time zone, so it names no moment. Write 2030-01-31T12:00:00Z for UTC" in result.err
+    assert not app.jobs().items
+
+
+def test_a_worker_creates_no_queue_by_a_typing_mistake(cli: Cli, app: App, tmp_path: Path) -> None:
+    """U16: `worker --queue typo` created the queue and waited."""
+    (tmp_path / "shop.py").write_text(
+        "import os, tenure\napp = tenure.App(os.environ['TENURE_URL'])\n@app.job(queue='bulk')\ndef work(): ...\n"
+    )
+
+    typo = cli("worker", "shop:app", "--queue", "mial", "--drain")
+    known = cli("worker", "shop:app", "--queue", "mail=3", "--queue", "bulk", "--drain")
+
+    assert typo.code == 3
+    assert "There is no queue 'mial'. Did you mean 'mail'?" in typo.err
+    assert known.code == 0
+    assert "mial" not in {row.name for row in app.queues()}
+
+
+@pytest.mark.postgres
+def test_reading_creates_no_schema(cli: Cli, url: str, postgres_url: str) -> None:
+    """U16: `jobs ls` on an empty database created the schema."""
+    import psycopg
+
+    for command in (("jobs", "ls"), ("stats",), ("queues", "ls")):
+        result = cli(*command, "--url", postgres_url)
+        assert result.code == 6
+        assert "no schema of Tenure's yet, and reading makes none" in result.err
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("SELECT to_regnamespace('tenure')").fetchone() == (None,)
+
+
+# --- U9: code and database --------------------------------------------------------------------------------------------
+
+SHOP = """
+import os, tenure
+app = tenure.App(os.environ["TENURE_URL"])
+app.queue("mail", max_attempts={attempts})
+
+@app.job(queue="mail")
+def work(): ...
+
+app.schedule("tidy", job="work", every=60)
+"""
+
+
+def test_a_policy_changed_in_code_is_named_and_applied_on_demand(
+    cli: Cli, app: App, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U9: it was ignored without a word."""
+    (tmp_path / "drifting.py").write_text(SHOP.format(attempts=9))
+
+    worker = cli("worker", "drifting:app", "--drain")
+    doctor = cli("doctor", "--app", "drifting:app", "--no-sandbox")
+    check = cli("apply", "drifting:app", "--check", "--json")
+    applied = cli("apply", "drifting:app")
+    again = cli("apply", "drifting:app", "--check")
+
+    assert "policy_differs" in worker.err
+    assert "queue 'mail' has max_attempts=2 in the database, and the code says 9" in worker.err
+    assert "queue 'mail' has max_attempts=2, and the code says 9" in doctor.out
+    assert "tenure apply drifting:app" in doctor.out
+    assert check.code == 1
+    assert check.json["differences"] == [{"queue": "mail", "setting": "max_attempts", "in_code": 9, "in_database": 2}]
+    assert (applied.code, again.code) == (0, 0)
+    assert app.queues("mail")[0].policy.max_attempts == 9
+
+
+def test_schedules_and_queues_can_be_removed(cli: Cli, app: App) -> None:
+    """U9: a schedule that left the code ran for ever, and a queue stayed."""
+    app.schedule("old", job="work", every=60)
+    app.schedules.declare()
+    app.set_queue("typo")
+    app.enqueue("work", queue="mail")
+
+    assert cli("schedules", "rm", "old").code == 0
+    assert cli("schedules", "ls", "--json").json["schedules"] == []
+    assert cli("queues", "rm", "typo").code == 0
+    used, unknown, default = cli("queues", "rm", "mail"), cli("queues", "rm", "mial"), cli("queues", "rm", "default")
+    assert (used.code, unknown.code, default.code) == (4, 3, 4)
+    assert "it still has jobs, live or ended" in used.err
+    assert {row.name for row in app.queues()} == {"default", "mail"}
+    assert [one.subject for one in app.audit(limit=50) if one.act == "remove_queue"] == ["typo"]
+
+
+# --- U18 and U19 ------------------------------------------------------------------------------------------------------
+
+
+def test_the_shell_completes_queues_and_kinds(url: str, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """U18: completion knew neither."""
+    app.enqueue("send_mail", queue="mail")
+
+    assert complete_queue("m") == ["mail"]
+    assert complete_kind("send") == ["send_mail"]
+    monkeypatch.setenv("TENURE_URL", "sqlite:////nowhere/at/all.db")
+    assert complete_queue("") == []
+
+
+def test_an_error_from_before_a_success_is_not_told_as_the_end(cli: Cli, app: App) -> None:
+    """U19: the old error stood beside a succeeded job."""
+    app.enqueue("work")
+    app.fail(app.claim()[0], "ValueError: at first", retry_after=0)
+    app.complete(app.claim()[0], summary="all is well")
+
+    (row,) = cli("jobs", "ls").rows
+    assert (row[1], row[-1]) == ("succeeded", "all is well")
+
+
+@pytest.mark.parametrize("command", [("complete",), ("heartbeat",), ("fail", "-e", "x"), ("release",)])
+def test_an_id_that_is_not_there_is_not_found(cli: Cli, app: App, command: tuple[str, ...]) -> None:
+    """U19: it was told as `lease_lost`."""
+    app.migrate()
+    result = cli(command[0], "01900000-0000-7000-8000-000000000000", "1", *command[1:])
+
+    assert result.code == 3
+    assert "There is no job 01900000-0000-7000-8000-000000000000" in result.err
+
+
+def test_explain_tells_why_a_queue_was_paused(cli: Cli, app: App) -> None:
+    """U19: the reason was asked for, and never shown."""
+    job = app.enqueue("work", queue="mail")
+    cli("queues", "pause", "mail", "--reason", "the printer burns")
+
+    assert ": the printer burns." in cli("jobs", "explain", job.id).out

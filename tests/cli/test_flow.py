@@ -1,0 +1,144 @@
+"""Durable jobs on the command line: their steps, what they wait for, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+
+import pytest
+
+import tenure
+from tenure import App
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def order(app: App) -> str:
+    """A durable job that has one step behind it and waits for a signal."""
+
+    @app.job(durable=True)
+    def order(ctx: tenure.Context) -> int:
+        price: int = ctx.step("quote", lambda: 40)
+        paid: int = ctx.wait_for("paid:7", timeout=3600)
+        return price + paid
+
+    job_id = order.enqueue().id
+    app.run_worker(drain=True)
+    return job_id
+
+
+def test_a_shown_job_has_its_steps(cli: Cli, order: str) -> None:
+    plain = cli("jobs", "show", order)
+    told = cli("jobs", "show", order, "--json").json
+
+    assert "quote" in plain.out
+    assert "signal:paid:7" in plain.out
+    assert [(one["key"], one["state"], one["value"]) for one in told["steps"]] == [
+        ("quote", "done", "40"),
+        ("wait/paid:7", "open", None),
+    ]
+
+
+def test_a_parked_job_is_explained_by_what_it_waits_for(cli: Cli, order: str) -> None:
+    found = cli("jobs", "explain", order, "--json").json
+
+    assert [one["code"] for one in found["reasons"]] == ["waits_for_signal", "steps"]
+    assert "'paid:7'" in found["reasons"][0]["sentence"]
+    assert found["reasons"][0]["fix"] == "tenure signal paid:7 JSON"
+    assert "1 step" in found["reasons"][1]["sentence"]
+
+
+def test_a_signal_ends_the_wait_and_the_first_value_stays(cli: Cli, app: App, order: str) -> None:
+    first = cli("signal", "paid:7", "2", "--json")
+    second = cli("signal", "paid:7", "3")
+    app.run_worker(drain=True)
+
+    assert (first.code, first.json["is_taken"]) == (0, True)
+    assert second.code == 4
+    assert "Another value" in second.err
+    assert app.get(order).result == 42
+
+
+def test_a_signal_for_a_job_that_is_not_there_is_an_error(cli: Cli, app: App) -> None:
+    nowhere = "0190a000-0000-7000-8000-000000000001"
+
+    found = cli("signal", "paid", "1", "--to", nowhere, "--json")
+
+    assert (found.code, found.error["code"]) == (3, "not_found")
+
+
+def test_a_value_that_is_no_json_is_refused(cli: Cli, app: App) -> None:
+    assert cli("signal", "paid", "{oops").code == 2
+
+
+def test_a_forgotten_step_runs_again(cli: Cli, app: App, order: str) -> None:
+    forgotten = cli("jobs", "forget-step", order, "quote", "-r", "the price was wrong", "--json")
+
+    assert forgotten.json == {"forgotten": ["quote"]}
+    assert [step.key for step in app.steps.all(order)] == ["wait/paid:7"]
+    assert cli("jobs", "forget-step", order, "nothing").code == 3
+
+
+def test_a_dead_job_is_revived_from_a_step(cli: Cli, app: App) -> None:
+    calls: list[str] = []
+
+    @app.job(durable=True, max_attempts=1)
+    def fragile(ctx: tenure.Context) -> list[str]:
+        for name in ("a", "b", "c"):
+            ctx.step(name, calls.append, name)
+        if len(calls) == 3:
+            raise ValueError("broken")
+        return calls
+
+    job_id = fragile.enqueue().id
+    app.run_worker(drain=True)
+    revived = cli("jobs", "revive", job_id, "--from-step", "b")
+    app.run_worker(drain=True)
+
+    assert revived.code == 0
+    assert app.get(job_id).result == ["a", "b", "c", "b", "c"]
+    assert cli("jobs", "revive", "--from-step", "b", "--queue", "default").code == 2
+
+
+def test_what_a_job_gave_out_is_followed_to_its_end(cli: Cli, app: App) -> None:
+    @app.job(max_attempts=2, backoff=tenure.Backoff(shape="none"))
+    def talk(ctx: tenure.Context) -> None:
+        ctx.stream().write(f"attempt {ctx.attempt}\n\x1b[31mred")
+        if ctx.attempt == 1:
+            raise ValueError("broken")
+
+    job_id = talk.enqueue().id
+    app.run_worker(drain=True)
+
+    followed = cli("jobs", "follow", job_id)
+    told = [json.loads(line) for line in cli("jobs", "follow", job_id, "--after", "1", "--json").out.splitlines()]
+
+    assert followed.code == 0
+    assert "\x1b" not in followed.out
+    assert "attempt 1\n" in followed.out
+    assert "another attempt begins" in followed.err
+    assert [(one["offset"], one["kind"]) for one in told] == [(2, "reset"), (3, "text")]
+    assert set(told[0]) == {field.name for field in dataclasses.fields(tenure.Chunk)}
+    assert "It has output." in cli("jobs", "follow", job_id, "--stream", "nothing").err
+    assert cli("jobs", "follow", "0190a000-0000-7000-8000-000000000001").code == 3
+
+
+def test_a_stream_is_followed_by_python_too(app: App) -> None:
+    @app.job
+    async def talk(ctx: tenure.Context) -> None:
+        await ctx.stream().write("one")
+        await ctx.stream("thoughts").write("two")
+
+    async def follow(job_id: str) -> list[str]:
+        return [chunk.text async for chunk in app.aio.streams.follow(job_id, "thoughts")]
+
+    job_id = talk.enqueue().id
+    assert app.streams.read(job_id) == tenure.StreamPage([], False)
+    app.run_worker(drain=True)
+
+    assert [chunk.text for chunk in app.streams.follow(job_id)] == ["one"]
+    assert asyncio.run(follow(job_id)) == ["two"]
+    assert [one.name for one in app.streams.names(job_id)] == ["output", "thoughts"]
+    with pytest.raises(tenure.NotFound):
+        app.streams.read("0190a000-0000-7000-8000-000000000001")

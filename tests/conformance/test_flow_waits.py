@@ -1,0 +1,306 @@
+"""A parked job is woken by what it waits for, whichever came first; and never by what it no longer waits for."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from tenure.errors import IllegalMove, InvalidArgument, NotFound
+from tenure.model.ids import JobId, new_job_id
+from tenure.model.job import Grant
+from tenure.model.outcome import Settled, Suspended
+from tenure.model.state import State
+from tenure.model.step import TIMEOUT, NewStep, Step
+from tenure.store.contract import Cancel, Exchange, Wake
+from tenure.store.flow import ListSteps, Signal, SweepFlow
+from tests.conformance.acts import Subject, attempts, claim, claim_one, complete, enqueue, get, settle
+from tests.conformance.engines import SteeredClock
+
+
+def wait_for(key: str, due_seconds: float | None = None, name: str | None = None) -> NewStep:
+    """An open step that waits for a signal."""
+    return NewStep(name or f"wait/{key}", "signal", "open", awaits=f"signal:{key}", due_seconds=due_seconds)
+
+
+def park(store: Subject, grant: Grant, *steps: NewStep) -> Settled:
+    return settle(store, Suspended(grant.id, grant.token, steps[0].key, steps=steps))
+
+
+def parked(store: Subject, *steps: NewStep) -> JobId:
+    """A fresh job that waits."""
+    job_id = enqueue(store)
+    assert park(store, claim_one(store), *steps).state == "waiting"
+    return job_id
+
+
+def signal(store: Subject, key: str, value: object = None, scope: str = "once", to: JobId | None = None) -> bool:
+    return store.do(Signal(key, json.dumps(value), "test", scope, to)).is_taken
+
+
+def steps_of(store: Subject, job_id: JobId) -> dict[str, Step]:
+    return {step.key: step for step in store.do(ListSteps(job_id))}
+
+
+def test_a_signal_wakes_the_job_that_waits_for_it_and_hands_over_its_value(store: Subject, clock: SteeredClock) -> None:
+    job_id = parked(store, wait_for("paid:7"))
+    job = get(store, job_id)
+    assert (job.state, job.waiting_for, job.attempt, attempts(store, job_id)) == (
+        State.WAITING, "wait/paid:7", 0, [],
+    )  # fmt: skip
+    clock.advance(5)
+
+    assert signal(store, "paid:7", {"eur": 3})
+
+    assert get(store, job_id).state is State.QUEUED
+    [step] = claim_one(store).steps
+    assert (step.state, step.value, step.ended_at) == ("done", '{"eur": 3}', clock.now())
+
+
+def test_a_signal_that_came_before_the_wait_sends_the_job_straight_back(store: Subject, clock: SteeredClock) -> None:
+    signal(store, "paid:7", 1)
+    enqueued_at = clock.now()
+    job_id = enqueue(store)
+    clock.advance(1)
+    newer = enqueue(store)
+
+    answer = park(store, claim_one(store), wait_for("paid:7"))
+
+    assert (answer.state, get(store, job_id).run_at) == ("queued", enqueued_at)
+    assert [grant.id for grant in claim(store, 2)] == [job_id, newer], "it keeps its place"
+    assert attempts(store, job_id) == []
+
+
+def test_the_first_value_of_a_key_wins_and_is_kept(store: Subject) -> None:
+    assert signal(store, "paid:7", "first")
+    assert not signal(store, "paid:7", "second")
+    for _ in range(2):
+        enqueue(store)
+        grant = claim_one(store)
+        park(store, grant, wait_for("paid:7"))
+        complete(store, claim_one(store))
+        assert steps_of(store, grant.id)["wait/paid:7"].value == '"first"'
+
+
+def test_a_repeated_signal_is_answered_as_the_first_one(store: Subject) -> None:
+    once, queued = Signal("a", "1"), Signal("b", "1", scope="queue")
+
+    for request in (once, queued, once, queued):
+        assert store.do(request).is_taken
+
+    first, second = parked(store, wait_for("c"), wait_for("x")), enqueue(store)
+    assert park(store, claim_one(store), wait_for("b")).state == "queued"
+    assert store.do(queued).is_taken
+    grant = claim_one(store)
+    assert grant.id == second
+    assert park(store, grant, wait_for("b", name="again")).state == "waiting", "what was taken is not sent again"
+    assert get(store, first).state is State.WAITING
+
+
+def test_each_wait_takes_the_oldest_of_a_queue(store: Subject, clock: SteeredClock) -> None:
+    for number in range(3):
+        signal(store, "mail", number, scope="queue")
+        clock.advance(1)
+    enqueue(store)
+
+    for number in range(3):
+        grant = claim_one(store)
+        assert park(store, grant, wait_for("mail", name=f"wait-{number}")).state == "queued"
+        assert steps_of(store, grant.id)[f"wait-{number}"].value == str(number)
+    assert park(store, claim_one(store), wait_for("mail", name="wait-3")).state == "waiting"
+
+
+def test_one_message_of_a_queue_wakes_one_of_those_who_wait(store: Subject, clock: SteeredClock) -> None:
+    first = parked(store, wait_for("mail"))
+    clock.advance(1)
+    second = parked(store, wait_for("mail"))
+
+    signal(store, "mail", 1, scope="queue")
+    assert (get(store, first).state, get(store, second).state) == (State.QUEUED, State.WAITING)
+
+    signal(store, "mail", 2, scope="queue")
+    assert get(store, second).state is State.QUEUED
+    assert steps_of(store, second)["wait/mail"].value == "2"
+
+
+def test_a_signal_of_scope_once_wakes_all_who_wait(store: Subject) -> None:
+    waiting = [parked(store, wait_for("go")) for _ in range(5)]
+
+    signal(store, "go")
+
+    assert {get(store, job_id).state for job_id in waiting} == {State.QUEUED}
+
+
+def test_more_waiters_than_one_sweep_wakes_are_all_woken(store: Subject) -> None:
+    waiting = {parked(store, wait_for("go")) for _ in range(5)}
+    store.do(Signal("other"))
+    grant_ids: set[str] = set()
+    store.do(SweepFlow(limit=1))
+    signal(store, "go")
+
+    while store.do(SweepFlow(limit=2)).more:
+        pass
+
+    grant_ids.update(grant.id for grant in claim(store, 10))
+    assert grant_ids == waiting
+
+
+def test_a_signal_to_one_job_is_for_that_job_alone(store: Subject) -> None:
+    ours, theirs = parked(store, wait_for("go")), parked(store, wait_for("go"))
+
+    signal(store, "go", 1, to=theirs)
+    assert (get(store, ours).state, get(store, theirs).state) == (State.WAITING, State.QUEUED)
+
+    signal(store, "go", 2)
+    assert steps_of(store, ours)["wait/go"].value == "2"
+    assert steps_of(store, theirs)["wait/go"].value == "1"
+
+
+def test_a_job_waits_for_any_of_its_open_steps(store: Subject) -> None:
+    job_id = parked(store, wait_for("a"), wait_for("b"))
+
+    signal(store, "b", 2)
+
+    steps = steps_of(store, job_id)
+    assert get(store, job_id).state is State.QUEUED
+    assert (steps["wait/a"].state, steps["wait/b"].state) == ("open", "done")
+
+
+def test_a_step_that_the_last_suspend_did_not_name_neither_wakes_nor_takes(store: Subject) -> None:
+    job_id = parked(store, wait_for("a"), wait_for("b"))
+    signal(store, "a")
+    park(store, claim_one(store), wait_for("c"))
+
+    signal(store, "b", "kept", scope="queue")
+    assert get(store, job_id).state is State.WAITING
+    assert steps_of(store, job_id)["wait/b"].state == "open"
+
+    signal(store, "c")
+    assert park(store, claim_one(store), wait_for("b")).state == "queued", "it finds what came meanwhile"
+    assert steps_of(store, job_id)["wait/b"].value == '"kept"'
+
+
+def test_a_step_given_as_open_that_was_closed_before_counts_as_met(store: Subject) -> None:
+    parked(store, wait_for("a"))
+    signal(store, "a")
+
+    assert park(store, claim_one(store), wait_for("a"), wait_for("never")).state == "queued"
+
+
+# --- time
+
+
+def test_a_sleep_keeps_the_due_time_of_its_first_record(store: Subject, clock: SteeredClock) -> None:
+    due = clock.now() + timedelta(seconds=100)
+    job_id = parked(store, NewStep("nap", "sleep", "open", due_seconds=100))
+    clock.advance(40)
+    store.do(Wake([job_id]))
+    assert park(store, claim_one(store), NewStep("nap", "sleep", "open", due_seconds=100)).state == "waiting"
+
+    assert get(store, job_id).run_at == due
+    clock.advance(59)
+    assert claim(store) == []
+    clock.advance(1)
+    [step] = claim_one(store).steps
+    assert (step.state, step.error, step.due_at, step.ended_at) == ("done", None, due, clock.now())
+
+
+def test_a_wait_whose_time_is_over_has_failed(store: Subject, clock: SteeredClock) -> None:
+    job_id = parked(store, wait_for("paid", due_seconds=30), NewStep("long", "sleep", "open", due_seconds=3000))
+    clock.advance(30)
+
+    grant = claim_one(store)
+
+    steps = steps_of(store, job_id)
+    assert (steps["wait/paid"].state, steps["wait/paid"].error) == ("failed", TIMEOUT)
+    assert steps["long"].state == "open"
+    signal(store, "paid", 1)
+    assert park(store, grant, wait_for("paid")).state == "queued"
+    assert steps_of(store, job_id)["wait/paid"].state == "failed", "what was decided stays"
+
+
+def test_a_sleep_that_is_over_when_the_job_parks_sends_it_straight_back(store: Subject, clock: SteeredClock) -> None:
+    job_id = enqueue(store)
+
+    assert park(store, claim_one(store), NewStep("nap", "sleep", "open", due_seconds=0)).state == "queued"
+
+    assert steps_of(store, job_id)["nap"].state == "done"
+
+
+def test_a_signal_is_kept_for_as_long_as_it_says(store: Subject, clock: SteeredClock) -> None:
+    store.do(Signal("paid", "1", keep_seconds=10))
+    clock.advance(10)
+    parked(store, wait_for("paid"))
+
+    assert store.do(Signal("paid", "2")).is_taken, "an expired value makes room"
+    assert [step.value for step in claim_one(store).steps] == ["2"]
+
+
+# --- the ends of it
+
+
+def test_a_cancel_ends_a_parked_job_and_a_later_signal_changes_nothing(store: Subject) -> None:
+    job_id = parked(store, wait_for("a"))
+    store.do(Cancel([job_id], "ops", "not needed"))
+
+    signal(store, "a")
+
+    assert get(store, job_id).state is State.CANCELLED
+
+
+def test_a_job_that_was_asked_to_stop_does_not_park_but_its_steps_are_kept(store: Subject) -> None:
+    job_id = enqueue(store)
+    grant = claim_one(store)
+    store.do(Cancel([job_id], "ops", "not needed"))
+
+    assert park(store, grant, wait_for("a"), NewStep("paid", value="1")).state == "cancelled"
+
+    assert set(steps_of(store, job_id)) == {"wait/a", "paid"}
+
+
+def test_a_repeated_suspend_is_answered_as_the_first_one(store: Subject) -> None:
+    enqueue(store)
+    grant = claim_one(store)
+    first = park(store, grant, wait_for("a"))
+
+    assert park(store, grant, wait_for("a")) == first
+    signal(store, "a")
+    assert park(store, grant, wait_for("a")).state == "queued"
+
+
+def test_an_exchange_that_parks_leaves_the_rest_to_the_sweep(store: Subject) -> None:
+    job_id = enqueue(store)
+    grant = claim_one(store)
+
+    answer = store.do(Exchange([Suspended(grant.id, grant.token, "a", steps=(wait_for("a"),))], None))
+
+    assert answer.has_flow_events is (store.engine == "postgres")
+    assert store.do(SweepFlow()).jobs == 0
+    signal(store, "a")
+    assert get(store, job_id).state is State.QUEUED
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Signal(""),
+        Signal("a", "no json"),
+        Signal("a", scope="twice"),
+        Signal("a", keep_seconds=0),
+        Signal("a", actor=" "),
+    ],
+    ids=["key", "value", "scope", "keep", "actor"],
+)
+def test_a_signal_that_makes_no_sense_is_refused(store: Subject, bad: Signal) -> None:
+    with pytest.raises(InvalidArgument):
+        store.do(bad)
+
+
+def test_a_signal_to_a_job_that_cannot_take_it_is_refused(store: Subject) -> None:
+    with pytest.raises(NotFound):
+        store.do(Signal("a", to=new_job_id()))
+    job_id = enqueue(store)
+    complete(store, claim_one(store))
+    with pytest.raises(IllegalMove):
+        store.do(Signal("a", to=job_id))

@@ -1,0 +1,203 @@
+"""Memos: one job works a value out, others wait for it or read it. See store.memo."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tenure.errors import InvalidArgument
+from tenure.model.job import Grant
+from tenure.model.memo import MemoTold, memo_id
+from tenure.model.outcome import Suspended
+from tenure.model.state import State
+from tenure.model.step import NewStep
+from tenure.store.contract import Prune
+from tenure.store.flow import SweepFlow
+from tenure.store.memo import KeepMemo, TakeMemo
+from tests.conformance.acts import (
+    NO_BACKOFF,
+    Subject,
+    claim,
+    claim_one,
+    complete,
+    enqueue,
+    enqueue_many,
+    fail,
+    get,
+    make_queue,
+    reject,
+    settle,
+    stale,
+)
+from tests.conformance.engines import SteeredClock
+
+DOORS = ("do", "ado")
+ID = memo_id(None, "extract", "k")
+
+
+def take(store: Subject, grant: Grant, tenant: str | None = None) -> MemoTold | None:
+    return store.do(TakeMemo(grant.id, grant.token, memo_id(tenant, "extract", "k"), "extract", tenant))
+
+
+def keep(store: Subject, grant: Grant, value: str = '{"n": 1}', ttl: float = 60.0) -> MemoTold | None:
+    return store.do(KeepMemo(grant.id, grant.token, ID, value, ttl))
+
+
+def wait(store: Subject, grant: Grant, turn: int = 1) -> str | None:
+    step = NewStep(f"extract/k#{turn}", "memo", "open", awaits=f"memo:{ID}")
+    return settle(store, Suspended(grant.id, grant.token, "memo:extract", steps=(step,))).state
+
+
+def sweep(store: Subject) -> None:
+    while store.do(SweepFlow()).more:
+        pass
+
+
+def three(store: Subject) -> list[Grant]:
+    enqueue_many(store, 3)
+    return claim(store, 3)
+
+
+def test_the_first_that_comes_works_it_out_and_others_read_it(store: Subject) -> None:
+    one, two, three_ = three(store)
+
+    assert take(store, one) == MemoTold("mine")
+    assert take(store, one) == MemoTold("mine"), "asked twice, as after a lost reply"
+    assert take(store, two) == MemoTold("taken")
+    assert keep(store, one) == MemoTold("done", '{"n": 1}')
+
+    for grant in (one, two, three_):
+        told = take(store, grant)
+        assert told is not None
+        assert (told.state, told.value) == ("done", '{"n": 1}')
+
+
+def test_those_that_wait_are_woken_when_it_is_there(store: Subject) -> None:
+    one, two, three_ = three(store)
+    take(store, one)
+    assert wait(store, two) == "waiting"
+    assert wait(store, three_) == "waiting"
+
+    keep(store, one)
+    sweep(store)
+
+    assert {grant.id for grant in claim(store, 5)} == {two.id, three_.id}
+
+
+def test_a_value_that_came_before_the_wait_is_not_missed(store: Subject) -> None:
+    one, two, _ = three(store)
+    take(store, one)
+    assert take(store, two) == MemoTold("taken")
+    keep(store, one)
+
+    assert wait(store, two) == "queued"
+
+
+@pytest.mark.parametrize("end", ["rejected", "completed"])
+def test_an_owner_that_ends_without_a_value_passes_the_right_to_one_that_waits(store: Subject, end: str) -> None:
+    one, two, three_ = three(store)
+    take(store, one)
+    wait(store, two)
+    wait(store, three_)
+
+    reject(store, one) if end == "rejected" else complete(store, one)
+    sweep(store)
+
+    [owner] = claim(store, 5)
+    assert owner.id in {two.id, three_.id}
+    assert take(store, owner) == MemoTold("mine")
+    keep(store, owner, "2")
+    sweep(store)
+    [last] = claim(store, 5)
+    assert take(store, last) == MemoTold("done", "2")
+
+
+def test_a_failed_attempt_keeps_the_right(store: Subject) -> None:
+    make_queue(store, "default", backoff=NO_BACKOFF)
+    one, two, _ = three(store)
+    take(store, one)
+    wait(store, two)
+
+    fail(store, one)
+    sweep(store)
+
+    assert get(store, two.id).state is State.WAITING
+    again = claim_one(store)
+    assert again.id == one.id
+    assert take(store, again) == MemoTold("mine")
+
+
+def test_a_vanished_worker_costs_the_right_only_when_its_job_has_ended(store: Subject, clock: SteeredClock) -> None:
+    enqueue(store, max_attempts=1)
+    one = claim_one(store, lease_seconds=5)
+    take(store, one)
+    enqueue(store)
+    two = claim_one(store, worker="w2", lease_seconds=60)
+    wait(store, two)
+
+    clock.advance(6)
+    claim(store, 0, worker="w3")
+    sweep(store)
+
+    assert get(store, one.id).state is State.DEAD
+    assert claim_one(store).id == two.id
+
+
+def test_a_value_is_read_until_its_time_is_over(store: Subject, clock: SteeredClock) -> None:
+    one, two, _ = three(store)
+    take(store, one)
+    keep(store, one, ttl=5)
+
+    clock.advance(4)
+    assert take(store, two) == MemoTold("done", '{"n": 1}')
+    clock.advance(2)
+    assert take(store, two) == MemoTold("mine")
+
+
+def test_tenants_share_nothing(store: Subject) -> None:
+    one, two, _ = three(store)
+
+    assert take(store, one, "acme") == MemoTold("mine")
+    assert take(store, two, "other") == MemoTold("mine")
+    assert memo_id("acme", "a", "b") != memo_id("acme", "ab", "") != memo_id(None, "acme", "ab")
+
+
+def test_a_late_worker_neither_takes_nor_keeps(store: Subject) -> None:
+    one, two, _ = three(store)
+
+    assert take(store, stale(one)) is None
+    take(store, one)
+    assert keep(store, stale(one)) is None
+    assert take(store, two) == MemoTold("taken")
+
+
+@pytest.mark.parametrize("ttl", [0.0, -1.0, math.inf, math.nan, 1e12])
+def test_a_time_that_is_none_is_refused(store: Subject, ttl: float) -> None:
+    one, *_ = three(store)
+    take(store, one)
+
+    with pytest.raises(InvalidArgument, match="kept for"):
+        keep(store, one, ttl=ttl)
+
+
+def test_a_value_that_is_too_large_is_refused(store: Subject) -> None:
+    one, *_ = three(store)
+    take(store, one)
+
+    with pytest.raises(InvalidArgument, match="are the limit"):
+        keep(store, one, f'"{"x" * 2**20}"')
+
+
+def test_what_is_out_of_date_is_forgotten(store: Subject, clock: SteeredClock) -> None:
+    one, two, _ = three(store)
+    take(store, one)
+    keep(store, one, ttl=5)
+    complete(store, one)
+    clock.advance(2 * 86_400)
+
+    store.do(Prune())
+
+    enqueue(store)
+    assert take(store, claim_one(store)) == MemoTold("mine")
+    assert two.id != one.id

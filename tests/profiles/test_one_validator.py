@@ -1,0 +1,94 @@
+"""M7: what a specification forbids is forbidden at every door: Python, the command line's requests, plain SQL."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tenure.errors import InvalidArgument, TenureError
+from tenure.model.ids import WorkerId, new_job_id
+from tenure.store.contract import Claim, Enqueue
+from tests.conformance.acts import new_job
+from tests.profiles.ground import Ground
+
+
+def refused(ground: Ground, statement: str, *values: object) -> str:
+    """What the database says to a statement that it must refuse."""
+    with pytest.raises(Exception, match=r".") as caught:
+        ground.execute(statement, *values)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("priority", [-1, -5])
+def test_a_negative_priority_of_002_is_refused_from_python(ground: Ground, priority: int) -> None:
+    ground.open()
+
+    with pytest.raises(InvalidArgument, match=f"priority is {priority}"):
+        ground.app.enqueue("k", {}, queue="substrate", key="a", actor="me", priority=priority)
+
+    assert ground.rows("substrate.job_queue") == []
+    ground.app.enqueue("k", {}, queue="substrate", key="a", actor="me", priority=0)
+
+
+@pytest.mark.parametrize("priority", [-1, 4, 30])
+def test_priorities_of_001_are_0_to_3_from_python(ground: Ground, priority: int) -> None:
+    ground.open()
+    ground.app.agent("FitmentAgent")
+    ground.app.enqueue("task", {}, queue="FitmentAgent", priority=3)
+
+    with pytest.raises(InvalidArgument, match="priorities from 0 to 3"):
+        ground.app.enqueue("task", {}, queue="FitmentAgent", priority=priority)
+
+    assert len(ground.rows("automechanica.tasks")) == 1
+
+
+@pytest.mark.parametrize("door", ["outbox", "default", "substrate"])
+def test_a_blank_actor_is_refused_from_python(ground: Ground, door: str) -> None:
+    ground.open()
+
+    with pytest.raises(InvalidArgument, match="actor"):
+        ground.app.store.do(Enqueue([new_job(queue=door, actor=" ", key="k")]))
+
+
+def test_a_blank_kind_is_refused_at_every_door(ground: Ground) -> None:
+    with pytest.raises(InvalidArgument):
+        ground.app.store.do(Enqueue([new_job(" ")]))
+    with pytest.raises(TenureError):
+        ground.app.enqueue(" ")
+    with pytest.raises(InvalidArgument):
+        ground.app.store.do(Enqueue([new_job("two\nlines")]))
+
+
+def test_a_blank_worker_is_refused(ground: Ground) -> None:
+    for name in ("", " "):
+        with pytest.raises(InvalidArgument):
+            ground.app.store.do(Claim(WorkerId(name), ["default"]))
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("queue", "kind", "row", "why"),
+    [
+        ("default", " ", {}, "job_kind_not_blank"),
+        ("default", "a\tb", {}, "job_kind_not_blank"),
+        ("default", "k", {"x": {"actor": " "}}, "job_actor_not_blank"),
+        ("substrate", "k", {"r": -5, "k": "key"}, "priorities from 0"),
+    ],
+)
+def test_tenure_enqueue_refuses_the_same_from_plain_sql(
+    server_ground: Ground, queue: str, kind: str, row: dict[str, object], why: str
+) -> None:
+    server_ground.open()
+    job = {"i": new_job_id(), "p": {}, **row}
+    request = {"groups": [{"queue": queue, "kind": kind, "jobs": [job]}]}
+
+    assert why in refused(server_ground, "SELECT tenure.enqueue(?::json)", json.dumps(request))
+    assert why != "job_kind_not_blank" or server_ground.execute("SELECT 1 FROM tenure.job") == []
+
+
+@pytest.mark.postgres
+def test_tenure_claim_refuses_a_blank_worker(server_ground: Ground) -> None:
+    claim = json.dumps({"worker": "", "queues": ["default"], "limit": 1})
+
+    assert "needs a name" in refused(server_ground, "SELECT tenure.claim(?::json)", claim)

@@ -1,0 +1,101 @@
+"""No page runs an unbounded query: what each asks of the store, by which plan, and what becomes of a look that is too
+wide."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tenure.errors import TooWide
+from tenure.store.browsing import BrowseJobs, bounded_looks
+from tenure.store.queries import ListJobs
+from tests.web.conftest import Server
+from tests.web.test_pages import PAGES, _populate, _text, signed_in
+
+pytestmark = pytest.mark.anyio
+MOST = 16
+"""Requests that one page may make of the store, beside the look that all viewers share."""
+
+
+@contextmanager
+def asked(server: Server) -> Iterator[list[Any]]:
+    """What is asked of the store within, but for the shared look, which has a thread and a pace of its own."""
+    store, found = server.app.store, []
+    plain: Callable[[Any], Any] = store.do
+
+    def noted(request: Any) -> Any:
+        if threading.current_thread().name != "tenure-pulse":
+            found.append(request)
+        return plain(request)
+
+    store.do = noted  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        del store.do
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/jobs?q=kind:welcome", "/jobs/{done}", "/jobs/{dead}?tab=output"])
+async def test_a_page_asks_as_much_of_many_jobs_as_of_few_and_never_without_a_bound(small: Server, path: str) -> None:
+    path = path.format(**_populate(small.app))
+    counts = []
+    async with signed_in(small) as client:
+        for _ in range(2):
+            await client.get(f"/ui{path}")
+            with asked(small) as requests:
+                assert (await client.get(f"/ui{path}")).status_code == 200
+            counts.append([type(one).__name__ for one in requests])
+            # Jobs by one of these are found through an index; any other list of jobs is a look of bounded size.
+            listed = [one for one in requests if isinstance(one, ListJobs)]
+            assert all(one.parent_id or one.workflow_id or one.worker for one in listed), listed
+            assert not {"CountJobs", "ListVectors"} & {type(one).__name__ for one in requests}
+            small.app.enqueue_many([small.app.new_job("welcome", {"n": n}, queue="mail") for n in range(200)])
+
+    assert counts[0] or path == "/connect"
+    assert counts[0] == counts[1]
+    assert len(counts[0]) <= MOST
+
+
+@pytest.fixture
+def slow_look(server: Server) -> Any:
+    """A look at so many jobs that no machine is through with it in a millisecond."""
+    app = server.app
+    for _ in range(4):
+        app.enqueue_many([app.new_job("k", {"n": n}) for n in range(1000)])
+    return BrowseJobs(error="nothing has this", limit=50, scan=4000)
+
+
+def test_a_look_that_takes_too_long_is_stopped_by_the_engine_and_the_next_one_is_not(
+    server: Server, slow_look: Any
+) -> None:
+    store = server.app.store
+    began = time.monotonic()
+    with bounded_looks(0.001), pytest.raises(TooWide) as told:
+        store.do(slow_look)
+
+    assert time.monotonic() - began < 30
+    assert "Nothing was changed" in str(told.value)
+    with bounded_looks(60):
+        assert store.do(slow_look).scanned == 4000
+    assert store.do(slow_look).scanned == 4000
+
+
+async def test_a_page_whose_look_is_too_wide_says_so_and_the_console_goes_on(url: str, server: Server) -> None:
+    app = server.app
+    for _ in range(4):
+        app.enqueue_many([app.new_job("k", {"n": n}) for n in range(1000)])
+    narrow = Server(app, look_seconds=0.0001)
+
+    async with signed_in(narrow) as client:
+        wide = await client.get("/ui/jobs", params={"q": "error:nothing"})
+        went_on = await client.get("/ui/nowhere")
+
+    assert wide.status_code == 422, url
+    assert "That was too wide" in _text(wide)
+    assert "too_wide" in _text(wide)
+    assert went_on.status_code == 404

@@ -1,0 +1,386 @@
+"""Jobs by HTTP: enqueue, keys, pages, masks, waiting, acts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pydantic
+import pytest
+
+import tenure
+from tests.web.conftest import Server
+
+pytestmark = pytest.mark.anyio
+
+SMALL = "enqueue:queue=mail,kind=k"
+CANARY = "canary-7f3a"
+BIG = 2**53 + 1
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what another task brings about."""
+    while not is_so():  # noqa: ASYNC110  it looks at a database
+        await asyncio.sleep(0.01)
+
+
+class Welcome(pydantic.BaseModel):
+    user_id: int
+
+
+async def test_a_job_goes_in_and_comes_out_exact(server: Server) -> None:
+    text = server.token("enqueue:*", "read:meta", "read:payload")
+
+    async with server.client(text) as client:
+        made = await client.post(
+            "/api/v1/jobs", json={"kind": "k", "payload": {"n": BIG, "é": [0.1, None]}, "key": "a"}
+        )
+        job_id = made.json()["jobs"][0]["id"]
+        again = await client.post(
+            "/api/v1/jobs", json={"kind": "k", "payload": {"n": BIG, "é": [0.1, None]}, "key": "a"}
+        )
+        found = await client.get(f"/api/v1/jobs/{job_id}", params={"payload": True})
+
+    assert made.status_code == 201
+    assert made.headers["location"] == f"/api/v1/jobs/{job_id}"
+    assert again.json()["jobs"] == [{"id": job_id, "duplicate": True}]
+    assert found.json()["job"]["payload"] == {"n": BIG, "é": [0.1, None]}
+    assert str(BIG) in found.text
+    assert found.json()["job"]["actor"] == "test"
+
+
+async def test_a_batch_with_one_foreign_kind_enqueues_nothing(server: Server) -> None:
+    text = server.token("enqueue:queue=default,kind=welcome")
+
+    async with server.client(text) as client:
+        both = await client.post("/api/v1/jobs", json={"jobs": [{"kind": "welcome"}, {"kind": "bye"}]})
+        other = await client.post("/api/v1/jobs", json={"kind": "welcome", "queue": "mail"})
+        right = await client.post("/api/v1/jobs", json={"jobs": [{"kind": "welcome"}, {"kind": "welcome"}]})
+
+    assert (both.status_code, other.status_code, right.status_code) == (403, 403, 201)
+    assert len(server.app.jobs().items) == 2
+
+
+async def test_a_payload_is_checked_by_its_kind(small: Server) -> None:
+    @small.app.job(queue="mail")
+    def welcome(payload: Welcome) -> None: ...
+
+    text = small.token("enqueue:*", "read:meta")
+    async with small.client(text) as client:
+        wrong = await client.post("/api/v1/jobs", json={"kind": "welcome", "payload": {"user_id": "x"}})
+        right = await client.post("/api/v1/jobs", json={"kind": "welcome", "payload": {"user_id": 7}})
+        schema = await client.get("/api/v1/kinds/welcome/schema")
+
+    assert (wrong.status_code, right.status_code) == (422, 201)
+    assert wrong.json()["code"] == "invalid_payload"
+    assert schema.json()["item"]["schema"]["properties"]["user_id"]["type"] == "integer"
+    assert small.app.get(right.json()["jobs"][0]["id"]).queue == "mail"
+
+
+async def test_an_idempotency_key_makes_one_job_and_another_body_is_refused(server: Server) -> None:
+    text, other = server.token("enqueue:*"), server.token("enqueue:*", name="other")
+    headers = {"Idempotency-Key": '"order-7"'}
+
+    async with server.client(text, headers=headers) as client:
+        first = await client.post("/api/v1/jobs", json={"jobs": [{"kind": "k"}, {"kind": "k"}]})
+        again = await client.post("/api/v1/jobs", json={"jobs": [{"kind": "k"}, {"kind": "k"}]})
+        bare = await client.post(
+            "/api/v1/jobs", json={"jobs": [{"kind": "k"}, {"kind": "k"}]}, headers={"Idempotency-Key": "order-7"}
+        )
+        changed = await client.post("/api/v1/jobs", json={"kind": "k"})
+    async with server.client(other, headers=headers) as client:
+        theirs = await client.post("/api/v1/jobs", json={"jobs": [{"kind": "k"}, {"kind": "k"}]})
+
+    assert first.json() == again.json() == bare.json()
+    assert (first.headers["idempotency-replayed"], again.headers["idempotency-replayed"]) == ("false", "true")
+    assert (changed.status_code, changed.json()["code"]) == (422, "idempotency_key_reused")
+    assert theirs.json() != first.json()
+    assert len(server.app.jobs().items) == 4
+
+
+async def test_pages_go_on_with_a_signed_cursor_that_holds_the_filter(server: Server) -> None:
+    server.app.enqueue_many([("k" if n % 2 else "other", {"n": n}) for n in range(10)])
+    text = server.token("read:meta")
+
+    async with server.client(text) as client:
+        first = await client.get("/api/v1/jobs", params={"kind": "k", "limit": 3})
+        second = await client.get("/api/v1/jobs", params={"cursor": first.json()["next"], "limit": 3})
+        changed = await client.get("/api/v1/jobs", params={"cursor": first.json()["next"][:-4] + "AAAA"})
+        counts = await client.get("/api/v1/jobs:count", params={"state": "queued"})
+
+    found = [job["id"] for page in (first, second) for job in page.json()["jobs"]]
+    assert len(found) == len(set(found)) == 5
+    assert {job["kind"] for page in (first, second) for job in page.json()["jobs"]} == {"k"}
+    assert second.json()["next"] is None
+    assert 'rel="next"' in first.headers["link"]
+    assert changed.status_code == 400
+    assert {(one["kind"], one["jobs"]) for one in counts.json()["counts"]} == {("k", 5), ("other", 5)}
+
+
+async def test_without_the_scope_no_byte_of_payload_result_or_error_is_shown(server: Server) -> None:
+    app = server.app
+    app.set_queue("default", events=True, max_attempts=1)
+    app.enqueue("k", {"secret": CANARY})
+    (grant,) = app.claim(worker="w")
+    app.fail(grant, f"ValueError: {CANARY}")
+    app.enqueue("k", {"secret": CANARY})
+    (grant,) = app.claim(worker="w")
+    app.complete(grant, {"secret": CANARY}, summary=CANARY, events=[tenure.NewEvent("log", json.dumps({"m": CANARY}))])
+    app.schedule("nightly", "@daily", "k", {"secret": CANARY})
+    app.schedules.declare()
+    ids = [job.id for job in app.jobs().items]
+    text = server.token("read:meta", "operate")
+    paths = ["/jobs", "/dead-letters", "/dead-letter-groups", "/metrics", "/schedules", "/kinds", "/queues"]
+    paths += [f"/jobs/{one}{part}" for one in ids for part in PARTS]
+
+    async with server.client(text) as client:
+        for path in paths:
+            answer = await client.get(f"/api/v1{path}")
+            assert answer.status_code == 200, path
+            assert CANARY not in answer.text, path
+            refused = await client.get(f"/api/v1{path}", params={"payload": True})
+            assert CANARY not in refused.text, path
+        assert CANARY not in (await client.get("/metrics")).text
+
+    allowed = server.token("read:meta", "read:payload")
+    async with server.client(allowed) as client:
+        for path in paths:
+            if path not in {"/kinds", "/queues"} and not path.endswith("explain"):
+                await client.get(f"/api/v1{path}", params={"payload": True})
+        shown = await client.get("/api/v1/jobs", params={"payload": True})
+    assert CANARY in shown.text
+    assert len([row for row in app.audit(limit=500) if row.act == "http:read_payload"]) == len(paths) - 2 - len(ids) + 1
+
+
+PARTS = ["", "/attempts", "/events", "/logs", "/effects", "/explain", "/steps"]
+
+
+async def test_an_etag_saves_what_is_known_and_guards_what_changed(server: Server) -> None:
+    job_id = server.app.enqueue("k").id
+    text = server.token("read:meta", "operate")
+
+    async with server.client(text) as client:
+        first = await client.get(f"/api/v1/jobs/{job_id}")
+        tag = first.headers["etag"]
+        known = await client.get(f"/api/v1/jobs/{job_id}", headers={"If-None-Match": tag})
+        (grant,) = server.app.claim(worker="w")
+        late = await client.post(f"/api/v1/jobs/{job_id}/cancel", json={"reason": "r"}, headers={"If-Match": tag})
+        anew = await client.get(f"/api/v1/jobs/{job_id}", headers={"If-None-Match": tag})
+
+    assert (known.status_code, known.content) == (304, b"")
+    assert (late.status_code, anew.status_code) == (412, 200)
+    assert server.app.get(grant.id).cancel_requested_at is None
+
+
+async def test_waiting_answers_when_the_job_has_ended(server: Server) -> None:
+    text = server.token("read:meta", "enqueue:*", "read:payload")
+    job_id = server.app.enqueue("k").id
+
+    async def work() -> None:
+        (grant,) = await server.app.aio.claim(worker="w")
+        await server.app.aio.complete(grant, {"done": True})
+
+    async with server.client(text, timeout=60) as client:
+        waited, _ = await asyncio.gather(client.get(f"/api/v1/jobs/{job_id}", params={"wait": 20}), work())
+        at_once = await client.get(f"/api/v1/jobs/{job_id}", params={"wait": 20, "payload": True})
+        posted = asyncio.create_task(
+            client.post("/api/v1/jobs", json={"kind": "k"}, headers={"Prefer": "respond-async, wait=20"})
+        )
+        await until(lambda: bool(server.app.jobs(state="queued").items))
+        await work()
+        over = await client.post("/api/v1/jobs", json={"kind": "k"}, headers={"Prefer": "wait=0"})
+
+    assert waited.json()["job"]["state"] == "succeeded"
+    assert at_once.json()["job"]["result"] == {"done": True}
+    assert (await posted).json()["job"]["result"] == {"done": True}
+    assert over.status_code == 202
+
+
+async def test_operators_cancel_revive_and_clone_by_their_own_name(server: Server) -> None:
+    job_id = server.app.enqueue("k").id
+    text = server.token("operate", name="ops")
+
+    async with server.client(text) as client:
+        cancelled = await client.post(f"/api/v1/jobs/{job_id}/cancel", json={"reason": "wrong"})
+        ended = await client.post(f"/api/v1/jobs/{job_id}/cancel", json={"reason": "again"})
+        cloned = await client.post(f"/api/v1/jobs/{job_id}/clone", json={"reason": "copy"})
+        revived = await client.post(f"/api/v1/jobs/{job_id}/revive", json={"reason": "right after all"})
+        illegal = await client.post(f"/api/v1/jobs/{job_id}/revive", json={"reason": "twice"})
+        reasonless = await client.post(f"/api/v1/jobs/{job_id}/cancel", json={})
+
+    assert [a.status_code for a in (cancelled, ended, cloned, revived, illegal, reasonless)] == [
+        200,
+        200,
+        201,
+        200,
+        409,
+        422,
+    ]
+    assert illegal.json()["code"] == "illegal_move"
+    acts = {(row.act, row.actor) for row in server.app.audit(subject=job_id)}
+    assert {("cancel", "ops"), ("clone", "ops"), ("revive", "ops")} <= acts
+
+
+async def test_dead_letters_are_triaged_and_replayed_by_group(server: Server) -> None:
+    app = server.app
+    app.set_queue("default", max_attempts=1)
+    app.enqueue_many([("k", {"n": n}) for n in range(3)])
+    for grant in app.claim(worker="w", limit=3):
+        app.fail(grant, "KeyError: 'x'")
+    text = server.token("operate")
+
+    async with server.client(text) as client:
+        (group,) = (await client.get("/api/v1/dead-letter-groups")).json()["items"]
+        sample = await client.post(
+            "/api/v1/dead-letters/replay", json={"fingerprint": group["fingerprint"], "limit": 2, "reason": "fixed"}
+        )
+        (left,) = (await client.get("/api/v1/dead-letters", params={"triage": "pending"})).json()["items"]
+        closed = await client.post("/api/v1/dead-letters/triage", json={"ids": [left["id"]], "triage": "closed"})
+        none = await client.post(
+            "/api/v1/dead-letters/replay", json={"fingerprint": group["fingerprint"], "reason": "fixed"}
+        )
+
+    assert group["letters"] == 3
+    assert [one["state"] for one in sample.json()["items"]] == ["queued", "queued"]
+    assert closed.json()["changed"] == [left["id"]]
+    assert none.status_code == 404
+
+
+async def test_a_durable_job_is_told_what_it_waits_for_and_shows_its_steps(server: Server) -> None:
+    app = server.app
+
+    @app.job(durable=True)
+    def order(ctx: tenure.Context) -> Any:
+        ctx.step("first", lambda: CANARY)
+        return ctx.wait_for("paid:7")
+
+    job_id = app.enqueue("order").id
+    await app.aio.run_worker(drain=True, handle_signals=False)
+    async with server.client(server.token("operate")) as client:
+        shown = await client.get(f"/api/v1/jobs/{job_id}/steps")
+        sent = await client.post("/api/v1/signals", json={"key": "paid:7", "value": {"cents": 700}})
+    await app.aio.run_worker(drain=True, handle_signals=False)
+
+    assert shown.json()["items"][0]["key"] == "first"
+    assert CANARY not in shown.text
+    assert sent.status_code == 200
+    assert app.get(job_id).result == {"cents": 700}
+
+
+@pytest.mark.parametrize("bad", ["00000000-0000-7000-8000-000000000000", "nonsense", "..%2Fb", "%00", "1' OR '1"])
+async def test_what_is_not_there_has_one_answer(server: Server, bad: str) -> None:
+    text = server.token("read:meta", "operate")
+
+    async with server.client(text) as client:
+        answer = await client.get(f"/api/v1/jobs/{bad}")
+
+    told = answer.json()
+    del told["request_id"]
+    assert answer.status_code == 404
+    assert told["detail"] == "There is nothing here under this name."
+
+
+HOSTILE: list[tuple[bytes, int]] = [
+    (b"{" * 100_000, 422),
+    (b'{"kind":"k","payload":' + b"[" * 65 + b"]" * 65 + b"}", 422),
+    (b'{"kind":"k","payload":1' + b"0" * 100_000 + b"}", 422),
+    (b'{"kind":"k","payload":"\\ud800"}', 422),
+    (b'{"kind":"k","payload":"\\u0000"}', 422),
+    (b'{"kind":"k","payload":1e999}', 422),
+    (b'{"kind":"k","payload":NaN}', 422),
+    (b"\xff\xfe", 422),
+    (b'{"kind":"k\\u0000"}', 400),
+    (b'{"kind":"k","priority":99999999999}', 422),
+    (b'{"kind":"k","unknown":1}', 422),
+    (b'{"kind":"' + b"k" * 300 + b'"}', 422),
+    (b"[]", 422),
+    (b"", 422),
+    (b'{"kind":"k","payload":"' + b"x" * 1_100_000 + b'"}', 413),
+]
+
+
+@pytest.mark.parametrize(("body", "status"), HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_bodies_are_refused_with_a_problem(server: Server, body: bytes, status: int) -> None:
+    text = server.token("enqueue:*")
+
+    async with server.client(text, headers={"Content-Type": "application/json"}) as client:
+        answer = await client.post("/api/v1/jobs", content=body)
+
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert len(answer.content) < 3000
+    assert server.app.jobs().items == []
+
+
+async def test_a_body_without_end_is_cut_off(small: Server) -> None:
+    text = small.token("enqueue:*")
+    sent = 0
+
+    async def endless() -> Any:
+        nonlocal sent
+        while True:
+            sent += 65_536
+            yield b" " * 65_536
+
+    async with small.client(text, headers={"Content-Type": "application/json"}) as client:
+        answer = await client.post("/api/v1/jobs", content=endless())
+
+    assert answer.status_code == 413
+    assert sent < 3_000_000
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_the_api_takes_json_and_nothing_else(small: Server, kind: str) -> None:
+    async with small.client(small.token("enqueue:*"), headers={"Content-Type": kind}) as client:
+        assert (await client.post("/api/v1/jobs", content=b'{"kind":"k"}')).status_code == 415
+
+
+async def test_a_method_is_not_overridden_by_a_header(small: Server) -> None:
+    async with small.client(small.token("admin"), headers={"X-HTTP-Method-Override": "DELETE"}) as client:
+        answer = await client.post("/api/v1/tokens/abc", json={})
+
+    assert answer.status_code == 405
+
+
+@pytest.mark.parametrize("limit", [0, -1, 201, 10**9])
+async def test_a_limit_is_bounded(small: Server, limit: int) -> None:
+    async with small.client(small.token("read:meta")) as client:
+        assert (await client.get("/api/v1/jobs", params={"limit": limit})).status_code == 422
+
+
+@pytest.mark.parametrize("word", ["%", "_", "(a+)+$", "'; DROP TABLE tenure_job; --", "\\"])
+async def test_filters_are_literal(server: Server, word: str) -> None:
+    server.app.enqueue("k")
+
+    async with server.client(server.token("read:meta")) as client:
+        answer = await client.get("/api/v1/jobs", params={"kind": word})
+
+    assert answer.status_code == 200
+    assert answer.json()["jobs"] == []
+
+
+async def test_a_token_makes_only_weaker_tokens(small: Server) -> None:
+    text = small.token("admin", "enqueue:queue=mail")
+
+    async with small.client(text) as client:
+        weaker = await client.post(
+            "/api/v1/tokens", json={"name": "w", "scopes": ["operate", "enqueue:queue=mail,kind=k"]}
+        )
+        stronger = [
+            await client.post("/api/v1/tokens", json={"name": "s", "scopes": [scope]})
+            for scope in ("read:payload", "enqueue:*", "enqueue:queue=other", "worker:queue=mail")
+        ]
+        made = weaker.json()
+        listed = await client.get("/api/v1/tokens")
+        revoked = await client.delete(f"/api/v1/tokens/{made['id']}")
+    async with small.client(made["token"]) as client:
+        after = await client.get("/api/v1/me")
+
+    assert weaker.status_code == 201
+    assert [one.status_code for one in stronger] == [403] * 4
+    assert made["token"] not in listed.text
+    assert "digest" not in listed.text
+    assert revoked.json()["changed"] == [made["id"]]
+    assert after.status_code == 401

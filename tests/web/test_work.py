@@ -1,0 +1,260 @@
+"""Workers over HTTP: grants bound to their token, fences, waiting claims, clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.web.conftest import BASE, Server
+
+pytestmark = pytest.mark.anyio
+
+CLAIM = {"worker": "w", "queues": ["default"]}
+
+
+async def claim(client: Any, **more: Any) -> dict[str, Any]:
+    answer = await client.post("/api/v1/claims", json={**CLAIM, **more})
+    assert answer.status_code == 200, answer.text
+    (grant,) = answer.json()["grants"]
+    found: dict[str, Any] = grant
+    return found
+
+
+def result(grant: dict[str, Any], outcome: str = "complete", **more: Any) -> dict[str, Any]:
+    return {"id": grant["job"]["id"], "token": grant["token"], "outcome": outcome, **more}
+
+
+async def test_a_job_is_claimed_kept_and_completed(server: Server) -> None:
+    server.app.set_queue("default", events=True)
+    job_id = server.app.enqueue("k", {"n": 2**53 + 1}).id
+    text = server.token("worker:*")
+
+    async with server.client(text) as client:
+        grant = await claim(client, lease_seconds=30)
+        held = {"id": job_id, "token": grant["token"], "progress": {"done": 1}, "logs": ["one", "two"]}
+        beat = await client.post("/api/v1/heartbeats", json={"worker": "w", "grants": [held], "lease_seconds": 30})
+        done = await client.post("/api/v1/settlements", json={"results": [result(grant, result={"ok": True})]})
+        again = await client.post("/api/v1/settlements", json={"results": [result(grant, result={"ok": True})]})
+        empty = await client.post("/api/v1/claims", json=CLAIM)
+
+    assert grant["job"]["payload"] == {"n": 2**53 + 1}
+    assert beat.json() == {"held": [job_id], "lost": [], "cancel": [], "drain": False, "next_in": 10.0}
+    assert done.json()["results"][0]["state"] == "succeeded"
+    assert again.json() == done.json()
+    assert empty.status_code == 204
+    job = server.app.get(job_id)
+    assert (job.state, job.result, job.progress) == ("succeeded", {"ok": True}, {"done": 1})
+    assert [event.data for event in server.app.events(job_id=job_id, kind="log")] == [
+        {"message": "one"},
+        {"message": "two"},
+    ]
+    (worker,) = server.app.workers()
+    assert worker.row.id.startswith("w@")
+
+
+async def test_another_token_can_neither_keep_nor_end_a_job(server: Server) -> None:
+    job_id = server.app.enqueue("k").id
+    mine, theirs = server.token("worker:*"), server.token("worker:*", name="other")
+    async with server.client(mine) as client:
+        grant = await claim(client)
+    before = server.app.get(job_id)
+
+    async with server.client(theirs) as client:
+        same_worker = await client.post("/api/v1/claims", json=CLAIM)
+        beat = await client.post(
+            "/api/v1/heartbeats", json={"worker": "w", "grants": [{"id": job_id, "token": grant["token"]}]}
+        )
+        settled = await client.post("/api/v1/settlements", json={"results": [result(grant)]})
+        guessed = await client.post(
+            "/api/v1/settlements", json={"results": [{**result(grant), "token": str(before.token)}]}
+        )
+
+    assert same_worker.status_code == 204
+    assert beat.json()["lost"] == [job_id]
+    assert (settled.status_code, settled.json()["code"]) == (409, "lease_lost")
+    assert guessed.status_code == 409
+    assert server.app.get(job_id) == before
+
+
+async def test_a_batch_answers_each_result_by_itself(server: Server) -> None:
+    ids = [server.app.enqueue("k", {"n": n}).id for n in range(4)]
+    text = server.token("worker:*")
+
+    async with server.client(text) as client:
+        answer = await client.post("/api/v1/claims", json={**CLAIM, "limit": 4})
+        one, two, three, four = answer.json()["grants"]
+        answer = await client.post(
+            "/api/v1/settlements",
+            json={
+                "results": [
+                    result(one, result=1),
+                    {**result(two), "token": one["token"]},
+                    result(three, "fail"),
+                    result(four, "fail", error="ValueError: x", retry_after=60),
+                ]
+            },
+        )
+
+    assert [row["status"] for row in answer.json()["results"]] == ["settled", "lost", "invalid", "settled"]
+    assert answer.json()["results"][3]["state"] == "queued"
+    assert answer.json()["results"][3]["run_at"] is not None
+    assert {server.app.get(one).state for one in ids[1:3]} == {"running"}
+
+
+async def test_a_cancel_is_told_by_the_heartbeat_and_a_closed_gate_says_drain(server: Server) -> None:
+    job_id = server.app.enqueue("k").id
+    text = server.token("worker:*")
+
+    async with server.client(text) as client:
+        grant = await claim(client)
+        server.app.cancel(job_id, reason="wrong")
+        server.app.gates.close("worker")
+        held = {"id": job_id, "token": grant["token"]}
+        beat = await client.post("/api/v1/heartbeats", json={"worker": "w", "grants": [held]})
+        stopped = await client.post("/api/v1/settlements", json={"results": [result(grant, "stop")]})
+        refused = await client.post("/api/v1/claims", json=CLAIM)
+
+    assert (beat.json()["cancel"], beat.json()["drain"]) == ([job_id], True)
+    assert stopped.json()["results"][0]["state"] == "cancelled"
+    assert (refused.status_code, refused.json()["code"]) == (503, "gate_closed")
+
+
+async def test_an_exchange_settles_and_claims(server: Server) -> None:
+    server.app.enqueue_many([("k", {"n": n}) for n in range(2)])
+    text = server.token("worker:queue=default")
+
+    async with server.client(text) as client:
+        first = await claim(client)
+        answer = await client.post(
+            "/api/v1/exchange", json={"worker": "w", "settle": [result(first)], "claim": {**CLAIM, "limit": 5}}
+        )
+        foreign = await client.post("/api/v1/claims", json={**CLAIM, "queues": ["default", "mail"]})
+
+    assert answer.json()["results"][0]["state"] == "succeeded"
+    assert len(answer.json()["grants"]) == 1
+    assert foreign.status_code == 403
+
+
+async def test_a_waiting_claim_is_answered_when_a_job_comes(server: Server) -> None:
+    text = server.token("worker:*")
+
+    async with server.client(text, timeout=60) as client:
+        waiting = asyncio.create_task(claim(client, wait=20))
+        await asyncio.sleep(0)
+        job_id = (await server.app.aio.enqueue("k")).id
+        grant = await waiting
+
+    assert grant["job"]["id"] == job_id
+
+
+class Gone:
+    """A client that goes away: after `after` reads of the request, every further one says so."""
+
+    def __init__(self, body: Any) -> None:
+        self.body = json.dumps(body).encode()
+        self.is_sent = False
+        self.is_gone = asyncio.Event()
+        self.messages: list[Any] = []
+
+    async def receive(self) -> Any:
+        if not self.is_sent:
+            self.is_sent = True
+            return {"type": "http.request", "body": self.body, "more_body": False}
+        await self.is_gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.messages.append(message)
+
+
+def scope(text: str, path: str) -> dict[str, Any]:
+    host = BASE.removeprefix("http://").encode()
+    headers = [(b"host", host), (b"authorization", f"Bearer {text}".encode()), (b"content-type", b"application/json")]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8400),
+    }
+
+
+async def test_what_was_granted_to_a_client_that_has_gone_is_given_back_at_once(server: Server) -> None:
+    job_id = server.app.enqueue("k").id
+    text = server.token("worker:*")
+    client = Gone(CLAIM)
+    client.is_gone.set()  # the socket closes while the claim is on its way
+
+    await server.asgi(scope(text, "/api/v1/claims"), client.receive, client.send)
+
+    job = server.app.get(job_id)
+    assert (job.state, job.attempt, job.token) == ("queued", 0, 1)
+    assert server.app.attempts(job_id) == []
+
+
+async def test_a_waiting_claim_ends_when_its_client_goes(server: Server) -> None:
+    text = server.token("worker:*")
+    client = Gone({**CLAIM, "wait": 25})
+    waiting = asyncio.create_task(server.asgi(scope(text, "/api/v1/claims"), client.receive, client.send))
+    await asyncio.sleep(0)
+
+    client.is_gone.set()
+    await asyncio.wait_for(waiting, 15)
+
+    job_id = server.app.enqueue("k").id
+    assert server.app.get(job_id).state == "queued"
+
+
+async def test_waiting_claims_of_one_token_are_bounded(small: Server) -> None:
+    few = Server(small.app, waiters=2)
+    text = few.token("worker:*")
+
+    async with few.client(text, timeout=60) as client:
+        tasks = [asyncio.create_task(client.post("/api/v1/claims", json={**CLAIM, "wait": 3})) for _ in range(3)]
+        answers = sorted(one.status_code for one in await asyncio.gather(*tasks))
+
+    assert answers == [204, 204, 429]
+
+
+async def test_a_refusal_by_a_service_holds_back_all_jobs_of_its_limiter(server: Server) -> None:
+    for n in range(3):
+        server.app.enqueue("k", {"n": n}, limits=["llm"])
+
+    async with server.client(server.token("worker:*", "read:meta", "operate", "enqueue:*")) as client:
+        made = await client.post("/api/v1/jobs", json={"jobs": [{"kind": "k", "limits": ["llm"]}]})
+        grant = await claim(client)
+        told = result(grant, "release", delay=600, limiter="llm", reason="429")
+        released = await client.post("/api/v1/settlements", json={"results": [told]})
+        held_back = await client.post("/api/v1/claims", json=CLAIM)
+        listed = await client.get("/api/v1/limits")
+        forever = result(grant, "release", delay=1e8, limiter="llm")
+        refused = await client.post("/api/v1/settlements", json={"results": [forever]})
+        too_long = await client.post("/api/v1/limits/llm/block", json={"seconds": 1e6})
+        cleared = await client.post("/api/v1/limits/llm/clear", json={"reason": "quota raised"})
+        rates = await client.put("/api/v1/limits/llm", json={"per_minute": 1})
+        again = await client.post("/api/v1/claims", json={**CLAIM, "limit": 10})
+        removed = await client.delete("/api/v1/limits/llm")
+        missing = await client.delete("/api/v1/limits/llm")
+
+    assert made.status_code == 201, made.text
+    assert released.json()["results"][0]["state"] == "queued"
+    assert held_back.status_code == 204
+    (row,) = listed.json()["items"]
+    assert (row["key"], row["strikes"], row["room"], row["reason"]) == ("llm", 1, 0, "429")
+    assert (refused.status_code, "ends within" in refused.text) == (400, True), refused.text
+    assert too_long.status_code == 422
+    assert cleared.json()["item"]["room"] is None
+    assert rates.json()["item"]["room"] == 1
+    assert len(again.json()["grants"]) == 1
+    assert removed.json() == {"changed": ["llm"]}
+    assert missing.status_code == 404
