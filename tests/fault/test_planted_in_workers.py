@@ -67,7 +67,7 @@ class BeatsOnTheLoop(Leases):
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._beat_on())
-        self._thread.run = lambda: None  # type: ignore[method-assign]
+        self._thread = threading.Thread(target=lambda: None)
         self._thread.start()
 
     async def _beat_on(self) -> None:

@@ -239,7 +239,7 @@ def sent() -> Iterator[Sent]:
         dsn="https://key@sentry.invalid/1", transport=sent, traces_sample_rate=1.0, default_integrations=False
     )
     yield sent
-    sentry_sdk.init()
+    sentry_sdk.init(default_integrations=False)  # the default ones patch threads for good
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
