@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -283,6 +284,15 @@ def test_the_groups_of_both_views_have_the_same_names(app: tenure.App, group: st
 def test_a_client_has_few_enough_names_to_read(app: tenure.App) -> None:
     assert len(public_names(app)) <= 76
     assert len(public_names(app.aio)) <= 75
+
+
+@pytest.mark.parametrize("name", ["Permanent", "NotApproved", "RetryAfter", "Snooze", "RateLimited"])
+def test_a_traceback_names_what_a_handler_raises_as_users_import_it(name: str) -> None:
+    signal = getattr(tenure, name)
+
+    (line,) = traceback.format_exception_only(signal(1, "busy"))
+
+    assert line.startswith(f"tenure.{name}: ")
 
 
 def test_help_shows_the_result_of_an_operation() -> None:

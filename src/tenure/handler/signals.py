@@ -117,3 +117,8 @@ def _seconds(delay: float | timedelta) -> float:
     if not 0.0 <= seconds < float("inf"):
         raise ValueError(f"a delay must be a finite number of seconds and not negative, got {delay!r}")
     return seconds
+
+
+# Tracebacks and stored errors name these as users import them.
+for _signal in (Permanent, NotApproved, RetryAfter, Snooze, RateLimited):
+    _signal.__module__ = "tenure"
