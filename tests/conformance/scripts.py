@@ -124,6 +124,8 @@ POLICIES: dict[str, QueuePolicy] = {
     ),
 }
 """Jitter is 0 everywhere: with it the two engines would draw different moments."""
+EMBEDDING = QueuePolicy(backoff=Backoff("constant", 1.0, jitter=0.0))
+"""The queue that agent events fill; the store would make it with jitter."""
 QUEUES = tuple(POLICIES)
 KINDS = ("mail", "report", "import")
 WORKERS = tuple(WorkerId(name) for name in ("w1", "w2", "w3"))
@@ -215,7 +217,7 @@ class ScriptWriter:
         """Requests and outcomes by their name."""
         self._random = Random(seed)
         self._made = 0
-        self._next: deque[Step] = deque([SetQueues(POLICIES, actor="script")])
+        self._next: deque[Step] = deque([SetQueues(POLICIES | {"embedding": EMBEDDING}, actor="script")])
 
     def write(self, world: World) -> Step:
         """The next step, given what the store holds now."""
@@ -332,7 +334,8 @@ class ScriptWriter:
         return Claim(
             worker,
             self._random.sample(QUEUES, self._pick((1, 1, 2, 5))),
-            limit=self._pick((1, 1, 2, 3, 8, 0) if held is None else (0, 1, 3, 8, 200)),
+            # Below 50: PostgreSQL begins larger claims at its low-water marks, which may pass over a job for a second.
+            limit=self._pick((1, 1, 2, 3, 8, 0) if held is None else (0, 1, 3, 8, 40)),
             kinds=self._random.sample(KINDS, 2) if self._chance(0.2) else None,
             affinity=self._pick(AFFINITIES) if self._chance(0.2) else None,
             lease_seconds=self._pick(leases) if self._chance(0.3) else None,

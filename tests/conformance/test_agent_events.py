@@ -255,3 +255,12 @@ def test_a_worker_that_speaks_sql_alone_leaves_the_event_too(store: Subject) -> 
 
     assert [(event.kind, str(event.job_id)) for event in events(store)] == [("completed", line[0])]
     assert len(embedding_jobs(store)) == 1
+
+
+def test_an_embedding_queue_named_beside_those_that_need_it_gets_the_policy_given(store: Subject) -> None:
+    """SQLite made the queue for A first, so that `only_new` left its own policy there."""
+    policies = {"A": QueuePolicy(agent_events="ends"), "embedding": QueuePolicy(max_attempts=7)}
+
+    rows = store.do(SetQueues(policies, actor="ops", only_new=True))
+
+    assert [(row.name, row.policy.max_attempts) for row in rows] == [("A", 3), ("embedding", 7)]

@@ -123,6 +123,19 @@ def test_scope_window_keeps_the_key_for_the_window_whatever_becomes_of_the_job(
     assert offer(store, queue="q", key="k").id == second.id
 
 
+def test_a_job_named_twice_in_one_request_takes_a_free_window_once_and_is_no_duplicate(
+    store: Subject, clock: SteeredClock
+) -> None:
+    make_queue(store, key_scope="window", key_window_seconds=100)
+    enqueue(store, queue="q", key="a")
+    clock.advance(100)
+    second = new_job(queue="q", key="a")
+
+    answers = store.do(Enqueue([second, second]))
+
+    assert [(one.id, one.duplicate) for one in answers] == [(second.id, False)] * 2
+
+
 def test_scope_window_lets_a_second_job_in_while_the_first_is_still_to_do(store: Subject, clock: SteeredClock) -> None:
     make_queue(store, key_scope="window", key_window_seconds=100)
     first = enqueue(store, queue="q", key="k")

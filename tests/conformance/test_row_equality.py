@@ -280,6 +280,9 @@ def _without_generated(value: Any, plain: dict[str, Any]) -> dict[str, Any]:
             del plain[name]
     if isinstance(value, Grant):
         plain["extras"] = {name: item for name, item in (plain["extras"] or {}).items() if item is not None}
+        if value.kind == "embedding":
+            plain["extras"].pop("key", None)
+            plain["payload_text"] = json.dumps(sorted(json.loads(plain["payload_text"])))
     return plain
 
 

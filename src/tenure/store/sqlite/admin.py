@@ -168,7 +168,8 @@ def triage(transaction: Transaction, request: TriageDeadLetters) -> list[str]:
 
 def set_queues(transaction: Transaction, request: SetQueues) -> list[QueueRow]:
     """See store.admin.SetQueues."""
-    for name, policy in request.policies.items():
+    # The embedding queue first: one that keeps agent events would make it with another policy than the one given here.
+    for name, policy in sorted(request.policies.items(), key=lambda item: item[0] != EMBEDDING_QUEUE):
         if not create_queue(transaction, name, policy, request.actor) and not request.only_new:
             _set_policy(transaction, name, policy, request.actor)
     transaction.woken.update(request.policies)  # a raised limit may let waiting jobs go

@@ -298,6 +298,8 @@ def _duplicate(transaction: Transaction, job: NewJob, row: Row, term: _Terms, to
     holder = transaction.one(_SQL["holder"], (row[_SLOT],))
     assert holder is not None
     holder_id, created_at, hashed, payload = holder
+    if holder_id == job.id:  # an earlier entry of this very request took the slot over
+        return Enqueued(job.id)
     if term.window is not None and created_at <= transaction.now - term.window:
         transaction.run(_SQL["free_slot"], (holder_id,))
         _insert(transaction, [row])

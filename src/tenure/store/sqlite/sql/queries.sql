@@ -186,7 +186,7 @@ JOIN tenure_dead_letter AS d ON d.id = (
     FROM tenure_dead_letter AS s
     WHERE s.fingerprint = g.fingerprint AND s.kind = g.kind AND s.queue = g.queue
         AND (:triage IS NULL OR s.triage IN (SELECT value FROM json_each(:triage)))
-    ORDER BY s.moved_at DESC, s.id DESC
+    ORDER BY s.moved_at DESC, s.job_id DESC, s.id DESC
     LIMIT 1
 )
 ORDER BY g.letters DESC, g.last_at DESC;

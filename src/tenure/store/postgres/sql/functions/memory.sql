@@ -50,7 +50,7 @@ AS $$
     SELECT tenure.put_jobs(json_build_array(json_build_object('queue', 'embedding', 'kind', 'embedding', 'jobs', (
         SELECT json_agg(json_build_object(
             'i', tenure.embedding_id(p_now, e.value ->> 2),
-            'p', json_build_object('agent_event_id', (e.value ->> 0)::bigint),
+            'p', ('{"agent_event_id": ' || (e.value ->> 0) || '}')::json,  -- spelled as SQLite spells it
             'k', e.value ->> 0,
             'x', json_strip_nulls(json_build_object('tenant', e.value ->> 1))))
         FROM json_array_elements(p_events) AS e))), false)

@@ -459,8 +459,8 @@ BEGIN
                 count(*) FILTER (WHERE d.triage = 'pending') AS pending,
                 tenure.to_us(min(d.moved_at)) AS first_at,
                 tenure.to_us(max(d.moved_at)) AS last_at,
-                (array_agg(d.final_error ORDER BY d.moved_at DESC, d.id DESC))[1] AS sample_error,
-                (array_agg(d.job_id ORDER BY d.moved_at DESC, d.id DESC))[1] AS sample_job_id
+                (array_agg(d.final_error ORDER BY d.moved_at DESC, d.job_id DESC, d.id DESC))[1] AS sample_error,
+                (array_agg(d.job_id ORDER BY d.moved_at DESC, d.job_id DESC, d.id DESC))[1] AS sample_job_id
             FROM tenure.dead_letter AS d
             WHERE v_triage IS NULL OR d.triage = ANY (v_triage)
             GROUP BY d.fingerprint, d.kind, d.queue
