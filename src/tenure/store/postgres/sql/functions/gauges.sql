@@ -95,8 +95,9 @@ BEGIN
 END
 $$;
 
--- oldest_head: the earliest run_at at the head of each rank, for the first thousand ranks. Jobs with a limiter are left out: their lists
--- are many, and a blocked one is not ready.
+-- oldest_head: the earliest run_at at the head of each rank, list by list: a queue has one for each limiter, and as many again for jobs that
+-- must run alone. Each list and each rank is found by one look behind the one before. The first thousand lists are looked at, and a
+-- thousand ranks in all, divided among them; of each list at least the first.
 CREATE OR REPLACE FUNCTION tenure.oldest_head(p_queue text) RETURNS timestamptz
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -104,27 +105,41 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
 AS $$
-    WITH RECURSIVE head AS (
-        SELECT a.is_alone, f.rank, f.run_at, 1 AS steps
-        FROM (VALUES (false), (true)) AS a(is_alone)
-        CROSS JOIN LATERAL (
-            SELECT j.rank, j.run_at
+    WITH RECURSIVE list AS (
+        SELECT f.is_alone, f.limiter, f.rank, f.run_at, 1 AS nth
+        FROM (
+            SELECT j.suspicion >= 2 AS is_alone, coalesce(j.limiter, '') AS limiter, j.rank, j.run_at
             FROM tenure.job AS j
-            WHERE j.queue = p_queue AND (j.suspicion >= 2) = a.is_alone AND coalesce(j.limiter, '') = '' AND j.state = 'queued' AND j.is_due
-            ORDER BY j.rank, j.run_at
+            WHERE j.queue = p_queue AND j.state = 'queued' AND j.is_due
+            ORDER BY j.suspicion >= 2, coalesce(j.limiter, ''), j.rank, j.run_at
             LIMIT 1
         ) AS f
         UNION ALL
-        SELECT h.is_alone, n.rank, n.run_at, h.steps + 1
+        SELECT n.is_alone, n.limiter, n.rank, n.run_at, l.nth + 1
+        FROM list AS l
+        CROSS JOIN LATERAL (
+            SELECT j.suspicion >= 2 AS is_alone, coalesce(j.limiter, '') AS limiter, j.rank, j.run_at
+            FROM tenure.job AS j
+            WHERE j.queue = p_queue AND (j.suspicion >= 2, coalesce(j.limiter, '')) > (l.is_alone, l.limiter)
+                AND j.state = 'queued' AND j.is_due
+            ORDER BY j.suspicion >= 2, coalesce(j.limiter, ''), j.rank, j.run_at
+            LIMIT 1
+        ) AS n
+        WHERE l.nth < 1000
+    ), head AS (
+        SELECT l.is_alone, l.limiter, l.rank, l.run_at, 1 AS nth FROM list AS l
+        UNION ALL
+        SELECT h.is_alone, h.limiter, n.rank, n.run_at, h.nth + 1
         FROM head AS h
         CROSS JOIN LATERAL (
             SELECT j.rank, j.run_at
             FROM tenure.job AS j
-            WHERE j.queue = p_queue AND (j.suspicion >= 2) = h.is_alone AND coalesce(j.limiter, '') = '' AND j.state = 'queued' AND j.is_due AND j.rank > h.rank
+            WHERE j.queue = p_queue AND (j.suspicion >= 2) = h.is_alone AND coalesce(j.limiter, '') = h.limiter AND j.rank > h.rank
+                AND j.state = 'queued' AND j.is_due
             ORDER BY j.rank, j.run_at
             LIMIT 1
         ) AS n
-        WHERE h.steps < 1000
+        WHERE h.nth < (SELECT 1000 / count(*) FROM list)
     )
     SELECT min(h.run_at) FROM head AS h
 $$;
@@ -190,12 +205,15 @@ $$;
 
 -- add_totals: add what count_minutes has just counted, from p_after until just before p_until. The most frequent of the kinds that are
 -- new get the places that are left; the others are added up under ''.
+-- In PL/pgSQL, which keeps its plan: an SQL function would be planned anew each minute, and planning it reads more pages than it does.
 CREATE OR REPLACE FUNCTION tenure.add_totals(p_after timestamptz, p_until timestamptz) RETURNS void
-LANGUAGE sql SECURITY DEFINER
+LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 AS $$
+BEGIN
     WITH ended AS MATERIALIZED (
         SELECT e.queue, e.kind, e.what, count(*) AS n, sum(greatest(0, e.run_us))::bigint AS run_us, sum(greatest(0, e.wait_us))::bigint AS wait_us
         FROM (
@@ -256,5 +274,6 @@ AS $$
     FROM counted AS c
     GROUP BY c.queue, c.what, c.part
     HAVING sum(c.n) > 0
-    ON CONFLICT (queue, what, part) DO UPDATE SET n = t.n + excluded.n
+    ON CONFLICT (queue, what, part) DO UPDATE SET n = t.n + excluded.n;
+END
 $$;
