@@ -376,6 +376,37 @@ async def test_unknown_kinds_are_left_alone_and_named_once(bed: Bed) -> None:
     assert "'stranger'" in named[0]
 
 
+async def test_a_worker_that_has_jobs_to_claim_does_not_count_all_that_wait(bed: Bed) -> None:
+    """Each worker that came up beside a long queue read all of it at once, to name kinds that it has no handler for."""
+    asked: list[str] = []
+    send = bed.store.ado
+
+    async def ado(request: Any) -> Any:
+        asked.append(type(request).__name__)
+        return await send(request)
+
+    bed.store.ado = ado  # type: ignore[method-assign]
+    first, go_on = asyncio.Event(), asyncio.Event()
+    while_busy: list[list[str]] = []
+
+    async def known() -> None:
+        while_busy.append([*asked])
+        first.set()
+        await go_on.wait()
+
+    bed.handle(known)
+    bed.enqueue("stranger")
+    bed.enqueue("known")
+    bed.enqueue("known")
+    async with bed.working(concurrency=1, prefetch=0):
+        await first.wait()
+        go_on.set()
+        await until(lambda: "unknown_kind" in bed.ear.names())
+
+    assert "CountJobs" not in while_busy[0]
+    assert "CountJobs" in asked
+
+
 async def test_limits_of_the_app_hold_for_results_progress_and_follow_ups(tmp_path: Path) -> None:
     limits = tenure.model.policy.Limits(payload_bytes=100)
     app = tenure.App(f"sqlite:///{tmp_path}/limits.db", limits=limits)

@@ -53,6 +53,8 @@ WAITED_SECONDS = 1.0
 """A job that has waited in the worker for so long, while every runner is busy, is given back for others to take."""
 
 LOOK_SECONDS = 1.0
+COUNT_AFTER_SECONDS = 60.0
+"""A worker that has jobs to claim for so long counts what waits all the same."""
 BLOCKED_SECONDS = 1.0
 """An event loop that is late by this much was blocked by a handler."""
 
@@ -323,7 +325,14 @@ class WorkerRun:
         self._groups.refresh()
 
     async def _log_unknown_kinds(self) -> None:
-        """Name the kinds that wait in this worker's queues and have no handler here, each once."""
+        """Name the kinds that wait in this worker's queues and have no handler here, each once.
+
+        The store reads every waiting job to count them, so it is asked when this worker finds nothing more to claim, or
+        has not come to that for a minute.
+        """
+        deadline = self._loop.time() + COUNT_AFTER_SECONDS
+        while not self._groups.is_empty and self._loop.time() < deadline:
+            await asyncio.sleep(LOOK_SECONDS)
         for kind, queues in (await self._policies.unknown_kinds()).items():
             names = ", ".join(sorted(set(queues)))
             self._log.event(
