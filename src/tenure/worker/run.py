@@ -53,8 +53,8 @@ WAITED_SECONDS = 1.0
 """A job that has waited in the worker for so long, while every runner is busy, is given back for others to take."""
 
 LOOK_SECONDS = 1.0
-COUNT_AFTER_SECONDS = 60.0
-"""A worker that has jobs to claim for so long counts what waits all the same."""
+COUNT_AFTER_LOOKS = 60
+"""A worker that had jobs to claim at so many looks counts what waits all the same."""
 BLOCKED_SECONDS = 1.0
 """An event loop that is late by this much was blocked by a handler."""
 
@@ -330,8 +330,9 @@ class WorkerRun:
         The store reads every waiting job to count them, so it is asked when this worker finds nothing more to claim, or
         has not come to that for a minute.
         """
-        deadline = self._loop.time() + COUNT_AFTER_SECONDS
-        while not self._groups.is_empty and self._loop.time() < deadline:
+        for _ in range(COUNT_AFTER_LOOKS):
+            if self._groups.is_empty:
+                break
             await asyncio.sleep(LOOK_SECONDS)
         for kind, queues in (await self._policies.unknown_kinds()).items():
             names = ", ".join(sorted(set(queues)))
