@@ -28,9 +28,8 @@ from tenure.errors import StoreUnavailable
 from tenure.model.clock import Clock
 from tenure.store.sqlite import workflows
 from tenure.store.sqlite.checkpoint import Checkpointer
-from tenure.store.sqlite.connection import WriterConnection
+from tenure.store.sqlite.connection import WatchedFile, WriterConnection
 from tenure.store.sqlite.errors import is_broken, translate
-from tenure.store.sqlite.files import WatchedFile
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Act, Transaction, dump
 
