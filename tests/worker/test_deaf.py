@@ -17,7 +17,7 @@ from tenure.errors import InvalidArgument, StoreUnavailable, TenureError
 from tenure.handler.context import EVENTS_KEPT, Context
 from tenure.handler.signals import Interrupt, Interrupted, Parked, Parking
 from tenure.model.ids import JobId
-from tenure.model.outcome import Rejected
+from tenure.model.outcome import Failed, Rejected
 from tenure.model.policy import QueuePolicy
 from tenure.store.contract import Exchange
 from tenure.store.queries import ListEvents
@@ -405,6 +405,24 @@ async def test_a_worker_that_has_jobs_to_claim_does_not_count_all_that_wait(bed:
 
     assert "CountJobs" not in while_busy[0]
     assert "CountJobs" in asked
+
+
+async def test_observers_are_told_of_ends_that_are_settled_one_by_one(bed: Bed) -> None:
+    """An end that the store refuses is settled apart from its batch, and tracing did not hear of any of them."""
+    told: list[tuple[JobId, type]] = []
+    bed.registry.settle_observers.append(
+        lambda ends, began, ended: told.extend((grant.id, type(end)) for grant, end in ends if began <= ended)
+    )
+
+    async def follows(ctx: Context) -> None:
+        ctx.enqueue("anything", queue="nowhere")
+
+    bed.handle(follows, max_attempts=1)
+    job_id = bed.enqueue("follows", max_attempts=1)
+    await bed.drain()
+
+    assert (bed.job(job_id).state, "outcome_refused" in bed.ear.names()) == ("dead", True)
+    assert told == [(job_id, Failed)]
 
 
 async def test_limits_of_the_app_hold_for_results_progress_and_follow_ups(tmp_path: Path) -> None:

@@ -21,12 +21,10 @@ import asyncio
 import contextlib
 import math
 import random
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
-from tenure.handler.observers import ObserveSettle, tell
 from tenure.model.clock import steady_now
 from tenure.model.job import Grant
 from tenure.model.log_event import ERROR, INFO, WARNING
@@ -72,7 +70,6 @@ class Fetcher:
         self._take = take
         self._leases = leases
         self._groups = groups
-        self.settle_observers: Sequence[ObserveSettle] = ()
         self.is_listening: Callable[[], bool] = lambda: False
         """Whether wake-ups are believed to arrive."""
         self._is_shared = not store.url.startswith("sqlite")
@@ -292,8 +289,7 @@ class Fetcher:
             if arrived.has_flow_events:
                 self._flow.soon()
             if outcomes:
-                self._tell_observers(outcomes, sent)
-                self._outbox.settled(outcomes, arrived.settled)
+                self._outbox.settled(outcomes, arrived.settled, sent)
                 if self._config.drain or (arrived.settled and ask is None):
                     # A retry or a follow-up may be due, now or soon, and no claim has seen it yet.
                     self._groups.wake()
@@ -301,14 +297,6 @@ class Fetcher:
             if ask is not None:
                 self._granted(ask, arrived, sent, is_stale=wakes != self._wakes)
         self.poke()
-
-    def _tell_observers(self, outcomes: list[Outcome], sent: float) -> None:
-        if not self.settle_observers:
-            return
-        held = ((self._held.get(one.job_id), one) for one in outcomes)
-        ends = [(execution.grant, one) for execution, one in held if execution is not None]
-        now = time.time_ns()
-        tell(self.settle_observers, ends, now - int((steady_now() - sent) * 1e9), now)
 
     # --- around an exchange -------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class WorkerRun:
         self.leases = Leases(store, self.held, self._row, policies, log, self._busy)
         self._groups = QueueGroups(worker, config, policies.claimed_kinds)
         self.fetcher = Fetcher(store, config, self.held, self.outbox, log, self._take, self.leases, self._groups)
-        self.fetcher.settle_observers = getattr(registry, "settle_observers", ())
+        self.outbox.observers = getattr(registry, "settle_observers", ())
         self.leases.sent = self.fetcher.poke
         self._processes = Processes(config.jobs_per_process, config.artifacts_dir, limits)
         self.executor = Executor(
