@@ -8,6 +8,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tenure.model.outcome import Failed, Rejected
 from tenure.model.policy import QueuePolicy
 from tenure.store.contract import Exchange
 from tenure.store.queries import ListEvents
+from tenure.worker.executor import TURN_SECONDS
 from tenure.worker.worker import Worker, WorkerConfig
 from tests.conformance.engines import open_sqlite
 from tests.waiting import until
@@ -423,6 +425,32 @@ async def test_observers_are_told_of_ends_that_are_settled_one_by_one(bed: Bed) 
 
     assert (bed.job(job_id).state, "outcome_refused" in bed.ear.names()) == ("dead", True)
     assert told == [(job_id, Failed)]
+
+
+async def test_handlers_that_never_wait_do_not_keep_the_event_loop_from_turning(bed: Bed) -> None:
+    turns = 0
+    seen: list[int] = []
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def busy() -> None:
+        until_then = perf_counter() + TURN_SECONDS
+        while perf_counter() <= until_then:
+            pass
+        seen.append(turns)
+
+    bed.handle(busy)
+    for _ in range(20):
+        bed.enqueue("busy")
+    counting = asyncio.create_task(count_turns())
+    await bed.drain(concurrency=1, prefetch=50)
+    counting.cancel()
+
+    assert len(set(seen)) == len(seen) == 20, "several jobs ran in one turn of the loop"
 
 
 async def test_limits_of_the_app_hold_for_results_progress_and_follow_ups(tmp_path: Path) -> None:
