@@ -80,11 +80,12 @@ docs-site: $(DOCS_STAMP) ## Build the docs as a site with search into .site/site
 	cd .site && ../$(DOCS_VENV)/bin/zensical build --strict
 	@echo "Open .site/site/index.html, or: python3 -m http.server --bind 127.0.0.1 --directory .site/site"
 
-check: $(STAMP) ## Lint, format, types, generated files fresh
+check: $(STAMP) ## Lint, format, types, generated files fresh, the path of a job no longer than it was
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m docs.generate --check
+	$(BIN)/python -m docs.trace --check > /dev/null
 
 $(AUDIT_STAMP): requirements/audit.txt
 	@$(CHECK_PYTHON)

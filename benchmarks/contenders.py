@@ -26,6 +26,8 @@ class Contender:
     """Slow contenders get fewer jobs; the tables say how many."""
     caveat: str = ""
     """Where it promises less than the others; shown beside its name."""
+    is_durable: bool = True
+    """It has a worker and syncs every commit. A floor against the best peer looks at these only."""
 
     @property
     def is_own(self) -> bool:
@@ -71,14 +73,22 @@ CONTENDERS: Mapping[str, Contender] = {
             ("procrastinate",),
             most_jobs={"W1": 1_000, "W2": 20_000, "W3a": 1_000, "W4": 100},
         ),
-        Contender("honker", ("sqlite",), _SIDE.format("honker"), (*_BASIC, "W3b"), ("honker",), caveat="sync=NORMAL"),
+        Contender(
+            "honker",
+            ("sqlite",),
+            _SIDE.format("honker"),
+            (*_BASIC, "W3b"),
+            ("honker",),
+            caveat="sync=NORMAL",
+            is_durable=False,
+        ),
         Contender(
             "huey",
             ("sqlite",),
             _SIDE.format("huey"),
-            ("W1", "W3a", "W4"),
+            _BASIC,
             ("huey",),
-            most_jobs={"W3a": 5_000},
+            most_jobs={"W2": 5_000, "W3a": 5_000},
             caveat="at most once",
         ),
         Contender(
@@ -89,6 +99,7 @@ CONTENDERS: Mapping[str, Contender] = {
             ("litequeue",),
             most_jobs={"W3a": 2_000, "W4": 100},
             caveat="sync=NORMAL",
+            is_durable=False,
         ),
     )
 }

@@ -51,11 +51,13 @@ class Figures:
         return _summary(pairs)
 
     def best(self, workload: str, engine: str, metric: Metric) -> str | None:
-        """The peer with the best median."""
+        """The peer with the best median, of those that have a worker and sync every commit."""
         found = {
             name: figure.value
             for name, contender in CONTENDERS.items()
-            if not contender.is_own and (figure := self.figure((workload, engine, name), metric.key)) is not None
+            if not contender.is_own
+            and contender.is_durable
+            and (figure := self.figure((workload, engine, name), metric.key)) is not None
         }
         pick = max if metric.higher_is_better else min
         return pick(found, key=lambda name: found[name]) if found else None

@@ -47,11 +47,12 @@ class Tables:
 
     def _run(self, name: str, numbered: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if self._sqlite is not None:
-            return self._sqlite.execute(_statement("sqlite", name), named)
-        return self._postgres.execute(_statement("postgres", name).encode(), numbered)
+            return self._sqlite.execute(statement("sqlite", name), named)
+        return self._postgres.execute(statement("postgres", name).encode(), numbered)
 
 
-def _statement(engine: str, name: str) -> str:
+def statement(engine: str, name: str) -> str:
+    """One of the statements in `sql/`."""
     parts = (SQL / f"{engine}.sql").read_text(encoding="utf-8").split("-- name: ")
     return next(body for part in parts if (body := part.removeprefix(f"{name}\n")) != part)
 

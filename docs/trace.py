@@ -45,8 +45,9 @@ TAIL_SECONDS: Final = 0.01
 """After the commit: the worker still takes the reply in. Shorter than a listener's poll, which is no part of it."""
 PATIENCE_SECONDS: Final = 30.0
 
-LONGEST: Final = {"sqlite": (117, 32), "postgres": (80, 25)}
-"""Functions and files at most: what was reached. Lower them when a path gets shorter; the aim is 70 in 20."""
+LONGEST: Final = {"sqlite": (106, 30), "postgres": (78, 27)}
+"""Functions and files at most: what was reached, and what `make check` keeps. Lower them when a path gets shorter; the
+aim is 70 in 20. A loaded machine counts too few rather than too many: only what every repetition passed is counted."""
 
 
 class Step(NamedTuple):
@@ -241,7 +242,8 @@ def main(argv: list[str]) -> int:
         PAGE.write_text(REGION.sub(lambda match: f"{match[1]}\n{region(found)}\n\n{match[2]}", page))
     too_long = [e for e, s in found.items() if functions(s) > LONGEST[e][0] or len(files(s)) > LONGEST[e][1]]
     for engine in too_long:
-        sys.stdout.write("{}: longer than {} functions in {} files\n".format(ENGINES[engine], *LONGEST[engine]))
+        most, most_files = LONGEST[engine]
+        sys.stderr.write(f"{ENGINES[engine]}: a job passes more than {most} functions or {most_files} files\n")
     return 1 if too_long and options.check else 0
 
 

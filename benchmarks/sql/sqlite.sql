@@ -26,9 +26,11 @@ SELECT
 FROM series
 
 -- name: unfinished
--- Live jobs; jobs due tomorrow do not count. A partial index serves only its own condition, word by word.
+-- Live jobs; jobs due tomorrow do not count. A partial index serves only its own condition, word by word: with `suspicion` left out, this
+-- would read the whole table, 160 ms for a million rows, while the drain is timed.
 SELECT
-    (SELECT count(*) FROM tenure_job WHERE state = 'queued' AND is_due = 1)
+    (SELECT count(*) FROM tenure_job WHERE state = 'queued' AND is_due = 1 AND suspicion < 2)
+    + (SELECT count(*) FROM tenure_job WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2)
     + (SELECT count(*) FROM tenure_job
         WHERE is_due = 0 AND state IN ('queued', 'waiting') AND run_at <= (unixepoch() + 3600) * 1000000)
     + (SELECT count(*) FROM tenure_job WHERE state IN ('leased', 'running'))

@@ -20,12 +20,14 @@ from benchmarks.workloads import WORKLOADS
 CALM, BUSY = 30.0, 60.0
 
 
-def results(workload: str = "W1", busy: frozenset[int] = frozenset(), **rates: list[float]) -> Results:
-    """Rates per round and contender, on PostgreSQL; `busy` rounds had other work beside them."""
+def results(
+    workload: str = "W1", engine: str = "postgres", busy: frozenset[int] = frozenset(), **rates: list[float]
+) -> Results:
+    """Rates per round and contender; `busy` rounds had other work beside them."""
     found = Results()
     for name, values in rates.items():
         rounds = {n: Round({"rate": v}, BUSY if n in busy else CALM, 150.0) for n, v in enumerate(values)}
-        key = (workload, "postgres", name.replace("_", "-"))
+        key = (workload, engine, name.replace("_", "-"))
         found.cells[key] = Cell("2026-01-01 00:00", 100, "1.0", "defaults", rounds=rounds)
     return found
 
@@ -100,6 +102,14 @@ def test_a_floor_is_judged_against_the_best_peer(own: float, status: str) -> Non
     verdict = judge(Floor("W2", "postgres", 1.2, "best peer"), found)
 
     assert (verdict.status, verdict.against) == (status, "pgqueuer")
+
+
+def test_a_peer_that_does_not_sync_its_commits_is_not_the_best_one() -> None:
+    found = results("W2", "sqlite", tenure=[90.0, 90.0], litequeue=[200.0, 200.0], huey=[10.0, 10.0])
+
+    verdict = judge(Floor("W2", "sqlite", 1.5, "best peer"), Figures(found.cells))
+
+    assert (verdict.status, verdict.against) == ("held", "huey")
 
 
 def test_a_floor_against_an_empty_store_uses_the_drain_beside_it() -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import tenure
 from benchmarks.contenders import CONTENDERS, EMPTY, OWN, ROOT
 from benchmarks.peers.drain import percentile
 from benchmarks.peers.tally import Tally
 from benchmarks.protocol import Answer, Request
 from benchmarks.run import ask
+from benchmarks.tenure_tables import statement
 from benchmarks.workloads import WORKLOADS
 
 TENURE = CONTENDERS[OWN]
@@ -38,6 +41,20 @@ def test_the_drain_that_others_are_held_against_leaves_nothing_but_its_own_jobs(
 
     assert (hello.peer, answer.error, answer.checked) == (EMPTY, "", True)
     assert answer.seconds == answer.values["started_seconds"]
+
+
+def test_counting_what_is_left_reads_indexes_and_not_the_table(tmp_path: Path) -> None:
+    """It is asked while a drain is timed: a look through a million rows made W5d seem half as fast as it is."""
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with tenure.App(url) as app:
+        app.migrate()
+
+    with sqlite3.connect(tmp_path / "jobs.db") as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {statement('sqlite', 'unfinished')}").fetchall()
+
+    looks = [row[3] for row in plan if "tenure_job" in row[3]]
+    assert len(looks) == 4
+    assert all(" USING " in look for look in looks), looks
 
 
 def test_latency_is_measured_between_processes(tmp_path: Path) -> None:

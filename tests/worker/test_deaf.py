@@ -8,6 +8,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -17,10 +18,11 @@ from tenure.errors import InvalidArgument, StoreUnavailable, TenureError
 from tenure.handler.context import EVENTS_KEPT, Context
 from tenure.handler.signals import Interrupt, Interrupted, Parked, Parking
 from tenure.model.ids import JobId
-from tenure.model.outcome import Rejected
+from tenure.model.outcome import Failed, Rejected
 from tenure.model.policy import QueuePolicy
 from tenure.store.contract import Exchange
 from tenure.store.queries import ListEvents
+from tenure.worker.executor import TURN_SECONDS
 from tenure.worker.worker import Worker, WorkerConfig
 from tests.conformance.engines import open_sqlite
 from tests.waiting import until
@@ -374,6 +376,81 @@ async def test_unknown_kinds_are_left_alone_and_named_once(bed: Bed) -> None:
     named = [event.message or "" for event in bed.ear.notices if event.name == "unknown_kind"]
     assert len(named) == 1
     assert "'stranger'" in named[0]
+
+
+async def test_a_worker_that_has_jobs_to_claim_does_not_count_all_that_wait(bed: Bed) -> None:
+    """Each worker that came up beside a long queue read all of it at once, to name kinds that it has no handler for."""
+    asked: list[str] = []
+    send = bed.store.ado
+
+    async def ado(request: Any) -> Any:
+        asked.append(type(request).__name__)
+        return await send(request)
+
+    bed.store.ado = ado  # type: ignore[method-assign]
+    first, go_on = asyncio.Event(), asyncio.Event()
+    while_busy: list[list[str]] = []
+
+    async def known() -> None:
+        while_busy.append([*asked])
+        first.set()
+        await go_on.wait()
+
+    bed.handle(known)
+    bed.enqueue("stranger")
+    bed.enqueue("known")
+    bed.enqueue("known")
+    async with bed.working(concurrency=1, prefetch=0):
+        await first.wait()
+        go_on.set()
+        await until(lambda: "unknown_kind" in bed.ear.names())
+
+    assert "CountJobs" not in while_busy[0]
+    assert "CountJobs" in asked
+
+
+async def test_observers_are_told_of_ends_that_are_settled_one_by_one(bed: Bed) -> None:
+    """An end that the store refuses is settled apart from its batch, and tracing did not hear of any of them."""
+    told: list[tuple[JobId, type]] = []
+    bed.registry.settle_observers.append(
+        lambda ends, began, ended: told.extend((grant.id, type(end)) for grant, end in ends if began <= ended)
+    )
+
+    async def follows(ctx: Context) -> None:
+        ctx.enqueue("anything", queue="nowhere")
+
+    bed.handle(follows, max_attempts=1)
+    job_id = bed.enqueue("follows", max_attempts=1)
+    await bed.drain()
+
+    assert (bed.job(job_id).state, "outcome_refused" in bed.ear.names()) == ("dead", True)
+    assert told == [(job_id, Failed)]
+
+
+async def test_handlers_that_never_wait_do_not_keep_the_event_loop_from_turning(bed: Bed) -> None:
+    turns = 0
+    seen: list[int] = []
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def busy() -> None:
+        until_then = perf_counter() + TURN_SECONDS
+        while perf_counter() <= until_then:
+            pass
+        seen.append(turns)
+
+    bed.handle(busy)
+    for _ in range(20):
+        bed.enqueue("busy")
+    counting = asyncio.create_task(count_turns())
+    await bed.drain(concurrency=1, prefetch=50)
+    counting.cancel()
+
+    assert len(set(seen)) == len(seen) == 20, "several jobs ran in one turn of the loop"
 
 
 async def test_limits_of_the_app_hold_for_results_progress_and_follow_ups(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, Unpack
 
 from tenure.client.handle import JobHandle
@@ -86,25 +87,21 @@ def enqueue_jobs(state: ClientState, jobs: Iterable[NewJob], connection: Any) ->
 
 
 def _enqueue_batch(state: ClientState, jobs: list[NewJob], connection: Any) -> Steps[list[Enqueued]]:
-    if state.registry.around_enqueue:
-        with around(state.registry.around_enqueue, jobs):
-            return (yield from _send_batch(state, jobs, connection))
-    return (yield from _send_batch(state, jobs, connection))
-
-
-def _send_batch(state: ClientState, jobs: list[NewJob], connection: Any) -> Steps[list[Enqueued]]:
     declared = {job.queue: state.declared[job.queue] for job in jobs if job.queue in state.declared}
-    if connection is not None:
-        # The caller may roll back, and the queues with it: declare them each time, and remember nothing.
-        answers: list[Enqueued] = yield EnqueueOn(connection, Enqueue(jobs, declared))
-        return answers
     unseen = {name: policy for name, policy in declared.items() if name not in state.seen_queues}
-    try:
-        answers = yield Enqueue(jobs, unseen)
-    except UnknownQueue:
-        if declared == unseen:
-            raise
-        answers = yield Enqueue(jobs, declared)  # the database was replaced since the queues were seen
+    answers: list[Enqueued]
+    hooks = state.registry.around_enqueue
+    with around(hooks, jobs) if hooks else nullcontext():
+        if connection is not None:
+            # The caller may roll back, and the queues with it: declare them each time, and remember nothing.
+            answers = yield EnqueueOn(connection, Enqueue(jobs, declared))
+            return answers
+        try:
+            answers = yield Enqueue(jobs, unseen)
+        except UnknownQueue:
+            if declared == unseen:
+                raise
+            answers = yield Enqueue(jobs, declared)  # the database was replaced since the queues were seen
     state.seen_queues.update(unseen)
     log_moves(
         "queued",

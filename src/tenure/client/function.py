@@ -11,7 +11,7 @@ from tenure.client.handle import JobHandle
 from tenure.client.operations import run, run_async
 from tenure.client.signature import Signature
 from tenure.client.state import ClientState
-from tenure.handler.building import JobOptions, build_job, build_jobs
+from tenure.handler.building import JobOptions, build_jobs
 from tenure.handler.registry import Handler
 from tenure.model.job import NewJob
 
@@ -61,11 +61,11 @@ class Enqueuer(Generic[A, T]):
 
         Takes what the function takes, without the context. Raises: InvalidArgument, InvalidPayload.
         """
-        return run(self._state, enqueue_job(self._state, self._new(args, kwargs), self._connection))
+        return run(self._state, enqueue_job(self._state, self.new(*args, **kwargs), self._connection))
 
     async def aenqueue(self, *args: A.args, **kwargs: A.kwargs) -> JobHandle[T]:
         """`enqueue` for async callers."""
-        return await run_async(self._state, enqueue_job(self._state, self._new(args, kwargs), self._connection))
+        return await run_async(self._state, enqueue_job(self._state, self.new(*args, **kwargs), self._connection))
 
     def enqueue_many(self, payloads: Iterable[Any]) -> list[JobHandle[T]]:
         """Enqueue many payloads with the same options; one answer each, in order. See `App.enqueue_many`.
@@ -80,11 +80,10 @@ class Enqueuer(Generic[A, T]):
 
     def new(self, *args: A.args, **kwargs: A.kwargs) -> NewJob:
         """A checked job that is not enqueued yet: for `App.enqueue_many` with a key each, or to follow a completion."""
-        return self._new(args, kwargs)
-
-    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         payload = self._signature.bind(args, kwargs)
-        return build_job(self.handler.kind, payload, self._options, self.handler, self._state.limits, "default")
+        handler = self.handler
+        (job,) = build_jobs(handler.kind, (payload,), self._options, handler, self._state.limits, "default")
+        return job
 
     def _new_many(self, payloads: Iterable[Any]) -> Iterator[NewJob]:
         if self._signature.is_spread:

@@ -135,8 +135,18 @@ def run(state: ClientState, steps: Steps[R]) -> R:
     try:
         request = next(steps)
         while True:
+            answer: Any = None
             try:
-                answer = _send(state.store or state.open_store(), request)
+                store = state.store or state.open_store()
+                match request:
+                    case EnqueueOn():
+                        answer = store.enqueue_on(request.connection, request.enqueue)
+                    case Blocking():
+                        answer = request.call(store)
+                    case Pause():
+                        time.sleep(request.seconds)
+                    case _:
+                        answer = store.do(request)
             except Exception as exc:  # noqa: BLE001 - the operation decides what an error means
                 request = steps.throw(exc)
             else:
@@ -148,11 +158,23 @@ def run(state: ClientState, steps: Steps[R]) -> R:
 
 async def run_async(state: ClientState, steps: Steps[R]) -> R:
     """Run an operation without blocking the event loop."""
+    import asyncio  # late: a command that is over in a moment never needs it
+
     try:
         request = next(steps)
         while True:
+            answer: Any = None
             try:
-                answer = await _send_async(state.store or await state.open_store_async(), request)
+                store = state.store or await state.open_store_async()
+                match request:
+                    case EnqueueOn():
+                        answer = await store.aenqueue_on(request.connection, request.enqueue)
+                    case Blocking():
+                        answer = await asyncio.to_thread(request.call, store)
+                    case Pause():
+                        await asyncio.sleep(request.seconds)
+                    case _:
+                        answer = await store.ado(request)
             except Exception as exc:  # noqa: BLE001 - the operation decides what an error means
                 request = steps.throw(exc)
             else:
@@ -160,30 +182,6 @@ async def run_async(state: ClientState, steps: Steps[R]) -> R:
     except StopIteration as end:
         result: R = end.value
         return result
-
-
-def _send(store: Store, request: Request[Any]) -> Any:
-    if isinstance(request, EnqueueOn):
-        return store.enqueue_on(request.connection, request.enqueue)
-    if isinstance(request, Blocking):
-        return request.call(store)
-    if isinstance(request, Pause):
-        return time.sleep(request.seconds)
-    return store.do(request)
-
-
-async def _send_async(store: Store, request: Request[Any]) -> Any:
-    if isinstance(request, EnqueueOn):
-        return await store.aenqueue_on(request.connection, request.enqueue)
-    if isinstance(request, Blocking):
-        import asyncio
-
-        return await asyncio.to_thread(request.call, store)
-    if isinstance(request, Pause):
-        import asyncio
-
-        return await asyncio.sleep(request.seconds)
-    return await store.ado(request)
 
 
 def _sync_method(steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:

@@ -36,6 +36,8 @@ class Signature:
     """The payload's type: an annotation, or a Later where names in it are not defined yet."""
     returns: Any
     """The annotation of the result, or a Later; Any if there is none."""
+    is_whole: bool
+    """There is one argument, and it is the payload."""
     is_spread: bool
     """The payload is an object of arguments by name."""
     apply: Callable[[Any, Any], Any] | None
@@ -52,7 +54,7 @@ class Signature:
     @property
     def absent(self) -> Any:
         """The payload of a job that is enqueued without arguments."""
-        if self.wants_payload and not self.is_spread:
+        if self.is_whole:
             (only,) = self.shape.parameters.values()
             if only.default is not only.empty:
                 return only.default
@@ -60,7 +62,7 @@ class Signature:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The payload for a call with these arguments. Raises: InvalidArgument, with what the function takes."""
-        if len(args) == 1 and not kwargs and self.wants_payload and not self.is_spread:
+        if self.is_whole and len(args) == 1 and not kwargs:
             return args[0]
         try:
             given = self.shape.bind(*args, **kwargs).arguments
@@ -104,6 +106,7 @@ def read_signature(function: Callable[..., Any], kind: str, names: Mapping[str, 
         context=context,
         payload=payload,
         returns=_resolve(function, whole.return_annotation, names, "return"),
+        is_whole=bool(own) and not is_spread,
         is_spread=is_spread,
         apply=_caller(function, own, context, is_spread),
     )

@@ -47,10 +47,6 @@ def encode(value: Any, limits: Limits = DEFAULT_LIMITS, *, what: str = "The payl
 
     Raises: InvalidPayload, with the path of the first field that is not fit.
     """
-    return _encode(value, limits, what)
-
-
-def _encode(value: Any, limits: Limits, what: str) -> str:
     try:
         if not _is_plain(value, limits):
             value = _Plain(limits, what).convert(value, (), 0)
@@ -180,7 +176,7 @@ def _json_codec(what: str, limits: Limits, is_object: bool) -> tuple[Encode, Dec
     """The codec of any JSON value, or of JSON objects only."""
 
     def encode_json(value: Any) -> str:
-        text = _encode(value, limits, what)
+        text = encode(value, limits, what=what)
         if is_object and text[0] != "{":
             raise InvalidPayload(f"{what} does not fit. $: expected dict, got {_type_name(value)}.")
         return text
@@ -227,7 +223,7 @@ def _typed_codec(adapter: TypeAdapter[Any], what: str, limits: Limits) -> tuple[
             raise InvalidPayload(f"{what} does not fit. {_explain(exc)}") from exc
         except (ValueError, RecursionError) as exc:
             raise InvalidPayload(f"{what} does not fit. {_second_look(adapter, checked, exc)}") from exc
-        text = _encode(plain, limits, what)
+        text = encode(plain, limits, what=what)
         if "null" in text:  # which is what pydantic makes of NaN and infinities
             refuse_non_finite(dump(checked, round_trip=True, warnings=False), what)
         return text

@@ -77,21 +77,18 @@ class Handler:
 
     def call(self, payload: Any, context: Any) -> Any:
         """Call the function, inside the app's middleware. Answers what it returns: a coroutine, if it is async."""
+        do = functools.partial(self._call, payload, context)
+        if self.memo_seconds is not None:
+            do_once = functools.partial(self._acall, payload, context) if self.mode == "async" else do
+            do = functools.partial(context.memo_whole, self.memo_seconds, do_once)
         if self.middleware:
-            is_async = inspect.iscoroutinefunction(self.function)
-            return within(self.middleware, is_async, context, lambda: self._call(payload, context))
-        return self._call(payload, context)
+            return within(self.middleware, inspect.iscoroutinefunction(self.function), context, do)
+        return do()
+
+    async def _acall(self, payload: Any, context: Any) -> Any:
+        return await self._call(payload, context)
 
     def _call(self, payload: Any, context: Any) -> Any:
-        if self.memo_seconds is None:
-            return self._plain_call(payload, context)
-        do = functools.partial(self._aplain_call if self.mode == "async" else self._plain_call, payload, context)
-        return context.memo_whole(self.memo_seconds, do)
-
-    async def _aplain_call(self, payload: Any, context: Any) -> Any:
-        return await self._plain_call(payload, context)
-
-    def _plain_call(self, payload: Any, context: Any) -> Any:
         if self.apply is not None:
             return self.apply(payload, context)
         if self.wants_context:

@@ -9,6 +9,7 @@ A group that gave less than was asked for is empty until a wake-up or the poll m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from tenure.model.frozen import frozen
@@ -52,7 +53,10 @@ class QueueGroups:
     def __init__(
         self, worker: WorkerId, config: WorkerConfig, kinds_of: Callable[[str], tuple[str, ...] | None]
     ) -> None:
-        self._worker = worker
+        self._claim = Claim(
+            worker, (), 0, affinity=config.affinity, lease_seconds=config.lease_seconds, strict=config.strict
+        )
+        """What all claims of this worker have in common."""
         self._config = config
         self._kinds_of = kinds_of
         self._kinds = self._kinds_now()
@@ -77,7 +81,7 @@ class QueueGroups:
         if not ready:
             return None
         group = next(iter(ready)) if self._config.strict or len(ready) == 1 else _next_by_weight(list(ready))
-        return Ask(self._claim(group.queues, ready[group], group.kinds), group)
+        return Ask(replace(self._claim, queues=group.queues, limit=ready[group], kinds=group.kinds), group)
 
     def ask_all(self, limit: int, held: Sequence[JobId]) -> Ask:
         """A claim over all queues, for the repeat after a lost reply: what the worker does not name is granted again.
@@ -86,7 +90,7 @@ class QueueGroups:
         """
         kinds = set(self._kinds.values())
         common = kinds.pop() if len(kinds) == 1 else self._config.kinds
-        return Ask(self._claim(self._config.queue_names, limit, common, held))
+        return Ask(replace(self._claim, queues=self._config.queue_names, limit=limit, kinds=common, held=held))
 
     def wake(self) -> None:
         """Jobs may have arrived: every group is worth asking again."""
@@ -101,21 +105,6 @@ class QueueGroups:
     @property
     def is_empty(self) -> bool:
         return all(group.is_empty for group in self._groups)
-
-    def _claim(
-        self, queues: Sequence[str], limit: int, kinds: Sequence[str] | None, held: Sequence[JobId] | None = None
-    ) -> Claim:
-        config = self._config
-        return Claim(
-            worker=self._worker,
-            queues=queues,
-            limit=limit,
-            kinds=kinds,
-            affinity=config.affinity,
-            lease_seconds=config.lease_seconds,
-            strict=config.strict,
-            held=held,
-        )
 
     def _kinds_now(self) -> dict[str, tuple[str, ...] | None]:
         return {name: self._kinds_of(name) for name in self._config.queue_names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Protocol
 
 from tenure.handler.context import Context
@@ -18,6 +19,7 @@ class Body(Protocol):
     def cancel(self) -> object: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Execution:
     """One held job. Changed on the event loop's thread only; the lease's thread reads it.
 
@@ -25,40 +27,23 @@ class Execution:
     for the database to come back must still find its lease alive.
     """
 
-    __slots__ = (
-        "body",
-        "context",
-        "duration",
-        "ended",
-        "fence_at",
-        "grant",
-        "handler",
-        "interrupt",
-        "is_left_behind",
-        "started",
-        "stays_here",
-        "taken_at",
-        "timer",
-    )
-
-    def __init__(self, grant: Grant, handler: Handler | None, taken_at: float, fence_at: float) -> None:
-        self.grant = grant
-        self.handler = handler
-        self.taken_at = taken_at
-        self.fence_at = fence_at
-        """When the lease may have run out, by this machine's clock that never jumps and counts sleep."""
-        self.started = False
-        self.stays_here = False
-        """A suspect that no process of its own can import: it runs in this process, alone."""
-        self.is_left_behind = False
-        """Its async handler ignored its cancellation, so another runner has taken the slot."""
-        self.ended = False
-        self.interrupt: Interrupt | None = None
-        self.context: Context | None = None
-        self.body: Body | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        """Ends the handler's time limit."""
-        self.duration = 0.0
+    grant: Grant
+    handler: Handler | None
+    taken_at: float
+    fence_at: float
+    """When the lease may have run out, by this machine's clock that never jumps and counts sleep."""
+    started: bool = False
+    stays_here: bool = False
+    """A suspect that no process of its own can import: it runs in this process, alone."""
+    is_left_behind: bool = False
+    """Its async handler ignored its cancellation, so another runner has taken the slot."""
+    ended: bool = False
+    interrupt: Interrupt | None = None
+    context: Context | None = None
+    body: Body | None = None
+    timer: asyncio.TimerHandle | None = None
+    """Ends the handler's time limit."""
+    duration: float = 0.0
 
     def stop(self, why: Interrupt) -> bool:
         """Ask the handler to stop, once. True if it was this call that asked; one that has ended is left alone."""

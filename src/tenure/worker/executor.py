@@ -45,6 +45,8 @@ from tenure.worker.threads import ThreadCall, Threads
 
 CANNOT_RUN_SECONDS = 10.0
 """How long a job is delayed that this worker could not start for want of threads or processes."""
+TURN_SECONDS = 0.001
+"""For so long a runner goes from one job to the next without letting the event loop turn."""
 MIN_GRACE_SECONDS = 1.0
 """The least time a cancelled handler has before it is left behind."""
 THREADS_LEFT_AFTER = (Interrupt.TIMEOUT, Interrupt.LOST, Interrupt.FENCED)
@@ -183,6 +185,7 @@ class Executor:
         Async handlers are awaited in this very task, whose context variables are `variables`: none, to begin with. If a
         handler leaves one behind, the runner ends and another one takes its place.
         """
+        turn_ends = 0.0
         while not self._is_closed:
             if not self._ready:
                 waiter = self._loop.create_future()
@@ -201,9 +204,7 @@ class Executor:
                 if execution.context is not None and outcome is not None:
                     await self._write_last(execution, execution.context, outcome)
             except HandlerNotFound as exc:
-                if execution.grant.kind not in self._named:
-                    self._named.add(execution.grant.kind)
-                    self._log.job("suspect_not_importable", WARNING, execution, str(exc))
+                self._log_not_importable(execution, exc)
                 self._run_alone(execution)
                 continue
             except BaseException as exc:
@@ -218,7 +219,9 @@ class Executor:
             if variables:
                 self._spawn()
                 return
-            await asyncio.sleep(0)
+            if perf_counter() > turn_ends:  # handlers that never wait must not keep the loop from all others
+                await asyncio.sleep(0)
+                turn_ends = perf_counter() + TURN_SECONDS
 
     def _must_end(self, exc: BaseException) -> bool:
         """Whether the runner itself, and not its handler, was cancelled."""
@@ -366,6 +369,11 @@ class Executor:
         self._log.job("cannot_run", ERROR, execution, f"no thread or process can be started: {exc}")
         self._cannot_run()
         return only_waited(execution.grant, CANNOT_RUN_SECONDS)
+
+    def _log_not_importable(self, execution: Execution, exc: HandlerNotFound) -> None:
+        if execution.grant.kind not in self._named:
+            self._named.add(execution.grant.kind)
+            self._log.job("suspect_not_importable", WARNING, execution, str(exc))
 
     # --- small steps --------------------------------------------------------------------------------------------------
 

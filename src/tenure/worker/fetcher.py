@@ -21,11 +21,10 @@ import asyncio
 import contextlib
 import math
 import random
-import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable
 
 from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
-from tenure.handler.observers import ObserveSettle, tell
 from tenure.model.clock import steady_now
 from tenure.model.job import Grant
 from tenure.model.log_event import ERROR, INFO, WARNING
@@ -71,16 +70,13 @@ class Fetcher:
         self._take = take
         self._leases = leases
         self._groups = groups
-        self.settle_observers: Sequence[ObserveSettle] = ()
         self.is_listening: Callable[[], bool] = lambda: False
         """Whether wake-ups are believed to arrive."""
         self._is_shared = not store.url.startswith("sqlite")
         self._loop = asyncio.get_running_loop()
         self._asleep: asyncio.Future[None] | None = None
-        self._in_flight = 0
-        self._asked = 0
-        """Jobs asked for by claims in flight."""
-        self._asked_by_queue: dict[str, int] = {}
+        self._in_flight: list[Ask | None] = []
+        """What the exchanges in flight claim."""
         self.unfinished = 0
         """Jobs held whose handlers have not ended."""
         self._unfinished_by_queue: dict[str, int] = {}
@@ -172,7 +168,11 @@ class Fetcher:
                     await asyncio.sleep(0)  # it is in flight from here on
                     continue
                 self._asleep = self._loop.create_future()
-                timer = self._loop.call_later(self._sleep_seconds(), self._look)
+                # Being poked does not put off the poll: it finds what no wake-up tells of.
+                is_away = self._away_until > self._loop.time()
+                timer = self._loop.call_at(
+                    self._away_until if is_away else min(self._poll_at, self._due_at), self._look
+                )
                 try:
                     await self._asleep
                 finally:
@@ -193,7 +193,7 @@ class Fetcher:
 
     def _next(self) -> tuple[list[Outcome], Ask | None] | None:
         """What the next exchange carries; None while there is nothing to send."""
-        if self._in_flight >= self._config.max_in_flight or self._loop.time() < self._away_until or self._gave_up:
+        if len(self._in_flight) >= self._config.max_in_flight or self._loop.time() < self._away_until or self._gave_up:
             return None
         if self._in_flight and self._unheard:
             return None  # a repeat must name all that is held, so it goes alone
@@ -217,14 +217,18 @@ class Fetcher:
         self.prefetch.measure(now)
         free = self._free()
         if self._config.once:
-            free = min(free, 1 - self._asked)
+            free = min(free, 0 if self._in_flight else 1)
         if self._unheard:  # ask everywhere, for as many as may have been granted
             return self._groups.ask_all(max(free, self._unheard), list(self._held))
         if free <= 0:
             return None
         held = self._unfinished_by_queue
-        if self._asked_by_queue:
-            held = {name: held.get(name, 0) + self._asked_by_queue.get(name, 0) for name in self._config.queue_names}
+        if self._config.queue_concurrency and self._in_flight:
+            held = defaultdict(int, held)
+            for ask in self._in_flight:
+                if ask is not None:
+                    for name in ask.claim.queues:
+                        held[name] += ask.claim.limit
         return self._groups.ask(min(free, BATCH), held)
 
     def _free(self) -> int:
@@ -233,18 +237,7 @@ class Fetcher:
         by_slots = concurrency + self.prefetch.jobs - self.unfinished
         if capacity is not None:
             by_slots = min(by_slots, max(concurrency, capacity) - len(self._held) + len(self._outbox.waiting))
-        return by_slots - self._asked
-
-    def _sleep_seconds(self) -> float:
-        """How long to sleep unless there is news: until the back-off is over, else until the poll is due.
-
-        Being poked does not put off the poll. It finds what no wake-up tells of: leases that ran out, jobs that came
-        due, lost notifications.
-        """
-        now = self._loop.time()
-        if self._away_until > now:
-            return self._away_until - now
-        return max(0.0, min(self._poll_at, self._due_at) - now)
+        return by_slots - sum(ask.claim.limit for ask in self._in_flight if ask is not None)
 
     def _look(self) -> None:
         """The poll, or a job has come due: every queue is worth a claim."""
@@ -271,7 +264,7 @@ class Fetcher:
         wakes, sent = self._wakes, steady_now()
         arrived: Exchanged | None = None
         self.exchanges += 1
-        self._count_request(ask, 1)
+        self._in_flight.append(ask)
         try:
             arrived = await self._store.ado(Exchange(outcomes, claim))
         except StoreUnavailable as exc:
@@ -288,17 +281,15 @@ class Fetcher:
         except Exception as exc:  # noqa: BLE001 - one outcome that cannot be written must not end the worker
             await self._refused(exc, outcomes)
         finally:
-            self._count_request(ask, -1)
+            self._in_flight.remove(ask)
         if arrived is not None:
             if self._failures:
                 self._log.event("store_back", INFO, f"the store answers again after {self._failures} tries")
                 self._failures = 0
             if arrived.has_flow_events:
                 self._flow.soon()
-            self._log.taken_back(arrived.taken_back)
             if outcomes:
-                self._tell_observers(outcomes, sent)
-                self._outbox.settled(outcomes, arrived.settled)
+                self._outbox.settled(outcomes, arrived.settled, sent)
                 if self._config.drain or (arrived.settled and ask is None):
                     # A retry or a follow-up may be due, now or soon, and no claim has seen it yet.
                     self._groups.wake()
@@ -307,28 +298,11 @@ class Fetcher:
                 self._granted(ask, arrived, sent, is_stale=wakes != self._wakes)
         self.poke()
 
-    def _tell_observers(self, outcomes: list[Outcome], sent: float) -> None:
-        if not self.settle_observers:
-            return
-        held = ((self._held.get(one.job_id), one) for one in outcomes)
-        ends = [(execution.grant, one) for execution, one in held if execution is not None]
-        now = time.time_ns()
-        tell(self.settle_observers, ends, now - int((steady_now() - sent) * 1e9), now)
-
     # --- around an exchange -------------------------------------------------------------------------------------------
-
-    def _count_request(self, ask: Ask | None, by: int) -> None:
-        """A request has left (1) or come back (-1)."""
-        self._in_flight += by
-        if ask is not None:
-            limit = by * ask.claim.limit
-            self._asked += limit
-            if self._config.queue_concurrency:
-                for name in ask.claim.queues:
-                    self._asked_by_queue[name] = self._asked_by_queue.get(name, 0) + limit
 
     def _granted(self, ask: Ask, arrived: Exchanged, sent: float, *, is_stale: bool) -> None:
         grants = arrived.grants
+        self._log.taken_back(arrived.taken_back)
         if self._unheard:
             self._unheard = 0
             grants = [grant for grant in grants if not is_held(grant, self._held)]

@@ -53,6 +53,8 @@ WAITED_SECONDS = 1.0
 """A job that has waited in the worker for so long, while every runner is busy, is given back for others to take."""
 
 LOOK_SECONDS = 1.0
+COUNT_AFTER_LOOKS = 60
+"""A worker that had jobs to claim at so many looks counts what waits all the same."""
 BLOCKED_SECONDS = 1.0
 """An event loop that is late by this much was blocked by a handler."""
 
@@ -92,7 +94,7 @@ class WorkerRun:
         self.leases = Leases(store, self.held, self._row, policies, log, self._busy)
         self._groups = QueueGroups(worker, config, policies.claimed_kinds)
         self.fetcher = Fetcher(store, config, self.held, self.outbox, log, self._take, self.leases, self._groups)
-        self.fetcher.settle_observers = getattr(registry, "settle_observers", ())
+        self.outbox.observers = getattr(registry, "settle_observers", ())
         self.leases.sent = self.fetcher.poke
         self._processes = Processes(config.jobs_per_process, config.artifacts_dir, limits)
         self.executor = Executor(
@@ -323,7 +325,15 @@ class WorkerRun:
         self._groups.refresh()
 
     async def _log_unknown_kinds(self) -> None:
-        """Name the kinds that wait in this worker's queues and have no handler here, each once."""
+        """Name the kinds that wait in this worker's queues and have no handler here, each once.
+
+        The store reads every waiting job to count them, so it is asked when this worker finds nothing more to claim, or
+        has not come to that for a minute.
+        """
+        for _ in range(COUNT_AFTER_LOOKS):
+            if self._groups.is_empty:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
         for kind, queues in (await self._policies.unknown_kinds()).items():
             names = ", ".join(sorted(set(queues)))
             self._log.event(

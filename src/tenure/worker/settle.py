@@ -6,9 +6,12 @@ the front and is tried again until the store has taken it in or refused it by it
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tenure.errors import StoreUnavailable, TenureError
+from tenure.handler.observers import ObserveSettle, tell
+from tenure.model.clock import steady_now
 from tenure.model.ids import JobId, Token
 from tenure.model.log_event import ERROR, INFO
 from tenure.model.outcome import Completed, Failed, Outcome, Settled
@@ -28,6 +31,8 @@ class Outbox:
     def __init__(self, held: Held, log: WorkerLog, let_go: Callable[[], None]) -> None:
         self.tasks_ended: Callable[[], None] = lambda: None
         """Called after jobs of workflows have ended: what follows from that may be due."""
+        self.observers: Sequence[ObserveSettle] = ()
+        """Told of all ends that the store has taken in."""
         self._held = held
         self._log = log
         self._after_let_go = let_go
@@ -52,11 +57,17 @@ class Outbox:
         """They were not written, or it is not known; repeating them is safe."""
         self.waiting[:0] = outcomes
 
-    def settled(self, outcomes: Sequence[Outcome], answers: Mapping[tuple[JobId, Token], Settled]) -> None:
-        """The store has answered: let go of the jobs and say what became of them."""
+    def settled(self, outcomes: Sequence[Outcome], answers: Mapping[tuple[JobId, Token], Settled], sent: float) -> None:
+        """The store has answered: let go of the jobs and say what became of them. `sent`: when the request left, by the
+        steady clock."""
         has_tasks = False
-        for outcome in outcomes:
-            execution = self._let_go(outcome)
+        executions = [self._let_go(outcome) for outcome in outcomes]
+        if self.observers:
+            now = time.time_ns()
+            pairs = zip(executions, outcomes, strict=True)
+            ends = [(execution.grant, outcome) for execution, outcome in pairs if execution is not None]
+            tell(self.observers, ends, now - int((steady_now() - sent) * 1e9), now)
+        for execution, outcome in zip(executions, outcomes, strict=True):
             if execution is not None and execution.grant.extras is not None:
                 has_tasks = has_tasks or "workflow_id" in execution.grant.extras
             answer = answers.get((outcome.job_id, outcome.token)) if answers else None
@@ -100,7 +111,7 @@ async def settle_singly(store: Store, outbox: Outbox, outcomes: Sequence[Outcome
     """
     left = list(outcomes)
     while left:
-        outcome = left[0]
+        outcome, sent = left[0], steady_now()
         try:
             try:
                 answer = await store.ado(Exchange([outcome], None))
@@ -118,7 +129,7 @@ async def settle_singly(store: Store, outbox: Outbox, outcomes: Sequence[Outcome
             outbox.forget([left.pop(0)])
             continue
         left.pop(0)
-        outbox.settled([outcome], answer.settled)
+        outbox.settled([outcome], answer.settled, sent)
 
 
 def _code(exc: Exception) -> str:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tenure.errors import GateClosed, InternalError, InvalidArgument
+from tenure.model.clock import from_us
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Grant
 from tenure.model.outcome import Settled
 from tenure.store.contract import SOON_SECONDS, Claim, Exchange, Exchanged
-from tenure.store.sqlite import admin, codec, flow, limits, settle, steps
+from tenure.store.sqlite import admin, flow, limits, settle, steps
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction, check_limit, dump
 
@@ -78,9 +80,8 @@ def _claim(transaction: Transaction, request: Claim) -> _Claimed:
     limit = request.limit - len(again)
     if limit <= 0 or not queues:
         return _Claimed(again, comes_due, taken)
-    limiters = limits.ClaimLimiters(transaction)
-    granted = _grant(transaction, request, queues, limit, limiters)
-    return _Claimed(again + granted, comes_due, taken, limiters.opens_at)
+    granted, opens_at = _grant(transaction, request, queues, limit)
+    return _Claimed(again + granted, comes_due, taken, opens_at)
 
 
 def exchange(transaction: Transaction, request: Exchange) -> Exchanged:
@@ -178,25 +179,29 @@ def _again(transaction: Transaction, request: Claim, held: Sequence[JobId]) -> l
 
 
 def _grant(
-    transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int, limiters: limits.ClaimLimiters
-) -> list[Grant]:
+    transaction: Transaction, request: Claim, queues: Sequence[_Queue], limit: int
+) -> tuple[list[Grant], int | None]:
+    """Choose jobs and grant them. Answers also when the next job that a limiter held back may start, if any was."""
     names = dump([queue.name for queue in queues])
     needs = transaction.one(_SQL["needs"], {"worker": request.worker, "queues": names})
     assert needs is not None
     may_hold_suspect, has_limited = needs
+    limiters = limits.ClaimLimiters(transaction) if may_hold_suspect or has_limited else None
     chosen: list[tuple[_Queue, _Candidate]] = []
     plain: dict[str, list[str | None]] = {queue.name: [None] for queue in queues}
     if may_hold_suspect:
         chosen += _choose(transaction, request, queues, plain, _SQL["pick_suspect"], 1, chosen, limiters)
     if has_limited:
         for queue_name, limiter in transaction.all(_SQL["limited"], {"queues": names}):
-            if limiters.has_room(limiter):
+            if limiters is None or limiters.has_room(limiter):
                 plain[queue_name].append(limiter)
     left = limit - len(chosen)
     chosen += _choose(transaction, request, queues, plain, _SQL["pick"], left, chosen, limiters)
+    opens_at = None if limiters is None else limiters.opens_at
     if not chosen:
-        return []
-    limiters.write()
+        return [], opens_at
+    if limiters is not None:
+        limiters.write()
     # Queues with the same terms are granted by one statement.
     by_terms: dict[tuple[bool, int], list[int]] = {}
     for queue, candidate in chosen:
@@ -206,10 +211,10 @@ def _grant(
     grants = _read(transaction, [candidate[3] for _, candidate in chosen])
     order = {candidate[2]: place for place, (_, candidate) in enumerate(chosen)}
     grants.sort(key=lambda grant: order[grant.id])
-    if transaction.wants_events:
+    if transaction.keeps.events:
         transaction.record("claimed", (grant.id for grant in grants))
         transaction.record("started", (grant.id for grant in grants if grant.started))
-    return grants
+    return grants, opens_at
 
 
 def _choose(
@@ -220,11 +225,11 @@ def _choose(
     pick: str,
     limit: int,
     before: Sequence[tuple[_Queue, _Candidate]],
-    limiters: limits.ClaimLimiters,
+    limiters: limits.ClaimLimiters | None,
 ) -> list[tuple[_Queue, _Candidate]]:
     """The first candidates of all queues together. `lists`: the limiters whose jobs are looked at, by queue. `pick`:
     the statement that reads a page of one list. `before`: candidates that were chosen already and count against the
-    limits."""
+    limits. `limiters` None: no job that is due has one."""
     budgets = {queue.name: _Budget(transaction, queue) for queue in queues if queue.is_limited}
     for queue, candidate in before:
         if queue.is_limited:
@@ -243,9 +248,12 @@ def _choose(
         return chosen
     for queue, candidate in in_turn:
         budget, limiter = budgets.get(queue.name), candidate[5]
-        if not limiters.has_room(limiter) or (budget is not None and not budget.spend(candidate[4])):
+        if limiters is not None and not limiters.has_room(limiter):
             continue
-        limiters.take(limiter)
+        if budget is not None and not budget.spend(candidate[4]):
+            continue
+        if limiters is not None:
+            limiters.take(limiter)
         chosen.append((queue, candidate))
         if len(chosen) == limit:
             break
@@ -296,7 +304,7 @@ def _walk(
     budget: _Budget | None,
     pick: str,
     limit: int,
-    limiters: limits.ClaimLimiters,
+    limiters: limits.ClaimLimiters | None,
 ) -> Iterator[tuple[_Queue, _Candidate]]:
     """The candidates of one queue and limiter in claim order, as far as their limits go. `budget` None: the queue has
     none. What is taken counts when it is taken, not here: a merge looks one candidate ahead."""
@@ -311,13 +319,13 @@ def _walk(
     }
     after: Sequence[Any] = _BEFORE_ALL
     page = limit
-    while (budget is None or not budget.is_spent()) and limiters.has_room(limiter):
+    while (budget is None or not budget.is_spent()) and (limiters is None or limiters.has_room(limiter)):
         full = None if budget is None else budget.full_keys()
         values |= {"rank": after[0], "run_at": after[1], "id": after[2], "limit": page}
         values["full"] = None if full is None else dump(full)
         found = transaction.array(pick, values)
         for candidate in found:
-            if (budget is not None and budget.is_spent()) or not limiters.has_room(limiter):
+            if (budget is not None and budget.is_spent()) or (limiters is not None and not limiters.has_room(limiter)):
                 return
             yield queue, candidate
         if len(found) < page:
@@ -344,9 +352,41 @@ def _read(transaction: Transaction, rowids: list[int]) -> list[Grant]:
         return []
     rows = transaction.array(_SQL["granted"], {"rowids": dump(rowids)})
     rows.sort(key=lambda row: row[:3])
-    grants = [codec.grant(row[2:-1]) for row in rows]
+    grants = [_decode(row[2:-1]) for row in rows]
     if durable := [grant for grant, row in zip(grants, rows, strict=True) if row[-1] is not None]:
         found = steps.granted_steps(transaction, (grant.id for grant in durable))
         for grant in durable:
             grant.steps, grant.has_more_steps = found.get(grant.id, ((), False))
     return grants
+
+
+def _decode(values: Sequence[Any]) -> Grant:
+    """An element of `granted`, without the places that it is sorted by and its steps."""
+    (
+        job_id, queue_name, kind, token, number, most, payload, lease_until, owner, priority, crashes, state, suspicion,
+        extras,
+    ) = values  # fmt: skip
+    return Grant(
+        id=job_id,
+        queue=queue_name,
+        kind=kind,
+        token=token,
+        attempt=number,
+        max_attempts=most,
+        payload_text=payload,
+        lease_until=from_us(lease_until),
+        worker=owner,
+        priority=priority,
+        crashes=crashes,
+        started=state == "running",
+        extras=None if extras is None else _extras(extras),
+        suspicion=suspicion,
+    )
+
+
+def _extras(values: dict[str, Any]) -> dict[str, Any]:
+    extras = {name: value for name, value in values.items() if value is not None}
+    for name in ("progress", "backoff"):
+        if name in extras:
+            extras[name] = json.loads(extras[name])
+    return extras

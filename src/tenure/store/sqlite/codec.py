@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final
 
 from tenure.model.clock import from_us
 from tenure.model.event import Event
-from tenure.model.job import Attempt, DeadLetter, Grant, Job
+from tenure.model.job import Attempt, DeadLetter, Job
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import State
 from tenure.model.step import Group, Step
@@ -55,30 +54,6 @@ def policy(row: dict[str, Any]) -> QueuePolicy:
     )
 
 
-def grant(values: Sequence[Any]) -> Grant:
-    """An element of `granted`."""
-    (
-        job_id, queue_name, kind, token, number, most, payload, lease_until, owner, priority, crashes, state, suspicion,
-        extras,
-    ) = values  # fmt: skip
-    return Grant(
-        id=job_id,
-        queue=queue_name,
-        kind=kind,
-        token=token,
-        attempt=number,
-        max_attempts=most,
-        payload_text=payload,
-        lease_until=from_us(lease_until),
-        worker=owner,
-        priority=priority,
-        crashes=crashes,
-        started=state == "running",
-        extras=None if extras is None else _extras(extras),
-        suspicion=suspicion,
-    )
-
-
 def step(row: Row) -> Step:
     """A row of `steps_*`: the columns in the order of Step's fields."""
     values = list(row)
@@ -100,14 +75,6 @@ def child(row: Row) -> Child:
     values[3] = None if values[3] is None else State(values[3])
     values[4] = _json(values[4])
     return Child(*values)
-
-
-def _extras(values: dict[str, Any]) -> dict[str, Any]:
-    extras = {name: value for name, value in values.items() if value is not None}
-    for name in ("progress", "backoff"):
-        if name in extras:
-            extras[name] = json.loads(extras[name])
-    return extras
 
 
 def job(row: Row) -> Job:

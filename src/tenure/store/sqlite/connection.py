@@ -70,10 +70,50 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
+class WatchedFile:
+    """The file under its name: whether it is still the one that was opened, and whether its WAL belongs to it.
+
+    A file put in the place of another would find the other's -wal beside it, and SQLite would play that into it. So the
+    WAL that was in use is remembered, and a new file is not opened while that one still lies there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._name = str(path)
+        self._wal_name = f"{path}-wal"
+        self._opened: tuple[int, int] | None = None
+        self._wal: tuple[int, int] | None = None
+
+    def now(self) -> tuple[int, int] | None:
+        """Which file stands there now."""
+        if self._wal is None and self._opened is not None:
+            self._wal = _identity(self._wal_name)
+        try:
+            seen = os.stat(self._name)  # noqa: PTH116 - on the path of every write, and so in place
+        except OSError:
+            return None
+        return seen.st_dev, seen.st_ino
+
+    def admit(self) -> tuple[int, int]:
+        """Which file a new connection will open. Raises StoreUnavailable if it must not."""
+        seen = self.now()
+        if seen is None:
+            raise StoreUnavailable(f"{self.path} is gone. Restore it, or create a new queue with `tenure migrate`.")
+        if seen != self._opened:
+            if self._wal is not None and _identity(self._wal_name) == self._wal:
+                name = self.path.name
+                raise StoreUnavailable(
+                    f"{self.path} was replaced, but {name}-wal still belongs to the file that was there before and "
+                    f"would damage this one. Stop all processes that use it, then remove {name}-wal and {name}-shm."
+                )
+            self._opened, self._wal = seen, None
+        return seen
+
+
 class WriterConnection:
     """The one connection of this process that writes. Used by the writer thread only."""
 
-    def __init__(self, watched: files.WatchedFile, busy_seconds: float) -> None:
+    def __init__(self, watched: WatchedFile, busy_seconds: float) -> None:
         self.connection: sqlite3.Connection | None = None
         self.must_check = False
         """Whether the file is checked, and its WAL moved and synced, before it is used again."""
@@ -194,6 +234,15 @@ class WriterConnection:
         connection, self.connection = self.connection, None
         self._identity = None
         return connection
+
+
+def _identity(path: Path | str) -> tuple[int, int] | None:
+    """Which file stands under this name now; None if there is none."""
+    try:
+        seen = os.stat(path)  # noqa: PTH116 - a path or its text
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino
 
 
 def _connect(path: Path, wait_seconds: float = 0.0) -> sqlite3.Connection:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tenure.store.sqlite import files
+from tenure.store.sqlite.connection import WatchedFile
 from tenure.store.sqlite.notify import Hub
 from tenure.store.sqlite.readers import Readers
 from tenure.store.sqlite.reserve import Reserve
@@ -37,7 +38,7 @@ class Database:
     def __init__(self, path: Path, busy_seconds: float) -> None:
         self.path = path
         self.users = 0
-        watched = files.WatchedFile(path)
+        watched = WatchedFile(path)
         self.hub = Hub(watched)
         self.writer = Writer(watched, busy_seconds, self.hub.tell)
         self.readers = Readers(watched)

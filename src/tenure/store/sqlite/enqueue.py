@@ -124,13 +124,14 @@ def insert(
         rows.append(row)
         if row[_RUN_AT] <= soon:
             transaction.woken.add(job.queue)
-    before = _found(transaction, jobs) if transaction.wants_events else set()
+    before = _found(transaction, jobs) if transaction.keeps.events else set()
     if _insert(transaction, rows) == len(rows):
         answers = [Enqueued(job.id) for job in jobs]
     else:
         answers = _sort_out(transaction, jobs, rows, terms, tolerates)
-    created = dict.fromkeys(answer.id for answer in answers if not answer.duplicate)
-    transaction.record("queued", (job_id for job_id in created if job_id not in before))
+    if transaction.keeps.events:
+        created = dict.fromkeys(answer.id for answer in answers if not answer.duplicate)
+        transaction.record("queued", (job_id for job_id in created if job_id not in before))
     return answers
 
 
@@ -166,9 +167,8 @@ def _terms(transaction: Transaction, jobs: Sequence[NewJob]) -> dict[str, _Terms
 def _row(job: NewJob, term: _Terms, now: int) -> Row:
     """A job for `insert`; refuses what the queue's policy or PostgreSQL's types refuse."""
     priority = term.priority_default if job.priority is None else job.priority
-    max_attempts = term.max_attempts if job.max_attempts is None else job.max_attempts
-    _check(job, priority, max_attempts)
-    _check_priority(job, priority, term)
+    max_attempts = term.max_attempts if job.max_attempts is None else _in_64_bits(job.max_attempts)
+    _check(job, priority, max_attempts, term)
     run_at = _run_at(job, now)
     extras: dict[str, Any] | None = None
     if _extras(job) != _NO_EXTRAS:
@@ -199,7 +199,7 @@ def _in_64_bits(number: int) -> int:
     return number
 
 
-def _check(job: NewJob, priority: int, max_attempts: int) -> None:
+def _check(job: NewJob, priority: int, max_attempts: int, term: _Terms) -> None:
     if not _is_uuid(job.id):
         raise InvalidArgument(f"id: {job.id!r} is not a UUID in its canonical form. Nothing was enqueued.")
     if "\0" in job.payload or "\0" in job.kind:
@@ -208,12 +208,7 @@ def _check(job: NewJob, priority: int, max_attempts: int) -> None:
         raise InvalidArgument(f"priority: {priority} does not fit into 32 bits. Nothing was enqueued.")
     if max_attempts < 1:
         raise InvalidArgument(f"max_attempts: expected at least 1, got {max_attempts}. Nothing was enqueued.")
-    _in_64_bits(max_attempts)
-
-
-def _check_priority(job: NewJob, priority: int, term: _Terms) -> None:
-    """What the profile of the queue says of priorities, for every door alike."""
-    least, most = term.priority_min, term.priority_max
+    least, most = term.priority_min, term.priority_max  # of the queue's profile
     if (least is not None and priority < least) or (most is not None and priority > most):
         raise InvalidArgument(
             f"Job {job.id}: priority is {priority}, and profile {term.profile!r} takes priorities "

@@ -1,4 +1,4 @@
-"""The database file: where it may stand, how it comes into being, and whether it is still the same."""
+"""The database file: where it may stand and how it comes into being, and the folder beside it."""
 
 from __future__ import annotations
 
@@ -120,15 +120,6 @@ def filesystem_kind(folder: Path) -> str:
     return kind
 
 
-def identity(path: Path | str) -> tuple[int, int] | None:
-    """Which file stands under this name now; None if there is none."""
-    try:
-        seen = os.stat(path)  # noqa: PTH116 - a path or its text
-    except OSError:
-        return None
-    return seen.st_dev, seen.st_ino
-
-
 def sync_folder(folder: Path) -> None:
     """Make the folder's entries durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -178,43 +169,3 @@ def side_folder_path(path: Path) -> Path:
 def is_private(seen: os.stat_result) -> bool:
     """Whether it is a folder of this user that no other may enter."""
     return stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and not seen.st_mode & 0o077
-
-
-class WatchedFile:
-    """The file under its name: whether it is still the one that was opened, and whether its WAL belongs to it.
-
-    A file put in the place of another would find the other's -wal beside it, and SQLite would play that into it. So the
-    WAL that was in use is remembered, and a new file is not opened while that one still lies there.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._name = str(path)
-        self._wal_name = f"{path}-wal"
-        self._opened: tuple[int, int] | None = None
-        self._wal: tuple[int, int] | None = None
-
-    def now(self) -> tuple[int, int] | None:
-        """Which file stands there now."""
-        if self._wal is None and self._opened is not None:
-            self._wal = identity(self._wal_name)
-        try:
-            seen = os.stat(self._name)  # noqa: PTH116 - on the path of every write, and so in place
-        except OSError:
-            return None
-        return seen.st_dev, seen.st_ino
-
-    def admit(self) -> tuple[int, int]:
-        """Which file a new connection will open. Raises StoreUnavailable if it must not."""
-        seen = self.now()
-        if seen is None:
-            raise StoreUnavailable(f"{self.path} is gone. Restore it, or create a new queue with `tenure migrate`.")
-        if seen != self._opened:
-            if self._wal is not None and identity(self._wal_name) == self._wal:
-                name = self.path.name
-                raise StoreUnavailable(
-                    f"{self.path} was replaced, but {name}-wal still belongs to the file that was there before and "
-                    f"would damage this one. Stop all processes that use it, then remove {name}-wal and {name}-shm."
-                )
-            self._opened, self._wal = seen, None
-        return seen

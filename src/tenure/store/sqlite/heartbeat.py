@@ -53,7 +53,7 @@ def _write(transaction: Transaction, holds: Sequence[Hold], lease_seconds: float
         "now": transaction.now,
     }
     # Only where a queue keeps events does it matter which jobs had not been started before.
-    leased = _leased(transaction, values) if transaction.wants_events else set()
+    leased = _leased(transaction, values) if transaction.keeps.events else set()
     transaction.run(_SQL["heartbeat"], {**values, "lease_seconds": lease_seconds})
     held = {(job_id, token): bool(stops) for job_id, token, stops, _ in transaction.array(_SQL["held"], values)}
     transaction.record("started", (hold.job_id for hold in holds if hold.started and hold.job_id in leased))

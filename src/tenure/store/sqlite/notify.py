@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from tenure.errors import StoreUnavailable
 from tenure.store.sqlite import files
-from tenure.store.sqlite.connection import open_reader
+from tenure.store.sqlite.connection import WatchedFile, open_reader
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import dump
 
@@ -46,8 +46,8 @@ _QUEUES: Final = b"q"
 _LONGEST_MESSAGE: Final = 4096
 _LONGEST_NAMES: Final = 1000
 """More names than this many bytes are sent as `_ALL`."""
-_LONGEST_PATH: Final = 100
-"""What every system takes for a socket's path, with some room."""
+_LONGEST_FOLDER: Final = 74
+"""A socket's path may have 100 bytes on every system, and a name in the folder takes up to 26 of them."""
 _FRESH_NS: Final = 50_000_000
 """A folder changed less long ago than this may change again without its time showing it."""
 
@@ -75,7 +75,7 @@ class Subscription:
 class Hub:
     """The subscribers of one file in this process, and the thread that listens for them."""
 
-    def __init__(self, watched: files.WatchedFile) -> None:
+    def __init__(self, watched: WatchedFile) -> None:
         self._watched = watched
         self._lock = threading.Lock()
         self._subscribers: tuple[Subscription, ...] = ()
@@ -154,7 +154,7 @@ class Hub:
 class _Listener:
     """The thread: waits for datagrams, and looks at the file in between."""
 
-    def __init__(self, watched: files.WatchedFile, hub: Hub) -> None:
+    def __init__(self, watched: WatchedFile, hub: Hub) -> None:
         self.mailbox = Mailbox(watched.path)
         self.looking = threading.Lock()
         """Held while the connection is in use."""
@@ -275,8 +275,8 @@ class Mailbox:
         path = folder / f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
         made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            with _address(path) as address:
-                made.bind(address)
+            with _addresses(folder) as begin:
+                made.bind(f"{begin}/{path.name}")
             made.setblocking(False)
         except OSError:
             made.close()
@@ -318,9 +318,20 @@ class Sender:
 
     def send(self, message: bytes, own: Path | None) -> None:
         """Send to all but ourselves."""
-        for name in self._mailboxes():
-            if own is None or name != own.name:
-                self._send(name, message)
+        names = [name for name in self._mailboxes() if own is None or name != own.name]
+        if not names:
+            return
+        with contextlib.suppress(OSError), _addresses(self._folder) as folder:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._socket.setblocking(False)
+            for name in names:
+                try:
+                    self._socket.sendto(message, f"{folder}/{name}")
+                except OSError as exc:
+                    if exc.errno == errno.ECONNREFUSED:  # its process died
+                        with contextlib.suppress(OSError):
+                            (self._folder / name).unlink()
 
     def close(self) -> None:
         """Let go of the socket."""
@@ -344,28 +355,16 @@ class Sender:
                     self._names = [each.name for each in self._folder.iterdir() if each.name.endswith(_SUFFIX)]
         return self._names
 
-    def _send(self, name: str, message: bytes) -> None:
-        if self._socket is None:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._socket.setblocking(False)
-        try:
-            with _address(self._folder / name) as address:
-                self._socket.sendto(message, address)
-        except OSError as exc:
-            if exc.errno == errno.ECONNREFUSED:  # its process died
-                with contextlib.suppress(OSError):
-                    (self._folder / name).unlink()
-
 
 @contextlib.contextmanager
-def _address(path: Path) -> Iterator[str]:
-    """The path, or where it is too long for a socket, the same place by way of an open folder."""
-    text = str(path)
-    if len(os.fsencode(text)) <= _LONGEST_PATH:
-        yield text
+def _addresses(folder: Path) -> Iterator[str]:
+    """The folder as the beginning of a socket's address; where its path is too long for one, by way of the open
+    folder."""
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+        yield str(folder)
         return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
+        yield f"/proc/self/fd/{opened}"
     finally:
-        os.close(folder)
+        os.close(opened)

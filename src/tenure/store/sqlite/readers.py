@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tenure.errors import TooWide
 from tenure.model.clock import Clock
 from tenure.store.browsing import look_seconds
-from tenure.store.sqlite import files
-from tenure.store.sqlite.connection import open_reader
+from tenure.store.sqlite.connection import WatchedFile, open_reader
 from tenure.store.sqlite.errors import is_broken, translate
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Act, Transaction
@@ -33,7 +32,7 @@ _SQL: Final = load("connection")
 class Readers:
     """A few read connections, opened when needed. Thread-safe."""
 
-    def __init__(self, watched: files.WatchedFile) -> None:
+    def __init__(self, watched: WatchedFile) -> None:
         self.transactions = 0
         self.statements = 0
         self._watched = watched

@@ -89,23 +89,21 @@ def settle_all(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[in
     # Of one job the first outcome counts: with two for the same job, each is settled in its turn.
     is_mixed = len({outcome.job_id for outcome in outcomes}) < len(outcomes)
     for place, outcome in enumerate(outcomes):
-        if isinstance(outcome, Completed) and not is_mixed and not _carries_more(outcome):
+        is_plain = isinstance(outcome, Completed) and not (outcome.jobs or outcome.events or outcome.effects)
+        if is_plain and not is_mixed:
             plain.append(place)
         elif (answer := _settle_one(transaction, outcome)) is not None:
             special[place] = answer
     if plain:
         done = [outcomes[place] for place in plain]
-        before = _succeeded(transaction, done) if transaction.wants_events else set()
+        before = _succeeded(transaction, done) if transaction.keeps.events else set()
         if _complete(transaction, done) < len(done):
             refused = ((place, _refused(transaction, outcomes[place])) for place in plain)
             special.update((place, answer) for place, answer in refused if answer is not None)
-        ended = (outcomes[place].job_id for place in plain if place not in special)
-        transaction.record("completed", (job_id for job_id in ended if job_id not in before))
+        if transaction.keeps.events:
+            ended = (outcomes[place].job_id for place in plain if place not in special)
+            transaction.record("completed", (job_id for job_id in ended if job_id not in before))
     return special
-
-
-def _carries_more(outcome: Completed) -> bool:
-    return bool(outcome.jobs or outcome.events or outcome.effects)
 
 
 def _settle_one(transaction: Transaction, outcome: Outcome) -> Settled | None:
@@ -128,7 +126,7 @@ def _complete(transaction: Transaction, outcomes: Iterable[Any]) -> int:
     """Write successes; how many were taken in."""
     done = [(each.job_id, each.token, each.result, each.result_summary, each.artifacts_path) for each in outcomes]
     values = {"done": dump(done), "now": transaction.now}
-    children = transaction.all(_SQL["grouped"], values) if transaction.has_groups else []
+    children = transaction.all(_SQL["grouped"], values) if transaction.keeps.groups else []
     ended = transaction.all(_SQL["complete"], values)
     transaction.tasks.update(row[:2] for row in ended if row[1] is not None)
     durable = [row[0] for row in ended if row[2] is not None]

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, NamedTuple
 
 from tenure.errors import InvalidArgument
 from tenure.store.sqlite.statements import load
@@ -17,6 +18,17 @@ Row = tuple[Any, ...]
 _EFFECTS: Final = load("effects")
 _ENDS: Final = frozenset({"completed", "failed", "dead"})
 """Moves of which agent events tell."""
+
+
+class Keeps(NamedTuple):
+    """What any queue of the file wants to have written when jobs move."""
+
+    events: bool
+    """Of either kind below."""
+    lifecycle: bool
+    agent_events: bool
+    groups: bool
+    """Whether any group of children is at work."""
 
 
 class Transaction:
@@ -35,7 +47,6 @@ class Transaction:
         """It left events for SweepFlow."""
         self.tasks: dict[str, str] = {}
         """Jobs that name a workflow (the value) and have ended or were revived; folded before the commit."""
-        self._keeps: tuple[bool, bool, bool] | None = None
 
     def run(self, sql: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         """One statement."""
@@ -58,36 +69,24 @@ class Transaction:
         found: list[Any] = json.loads(row[0])
         return found
 
-    @property
-    def wants_events(self) -> bool:
-        """Whether any queue keeps lifecycle events or agent events."""
-        return any(self._kept()[:2])
-
-    @property
-    def has_groups(self) -> bool:
-        """Whether any group of children is at work."""
-        return self._kept()[2]
+    @cached_property
+    def keeps(self) -> Keeps:
+        """What has to be kept of moves; asked once for each request."""
+        row = self.one(_EFFECTS["events_wanted"])
+        assert row is not None
+        lifecycle, agent_events, groups = map(bool, row)
+        return Keeps(lifecycle or agent_events, lifecycle, agent_events, groups)
 
     def record(self, kind: str, job_ids: Iterable[str]) -> None:
         """Write events for jobs that just moved, where their queues ask for it: of their life, and of agents."""
-        lifecycle, agents, _ = self._kept()
-        if not (lifecycle or agents) or not (ids := list(job_ids)):
+        if not self.keeps.events or not (ids := list(job_ids)):
             return
-        if lifecycle:
+        if self.keeps.lifecycle:
             self.run(_EFFECTS["event_lifecycle"], {"now": self.now, "kind": kind, "ids": json.dumps(ids)})
-        if agents and kind in _ENDS:
+        if self.keeps.agent_events and kind in _ENDS:
             from tenure.store.sqlite import memory  # it enqueues, by way of this module
 
             memory.keep_agent_events(self, kind, ids)
-
-    def _kept(self) -> tuple[bool, bool, bool]:
-        """Whether any queue keeps lifecycle events, and agent events, and whether any group is at work. Asked once for
-        each request."""
-        if self._keeps is None:
-            row = self.one(_EFFECTS["events_wanted"])
-            assert row is not None
-            self._keeps = bool(row[0]), bool(row[1]), bool(row[2])
-        return self._keeps
 
 
 Act = Callable[[Transaction, Any], Any]

@@ -21,15 +21,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tenure.errors import StoreUnavailable
 from tenure.model.clock import Clock
 from tenure.store.sqlite import workflows
 from tenure.store.sqlite.checkpoint import Checkpointer
-from tenure.store.sqlite.connection import WriterConnection
+from tenure.store.sqlite.connection import WatchedFile, WriterConnection
 from tenure.store.sqlite.errors import is_broken, translate
-from tenure.store.sqlite.files import WatchedFile
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Act, Transaction, dump
 
@@ -43,34 +43,17 @@ _NOTIFY: Final = load("notify")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class _Pending:
     """A request in the queue. Answer and refusal are kept back until the commit."""
 
-    __slots__ = ("_is_begun", "act", "answer", "clock", "future", "refusal", "request")
-
-    def __init__(self, act: Act, request: Any, clock: Clock) -> None:
-        self.act = act
-        self.request = request
-        self.clock = clock
-        self.future: Future[Any] = Future()
-        self.answer: Any = None
-        self.refusal: Exception | None = None
-        self._is_begun = False
-
-    def begin(self) -> bool:
-        """From now on the request cannot be taken back. False if it was."""
-        if not self._is_begun:
-            self._is_begun = self.future.set_running_or_notify_cancel()
-        return self._is_begun
-
-    def release(self) -> None:
-        """After the commit."""
-        if not self._is_begun:
-            return
-        if self.refusal is None:
-            self.future.set_result(self.answer)
-        else:
-            self.future.set_exception(self.refusal)
+    act: Act
+    request: Any
+    clock: Clock
+    future: Future[Any] = field(default_factory=Future)
+    """Cancelled if the caller took the request back before it began."""
+    answer: Any = None
+    refusal: Exception | None = None
 
 
 class Writer:
@@ -158,37 +141,36 @@ class Writer:
                         return
                     self._wanted.wait()
             with self._working:
-                batch = self._take()
+                batch: list[_Pending] = []
+                with self._wanted:
+                    for queue in (self._urgent, self._pending):  # heartbeats first
+                        while queue and len(batch) < MAX_BATCH:
+                            batch.append(queue.popleft())
                 if batch:
                     self._carry_out(batch)
 
-    def _take(self) -> list[_Pending]:
-        """The next batch, heartbeats first."""
-        with self._wanted:
-            taken: list[_Pending] = []
-            for queue in (self._urgent, self._pending):
-                while queue and len(taken) < MAX_BATCH:
-                    taken.append(queue.popleft())
-        return taken
-
     def _carry_out(self, batch: list[_Pending]) -> None:
         """One transaction. Whatever fails, every request of the batch gets an answer or an error."""
+        begun: list[_Pending] = []
         try:
             connection = self.writing.ready()
             self.writing.begin(connection)
-            woken, stops = self._run_all(connection, batch)
+            woken, stops = self._run_all(connection, batch, begun)
             connection.execute(_SQL["commit"])
         except BaseException as exc:  # noqa: BLE001 - the thread outlives it, and every caller learns of it
             self.writing.undo(exc)
-            for item in batch:
-                if item.begin():
-                    item.future.set_exception(self._shown(exc))
+            begun += [item for item in batch if item.future.set_running_or_notify_cancel()]
+            for item in begun:
+                item.future.set_exception(self._shown(exc))
             return
         self.transactions += 1
         if woken or stops:
             self._after_commit(woken, stops)
-        for item in batch:
-            item.release()
+        for item in begun:
+            if item.refusal is None:
+                item.future.set_result(item.answer)
+            else:
+                item.future.set_exception(item.refusal)
         try:
             if self._checkpointer.is_time(connection):
                 self._checkpointer.run(connection)
@@ -196,20 +178,25 @@ class Writer:
             _log.exception("The checkpoint of %s failed", self._path)
             self.writing.undo(exc)
 
-    def _run_all(self, connection: sqlite3.Connection, batch: list[_Pending]) -> tuple[set[str], bool]:
-        """Each request under a savepoint. Answers the queues to wake, and whether a held job is asked to stop. Requests
-        for which the batch has become too long go back into the queue."""
+    def _run_all(
+        self, connection: sqlite3.Connection, batch: list[_Pending], begun: list[_Pending]
+    ) -> tuple[set[str], bool]:
+        """Each request under a savepoint; what is begun goes from `batch` to `begun`. Answers the queues to wake, and
+        whether a held job is asked to stop. Requests for which the batch has become too long go back into the queue."""
         woken: set[str] = set()
         stops = False
         until = time.monotonic() + BATCH_SECONDS
-        for place, item in enumerate(batch):
-            if place and time.monotonic() > until:
+        batch.reverse()
+        while batch:
+            if begun and time.monotonic() > until:
                 with self._wanted:
-                    self._pending.extendleft(reversed(batch[place:]))
-                del batch[place:]
+                    self._pending.extendleft(batch)
+                batch.clear()
                 break
-            if not item.begin():
-                continue
+            item = batch.pop()
+            if not item.future.set_running_or_notify_cancel():
+                continue  # its caller took it back
+            begun.append(item)
             transaction = Transaction(connection, item.clock.now_us())
             connection.execute(_SQL["savepoint"])
             try:

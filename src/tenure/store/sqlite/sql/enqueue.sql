@@ -29,6 +29,7 @@ WHERE q.name IN (SELECT value FROM json_each(:queues));
 -- name: insert
 -- Jobs as a JSON array of arrays; element 14 is an object of the rarely set columns, or null. A row that is missing afterwards had its
 -- id or its slot taken: the unique indexes decide, never a look beforehand.
+-- LIMIT -1 keeps the subquery apart, so that element 14 is taken out once and not for each of its columns.
 INSERT INTO tenure_job (
     id, payload, kind, queue, profile, priority, rank, max_attempts, run_at, is_due, created_at, updated_at,
     idempotency_key, dedup_slot, payload_hash, forbidden_keys,
@@ -37,12 +38,11 @@ INSERT INTO tenure_job (
 )
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8, value ->> 9,
     :now, :now, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
-    value ->> '$[14].backoff', value ->> '$[14].affinity_key', value ->> '$[14].concurrency_key', value ->> '$[14].limiter',
-    value ->> '$[14].source_ref',
-    value ->> '$[14].target_ref', value ->> '$[14].payload_ref', value ->> '$[14].actor', value ->> '$[14].created_by_user_id',
-    value ->> '$[14].requested_by_user_id', value ->> '$[14].tenant', value ->> '$[14].workflow_id', value ->> '$[14].parent_id',
-    value ->> '$[14].run_id', value ->> '$[14].trace', value ->> '$[14].artifacts_path', value ->> '$[14].group_id'
-FROM json_each(:jobs)
+    extras ->> 'backoff', extras ->> 'affinity_key', extras ->> 'concurrency_key', extras ->> 'limiter', extras ->> 'source_ref',
+    extras ->> 'target_ref', extras ->> 'payload_ref', extras ->> 'actor', extras ->> 'created_by_user_id',
+    extras ->> 'requested_by_user_id', extras ->> 'tenant', extras ->> 'workflow_id', extras ->> 'parent_id', extras ->> 'run_id',
+    extras ->> 'trace', extras ->> 'artifacts_path', extras ->> 'group_id'
+FROM (SELECT value, value -> 14 AS extras FROM json_each(:jobs) LIMIT -1)
 WHERE true
 ON CONFLICT DO NOTHING;
 
