@@ -96,6 +96,8 @@ BEGIN
     SELECT RAISE(ABORT, 'A job is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
 END;
 
+-- What was moved here because its attempts were spent. A job that was refused is `failed`, where it lies: Tenure's own list of dead letters
+-- has it for triage (tenure dlq ls), this one has not.
 DROP VIEW IF EXISTS substrate_job_dead_letter;
 CREATE VIEW substrate_job_dead_letter AS
 SELECT
@@ -118,7 +120,7 @@ SELECT
     datetime(d.triaged_at / 1000000, 'unixepoch') || '.' || substr('00' || (d.triaged_at / 1000 % 1000), -3) AS triaged_at,
     d.triaged_by
 FROM tenure_dead_letter AS d
-WHERE d.profile = 'substrate';
+WHERE d.profile = 'substrate' AND d.state = 'dead';
 CREATE TRIGGER substrate_refuse_triage INSTEAD OF UPDATE ON substrate_job_dead_letter
 BEGIN
     SELECT RAISE(ABORT, 'A dead letter is not triaged by UPDATE on SQLite, where no function stands behind it. Nothing was changed. Use tenure dlq ack, escalate, close or replay.');
@@ -334,7 +336,7 @@ CROSS JOIN (
         count(CASE WHEN l.triage = 'acknowledged' THEN 1 END) AS acknowledged,
         count(CASE WHEN l.triage = 'escalated' THEN 1 END) AS escalated
     FROM tenure_dead_letter AS l
-    WHERE l.profile = 'substrate' AND l.triage IN ('pending', 'acknowledged', 'escalated')
+    WHERE l.profile = 'substrate' AND l.state = 'dead' AND l.triage IN ('pending', 'acknowledged', 'escalated')
 ) AS d
 LEFT JOIN (
     SELECT b.*, CAST(strftime('%s', 'now') AS INTEGER) - CAST(strftime('%s', b.last_tick_at) AS INTEGER) AS age FROM substrate_queue_heartbeat AS b
