@@ -42,24 +42,58 @@ class Area:
     tests: tuple[str, ...]
 
 
+_MOVES: Final = tuple(
+    f"tests/conformance/test_{name}.py"
+    for name in (
+        "claim",
+        "settle",
+        "fail_and_backoff",
+        "reap_expire",
+        "keys",
+        "cancel",
+        "release_suspend_wake",
+        "heartbeat",
+        "priority_order",
+        "quarantine",
+    )
+)
+
 AREAS: Final = (
     Area(
         "model",
         ("model/*.py",),
-        ("tests/unit", "tests/conformance", "tests/effects/test_redact.py", "-k", "not postgres"),
+        (
+            *(f"tests/unit/test_{name}.py" for name in ("state", "policy", "ids", "clock", "buckets", "budget")),
+            *(f"tests/unit/test_{name}.py" for name in ("fingerprint", "workflow", "steps", "app")),
+            *(f"tests/conformance/test_{name}.py" for name in ("limiters", "budgets", "approvals", "reading")),
+            *_MOVES,
+            "tests/effects/test_redact.py",
+            "-k",
+            "not postgres",
+        ),
     ),
-    Area("profiles", ("profiles/*.toml", "profiles/*.sqlite.sql"), ("tests/profiles", "-m", "not postgres")),
+    Area(
+        "profiles",
+        ("profiles/*.toml", "profiles/*.sqlite.sql"),
+        (
+            *(f"tests/profiles/test_{name}.py" for name in ("substrate", "substrate_health", "automechanica")),
+            *(f"tests/profiles/test_{name}.py" for name in ("orchestrator", "outbox", "agent_queue", "inserted")),
+            "-k",
+            "sqlite",
+        ),
+    ),
     Area(
         "sqlite",
         ("store/sqlite/sql/claim.sql", "store/sqlite/sql/settle.sql"),
-        ("tests/conformance", "tests/sqlite/test_claim.py", "tests/sqlite/test_suspicion.py", "-k", "sqlite"),
+        (*_MOVES, "tests/sqlite/test_claim.py", "tests/sqlite/test_suspicion.py", "-k", "sqlite"),
     ),
     Area(
         "postgres",
         ("store/postgres/sql/functions/exchange.sql", "store/postgres/sql/functions/transitions.sql"),
-        ("tests/conformance", "tests/postgres/test_grants.py", "-k", "postgres or 18"),
+        (*_MOVES, "tests/postgres/test_grants.py", "-k", "postgres or 18"),
     ),
 )
+"""The quick tests of what is changed: not every test that could notice."""
 
 OPERATORS: Final[tuple[tuple[str, str], ...]] = (
     (r" <= ", " < "),
