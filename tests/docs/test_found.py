@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - names of tests are as long as they are
+
 """What was once found wrong by users, by attack and against the specifications, each with tests that would fail again.
 
 M: against a specification. U: against what a user expects. V: a weakness.
