@@ -1,4 +1,3 @@
-
 """What was once found wrong by users, by attack and against the specifications, each with tests that would fail again.
 
 M: against a specification. U: against what a user expects. V: a weakness.
