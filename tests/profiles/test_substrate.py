@@ -455,6 +455,15 @@ def test_the_seven_kinds_of_executors_are_known(ground: Ground, kind: str) -> No
     assert ground.row("substrate.queue_heartbeat")["executor_kind"] == kind
 
 
+def test_a_worker_of_another_profile_is_no_executor(ground: Ground) -> None:
+    ground.open()
+    tick(ground, "x-1")
+
+    ground.app.do(Heartbeat((), worker=WorkerRow("other-1", "host", 1, ["agent_queue", "default"])))
+
+    assert [row["executor_name"] for row in ground.rows("substrate.queue_heartbeat")] == ["x-1"]
+
+
 @pytest.mark.parametrize(("kind", "status"), [("Robot", "ok"), ("Codex", "fine")])
 def test_other_kinds_and_statuses_are_refused(ground: Ground, kind: str, status: str) -> None:
     ground.open()
