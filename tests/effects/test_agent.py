@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure.effects import AgentTool, agents, files, output_schema
+from tenure.effects import AgentTool, Extraction, Outbox, agents, files, output_schema
 from tenure.effects.atomic_file import write_file
+from tenure.effects.outbox import Change
 from tenure.sandbox.policy import offers
 from tenure.sandbox.rlimits import MIB, Limits
 from tenure.testing import adrain, temporary_app
@@ -118,6 +119,52 @@ async def test_claude_extraction_writes_the_answer_and_keeps_what_the_run_told(b
     assert (run["sessionId"], run["attempt"]) == (result["sessionId"], 1)
     assert bed.left() == []
     assert list(bed.app.reconcile()) == []
+
+
+EXTRACTION = Extraction("List the risks of {id}, by {owner.name}: {text}", target="risks/{id}.md")
+REQUIREMENT = {"id": "REQ-7", "owner": {"name": "ada"}, "text": "Sign in with {a} key."}
+PROMPT = "List the risks of REQ-7, by ada: Sign in with {a} key."
+
+
+@on_both_engines
+async def test_a_requirement_and_the_extraction_of_it_are_accepted_in_one_step(bed: Bed) -> None:
+    """004, phase 4: the requirement's file is data, its prompt is made and frozen when it is queued."""
+    outbox = Outbox(bed.root)
+    bed.app.use(outbox)
+
+    def change(_: Any, box: Change) -> Any:
+        EXTRACTION.enqueue(box, REQUIREMENT)
+        return REQUIREMENT
+
+    accepted = outbox.update("requirements/REQ-7.json", change)
+    queued = bed.app.get(accepted.effects[0])
+    again = EXTRACTION.enqueue(bed.app, REQUIREMENT)
+    changed = EXTRACTION.enqueue(bed.app, REQUIREMENT | {"text": "Sign in with a code."})
+    outbox.put("requirements/REQ-7.json", {"id": "REQ-7"})  # the prompt is what it was when it was queued
+    bed.app.cancel(changed.id, reason="another prompt is another run")
+    await adrain(bed.app)
+
+    assert (again.id, again.duplicate, changed.duplicate) == (queued.id, True, False)
+    assert queued.payload["promptHash"] == hashlib.sha256(PROMPT.encode()).hexdigest()
+    done = bed.app.get(queued.id)
+    assert (done.result["requirementId"], done.result["promptHash"]) == ("REQ-7", queued.payload["promptHash"])
+    assert (bed.root / "risks/REQ-7.md").read_text() == PROMPT
+    assert json.loads((bed.root / "requirements/REQ-7.json").read_text()) == {"id": "REQ-7"}
+    assert list(bed.app.reconcile()) == []
+
+
+async def test_a_refused_change_of_a_requirement_leaves_no_extraction(bed: Bed) -> None:
+    outbox = Outbox(bed.root)
+    bed.app.use(outbox)
+
+    def change(_: Any, box: Change) -> Any:
+        EXTRACTION.enqueue(box, REQUIREMENT)
+        raise KeyError("not this one")
+
+    with pytest.raises(KeyError):
+        outbox.update("requirements/REQ-7.json", change)
+
+    assert bed.app.jobs().items == []
 
 
 @on_both_engines

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from tenure.errors import AccessDenied, SchemaAhead, SchemaError
+from tenure.errors import AccessDenied, SchemaAhead, SchemaError, StoreBusy
 from tenure.store.postgres import migrate, sql
 from tenure.store.postgres.testing import has_schema
 from tests.migration.catalog import read_catalog
@@ -152,6 +152,20 @@ def test_the_printed_script_does_what_migrate_does(postgres_url: str, postgres_s
     assert "The schema is there already" in again.stdout
     assert read_catalog(postgres_url) == read_catalog(migrated)
     postgres_server.drop_database(migrated)
+
+
+def test_a_migration_waits_for_another_no_longer_than_its_limit(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V18: the lock of migrations was waited for without limit. The other holds it all the time."""
+    monkeypatch.setattr(migrate, "_LOCK_TIMEOUT", migrate._LOCK_TIMEOUT.replace("60s", "100ms"))
+    with psycopg.connect(postgres_url) as other:
+        other.execute(sql.statement("lock"))
+
+        with pytest.raises(StoreBusy):
+            migrate.migrate(postgres_url)
+
+    assert migrate.schema_version(postgres_url) == 0
 
 
 def test_a_user_who_may_not_create_roles_migrates_without_them(caplog: pytest.LogCaptureFixture) -> None:

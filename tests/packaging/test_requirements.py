@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -26,6 +29,7 @@ NOT_IMPORTED = {
 NO_CEILING = {"rich": "its major numbers change with minor features; what we use has been there since 10"}
 
 
+@cache
 def imported() -> set[str]:
     """Every distribution that a module under src/tenure imports, also late ones."""
     modules: set[str] = set()
@@ -46,6 +50,46 @@ def test_every_requirement_of_the_core_and_of_an_extra_is_imported() -> None:
     }
 
     assert wanted - imported() <= set(NOT_IMPORTED)
+
+
+@pytest.mark.parametrize("extra", sorted(set(EXTRAS) - {"all", "dev"}))
+def test_an_extra_has_code_that_imports_it(extra: str) -> None:
+    """U7: extras were declared for which there was no code."""
+    wanted = {canonicalize_name(one.name) for one in EXTRAS[extra]}
+
+    assert wanted & imported(), extra
+
+
+LATE = """
+import sys
+from tenure import App
+import tenure.cli.main
+
+app = App("sqlite:///jobs.db")
+
+@app.job
+def hello(name: str) -> str:
+    return name
+
+job = hello.enqueue("ada")
+app.run_worker(drain=True)
+assert app.get(job.id).result == "ada"
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_extras_are_imported_late(tmp_path: Path) -> None:
+    """U7. A job's whole life on SQLite, and the command line, import nothing of any extra, installed or not."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", LATE], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = {
+        canonicalize_name(one) for module in done.stdout.split() for one in packages_distributions().get(module, ())
+    }
+
+    extras = {canonicalize_name(one.name) for name in set(EXTRAS) - {"all", "dev"} for one in EXTRAS[name]}
+    assert loaded & extras == set()
 
 
 def test_the_extra_all_is_all_extras_and_each_is_in_the_installation_page() -> None:

@@ -1,4 +1,4 @@
-"""What a producer's login may take is bounded by the database itself (V13): queues, and the size of a job."""
+"""What a login may take is bounded by the database itself (V13): queues, the size of a job, a statement's time."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tenure.store.admin import SetQueues
 from tenure.store.contract import Enqueue
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
+from tests.postgres.conftest import ROLES
+from tests.servers import USER
 
 pytestmark = pytest.mark.postgres
 
@@ -69,3 +71,46 @@ def test_a_job_that_no_reader_could_show_is_refused_by_the_database(
 
     assert refused.value.sqlstate == "TN007"
     assert admin.execute("SELECT count(*) FROM tenure.job").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("role", "timeout"),
+    [("producer", "30s"), ("worker", "1min"), ("reader", "1min"), ("operator", "10min"), ("admin", "10min")],
+)
+def test_a_login_gets_its_role_with_a_bound_on_its_statements(
+    url: str, admin: psycopg.Connection, role: str, timeout: str
+) -> None:
+    """PostgreSQL takes no setting from a role that a login is a member of."""
+    name = f"bounded_{role}"
+    if not admin.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [name]).fetchone():
+        admin.execute(f"CREATE ROLE {name} LOGIN".encode())
+
+    admin.execute("SELECT tenure.grant_role(%s, %s)", [name, role])
+
+    with psycopg.connect(url.replace(f"{USER}@", f"{name}@"), autocommit=True) as connection:
+        assert connection.execute("SHOW statement_timeout").fetchone() == (timeout,)
+        row = connection.execute("SELECT pg_has_role(%s, %s, 'MEMBER')", [name, f"tenure_{role}"]).fetchone()
+        assert row == (True,)
+
+
+def test_a_statement_that_takes_longer_is_stopped(url: str, admin: psycopg.Connection) -> None:
+    if not admin.execute("SELECT 1 FROM pg_roles WHERE rolname = 'bounded_producer'").fetchone():
+        admin.execute("CREATE ROLE bounded_producer LOGIN")
+    admin.execute("SELECT tenure.grant_role('bounded_producer', 'producer', '200ms')")
+
+    with (
+        psycopg.connect(url.replace(f"{USER}@", "bounded_producer@"), autocommit=True) as connection,
+        pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"),
+    ):
+        connection.execute("SELECT pg_sleep(60)")
+    with pytest.raises(psycopg.Error, match="There is no role 'owner'"):
+        admin.execute("SELECT tenure.grant_role('bounded_producer', 'owner')")
+
+
+def test_no_role_may_grant_roles(login: Callable[..., str]) -> None:
+    for role in ROLES:
+        with (
+            psycopg.connect(login(role), autocommit=True) as connection,
+            pytest.raises(psycopg.errors.InsufficientPrivilege),
+        ):
+            connection.execute("SELECT tenure.grant_role('bounded_producer', 'admin')")

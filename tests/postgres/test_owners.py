@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 import psycopg
@@ -21,11 +21,13 @@ from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.outcome import Completed, EffectRecord, Failed, Rejected
 from tenure.model.step import NewStep
+from tenure.model.stream import NewChunk
 from tenure.store.admin import AppendEvents, RecordEffect
 from tenure.store.contract import Claim, Enqueue, Heartbeat, Hold, Settle
 from tenure.store.flow import ListSteps, RecordSteps, Signal
 from tenure.store.postgres.store import PostgresStore
 from tenure.store.queries import GetJobs, ListAttempts, ListEffects, ListJobs
+from tenure.store.streams import AppendStreams
 from tests.conformance.acts import new_job
 from tests.postgres.test_roles import MATRIX
 
@@ -132,8 +134,10 @@ def requests(ids: list[JobId], keys: list[str]) -> Iterator[dict[str, Any]]:
         yield {**common, "key": key}
 
 
-def told(connection: psycopg.Connection, role: str, ids: list[JobId], keys: list[str]) -> dict[str, str]:
-    """What every function that the role may call answers to every request."""
+def told(
+    connection: psycopg.Connection, role: str, ids: list[JobId], keys: list[str], but: Collection[str] = ()
+) -> dict[str, str]:
+    """What every function that the role may call, but for these, answers to every request."""
     answers: dict[str, str] = {}
     takes_json = {
         row[0]
@@ -142,7 +146,9 @@ def told(connection: psycopg.Connection, role: str, ids: list[JobId], keys: list
             "AND proargtypes[0] = 'json'::regtype"
         )
     }
-    for name in sorted(name for name, callers in MATRIX.items() if role in callers and name in takes_json):
+    for name in sorted(
+        name for name, callers in MATRIX.items() if role in callers and name in takes_json and name not in but
+    ):
         for request in requests(ids, keys):
             answers[f"{name} {request}"] = ask(connection, f"SELECT tenure.{name}(%s::json)", json.dumps(request))
     return answers
@@ -268,6 +274,54 @@ def test_a_worker_reads_the_contents_of_what_it_holds_or_enqueued(
             assert CANARY not in str(getattr(job, name)), name
     assert {job.is_hidden for job in shown.values()} == {True}
     assert {job.is_hidden for job in holder.do(ListJobs(limit=100)).items if job.id in ids[:4]} == {False}
+
+
+SECRET: Final = "carried"
+"""In whatever a job carries; canaries are in what all workers may know of it, too."""
+GIVES_JOBS: Final = frozenset({"claim", "exchange", "settle"})
+"""Functions that grant jobs: what is granted is read."""
+
+
+def asking(producer: PostgresStore, worker: PostgresStore, admin: psycopg.Connection) -> list[JobId]:
+    """A job that is held and one that waits for an approval; a budget of its tenant; a stream. All carry the secret."""
+    jobs = [new_job("report", {"x": SECRET}, tenant=SECRET, key=str(number)) for number in range(2)]
+    for job in jobs:
+        producer.do(Enqueue([job]))
+    held, waits = worker.do(Claim(WorkerId("w-1"), ["default"], limit=2, lease_seconds=300))
+    for grant in (held, waits):
+        worker.do(Heartbeat([Hold(grant.id, grant.token, progress=json.dumps(SECRET))], lease_seconds=300))
+        worker.do(RecordSteps(grant.id, grant.token, [NewStep("charge", value=json.dumps(SECRET))]))
+        worker.do(AppendEvents(grant.id, grant.token, [NewEvent("note", json.dumps({"x": SECRET}))]))
+        worker.do(AppendStreams([NewChunk(grant.id, grant.token, "default", 1, json.dumps(SECRET))]))
+    asked = {"id": new_job_id(), "name": "refund", "args": json.dumps({"x": SECRET}), "ask": [SECRET], "text": SECRET}
+    step = {"key": "approve/refund", "kind": "approval", "state": "open", "value": asked}
+    suspend = {"i": waits.id, "t": waits.token, "o": "suspend", "w": "approval:refund", "steps": [step]}
+    ask(admin, "SELECT set_config('role', 'login_worker', false)")
+    ask(admin, "SELECT tenure.settle(%s::json)", json.dumps({"rest": [suspend]}))
+    ask(admin, "SELECT set_config('role', 'none', false)")
+    budgets = [{"scope": f"tenant:{SECRET}", "unit": "usd", "limit": 5_000_000}]
+    ask(admin, "SELECT tenure.set_budgets(%s::json)", json.dumps({"budgets": budgets, "actor": "ops"}))
+    return [held.id, waits.id]
+
+
+def test_a_worker_is_told_by_no_function_what_anothers_job_carries(
+    store: Callable[..., PostgresStore], connect: Callable[..., psycopg.Connection], admin: psycopg.Connection
+) -> None:
+    """V5: approvals and budgets were listed to every worker. `told` asks every function that a worker may call."""
+    own, other = connect("worker"), connect("worker", "_b")
+    ids = asking(store("producer"), store("worker"), admin)
+    tenant = {"tenant": SECRET}
+
+    answers = told(other, "worker", ids, [], but=GIVES_JOBS)
+    mine = {name: ask(own, f"SELECT tenure.{name}('{{}}')") for name in ("list_approvals", "list_budgets")}
+
+    shown = {name: answer.replace(json.dumps(tenant)[1:-1], "") for name, answer in answers.items()}
+    leaks = {asked: answer for asked, answer in shown.items() if SECRET in answer and not asked.startswith("list_jobs")}
+    assert leaks == {}
+    assert [name for name, answer in mine.items() if SECRET not in answer] == [], "otherwise this could not fail"
+    assert ask(other, "SELECT tenure.count_approvals('{}')") == "[(0,)]"
+    assert ask(own, "SELECT tenure.count_approvals('{}')") == "[(1,)]"
+    assert len(answers) > 100
 
 
 def test_a_worker_that_takes_a_job_over_reads_it(

@@ -354,6 +354,24 @@ def test_a_created_task_joins_the_running_workflow_that_it_names(ground: Ground)
         create(ground, agent_name="FitmentAgent", task_type="late", workflow_id=run)
 
 
+def test_a_task_may_name_a_workflow_that_its_orchestrator_keeps(ground: Ground) -> None:
+    """No foreign key to Tenure's workflows: decision 6. An id that is none is refused all the same."""
+    own = "5f0c6f9e-7a7b-4d8e-9a3e-0d8f2b1c4e5a"
+
+    task = create(ground, workflow_id=own)
+    ground.execute(
+        f"INSERT INTO {ground.view(VIEW)} (agent_name, task_type, workflow_id) VALUES ('FitmentAgent', 't', '{own}')"
+    )
+    for _ in range(2):
+        ground.app.complete(ground.claim("FitmentAgent"))
+
+    assert [str(row["workflow_id"]) for row in ground.rows(VIEW)] == [own, own]
+    assert shown(ground, task)["status"] == "completed"
+    assert ground.rows("automechanica.workflows") == []
+    with pytest.raises(InvalidArgument, match="workflow_id"):
+        create(ground, workflow_id="onboarding-7")
+
+
 def test_a_completed_task_writes_an_agent_event_and_an_embedding_job(ground: Ground) -> None:
     task = create(ground, agent_name="FitmentAgent", task_type="generate_fitment")
     grant = ground.claim("FitmentAgent")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
@@ -9,6 +10,7 @@ import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege, ObjectNotInPrerequisiteState
 
+from tenure import App
 from tests.profiles.ground import PROFILES, ROLES, Ground, PostgresGround
 
 pytestmark = pytest.mark.postgres
@@ -47,7 +49,7 @@ VIEWS: Final = {
 }
 
 FUNCTIONS: Final = {
-    "orchestrator.is_own_task": "producer",
+    "orchestrator.is_own_task": "producer worker",
     "automechanica.create_task": "producer worker operator admin",
     "automechanica.claim_task": "worker admin",
     "automechanica.start_task": "worker admin",
@@ -203,6 +205,128 @@ def test_no_view_shows_a_producer_the_ids_of_others(server_ground: Ground, postg
 
     server_ground.execute("DROP FUNCTION public.tells")
     assert warnings == []
+
+
+CANARY: Final = "canary"
+
+
+def carried(view: str) -> str:
+    """What a job carries, in the words of a view."""
+    return {
+        "agent_queue.agent_jobs": "payload::text, error_message, result_summary",
+        "outbox.jobs": "payload, last_error",
+        "automechanica.tasks": "payload::text, error_info ->> 'message', error_info ->> 'note'",
+        "substrate.job_queue": "payload_json::text, last_error",
+        "orchestrator.tasks": "payload::text, last_error",
+    }[view]
+
+
+@pytest.fixture
+def lives(server_ground: Ground, postgres_ground: PostgresGround) -> Iterator[dict[str, psycopg.Connection]]:
+    """In every profile a job that one worker's login has failed, one it completed and one it holds; the connections of
+    that login, of a second worker's and of a reader. Whatever a job carries is a canary."""
+    server_ground.open()
+    server_ground.app.create_task({"agent_name": "A", "task_type": "t"})
+    made = {name: psycopg.connect(postgres_ground.login(name), autocommit=True) for name in ("worker", "reader")}
+    other = postgres_ground.make_login("profile_worker_b")
+    server_ground.execute("GRANT tenure_worker TO profile_worker_b")
+    made["other"] = psycopg.connect(other, autocommit=True)
+    queues = [*(name for name in PROFILES if name != "automechanica"), "A"]
+    with (
+        App(postgres_ground.login("producer"), actor="ada") as producer,
+        App(postgres_ground.login("worker")) as holder,
+    ):
+        for queue in queues:
+            for number in range(3):
+                producer.enqueue("t", {"x": CANARY}, queue=queue, key=f"{queue}-{number}")
+            *_, failed, done, held = holder.claim(worker="host-1-a", queues=queue, limit=4)
+            for grant in (failed, done, held):
+                holder.heartbeat([grant], progress={"error_info": {"note": CANARY}})
+            holder.fail(failed, CANARY)
+            holder.complete(done, {"y": CANARY}, summary=CANARY)
+    made["worker"].execute(
+        "SELECT substrate.fn_queue_heartbeat_tick('x', 'Codex', p_lease_owner => %s, p_metadata => %s::jsonb)",
+        [CANARY, json.dumps({"note": CANARY})],
+    )
+    yield made
+    for connection in made.values():
+        connection.close()
+
+
+def test_a_worker_sees_which_jobs_there_are_and_what_its_own_carry(lives: dict[str, psycopg.Connection]) -> None:
+    """V4, V5: the views of profiles showed every worker what every job carried."""
+    for view in IDS:
+        rows = {
+            who: connection.execute(f"SELECT * FROM {view}".encode()).fetchall() for who, connection in lives.items()
+        }
+        assert CANARY not in str(rows["other"]), view
+        assert str(rows["reader"]).count(CANARY) >= 4, view
+        # 003's tasks are a table, of which a row is there or not.
+        assert len(rows["other"]) == (0 if view == "orchestrator.tasks" else len(rows["reader"])), view
+        assert str(rows["worker"]).count(CANARY) == str(rows["reader"]).count(CANARY), view
+    heartbeats = {who: lives[who].execute("SELECT * FROM substrate.queue_heartbeat").fetchall() for who in lives}
+    assert CANARY not in str(heartbeats["other"])
+    assert str(heartbeats["worker"]) == str(heartbeats["reader"])
+    assert str(heartbeats["reader"]).count(CANARY) == 2
+
+
+TAKEN_KEYS: Final = (
+    """INSERT INTO outbox.jobs (type, payload, idempotency_key) VALUES ('t', '{"x": "canary"}', 'outbox-2')
+    RETURNING last_error""",
+    """INSERT INTO substrate.job_queue (job_kind, payload_json, idempotency_key, actor)
+    VALUES ('t', '{}', 'substrate-2', 'me') RETURNING *""",
+    """INSERT INTO orchestrator.tasks (type, idempotency_key) VALUES ('t', 'orchestrator-0')
+    ON CONFLICT (type, idempotency_key) DO UPDATE SET updated_at = now() RETURNING *""",
+)
+
+
+def test_no_condition_and_no_key_tells_a_worker_what_anothers_job_carries(
+    server_ground: Ground, lives: dict[str, psycopg.Connection]
+) -> None:
+    """A function of the caller's own sees the columns as the view shows them; a taken key gives its row without."""
+    server_ground.execute(
+        "CREATE FUNCTION public.tells(p_text text) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS "
+        "$$ BEGIN RAISE WARNING 'seen %', p_text; RETURN true; END $$"
+    )
+    server_ground.execute("GRANT USAGE ON SCHEMA public TO PUBLIC")
+    said: list[str] = []
+    other = lives["other"]
+    other.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
+    try:
+        for view in IDS:
+            for column in carried(view).split(", "):
+                other.execute(f"SELECT 1 FROM {view} WHERE public.tells({column})".encode()).fetchall()
+        said += [_said(other, statement) for statement in TAKEN_KEYS]
+    finally:
+        server_ground.execute("DROP FUNCTION public.tells")
+
+    assert len(said) >= 3 + 4 * 4, "otherwise this could not fail"
+    assert [one for one in said if CANARY in one] == []
+
+
+def _said(connection: psycopg.Connection, statement: str) -> str:
+    try:
+        return str(connection.execute(statement.encode()).fetchall())
+    except psycopg.Error as exc:
+        return str(exc)
+
+
+def test_a_worker_that_claims_by_a_profiles_own_function_reads_what_it_claimed(
+    lives: dict[str, psycopg.Connection], postgres_ground: PostgresGround
+) -> None:
+    """The specifications' own statements go on: 001's claim and 002's give the whole job to the login that holds it."""
+    other = lives["other"]
+    with App(postgres_ground.login("producer")) as producer:
+        producer.enqueue("t", {"x": CANARY}, queue="A")
+        producer.enqueue("t", {"x": CANARY}, queue="substrate", key="one-more", actor="ada")
+    task = other.execute("SELECT automechanica.claim_task('A', 'host-2-b')").fetchone()
+    job = other.execute("SELECT substrate.fn_job_claim('host-2-b')").fetchone()
+
+    assert task is not None
+    assert job is not None
+    assert (task[0]["payload"], job[0]["job"]["payload_json"]) == ({"x": CANARY}, {"x": CANARY})
+    shown = other.execute("SELECT payload FROM automechanica.tasks WHERE id = %s", [task[0]["id"]]).fetchone()
+    assert shown == ({"x": CANARY},)
 
 
 def test_an_operator_cannot_open_gates_or_change_policies_through_dot_config(

@@ -205,6 +205,18 @@ def test_blank_names_a_missing_key_and_a_negative_priority_are_refused(ground: G
     assert ground.rows(QUEUE) == []
 
 
+def test_priority_0_is_taken_by_every_door(ground: Ground) -> None:
+    """`priority >= 0`, says the specification: 0 is the most urgent."""
+    ground.open()
+
+    ground.execute(
+        f"INSERT INTO {ground.view(QUEUE)} (job_kind, idempotency_key, actor, priority) VALUES ('x', 'k', 'ada', 0)"
+    )
+    put(ground, "k2", priority=0)
+
+    assert [row["priority"] for row in ground.rows(QUEUE)] == [0, 0]
+
+
 def test_a_key_is_required(ground: Ground) -> None:
     ground.open()
 
@@ -389,6 +401,24 @@ def test_a_dead_letter_is_a_copy_that_needs_triage_and_outlives_its_job(ground: 
     assert (row["triage_status"], row["triage_note"], row["triaged_by"]) == ("closed", "known", "eve")
 
 
+def test_a_job_that_was_refused_is_failed_and_has_no_row_among_the_dead_letters(ground: Ground) -> None:
+    """M16. `failed` and `dead_letter` are two words: a job is moved there when its attempts are spent, or by
+    fn_job_move_to_dead_letter. What was refused stays where it lies; Tenure's own triage has it all the same."""
+    ground.open()
+    refused = put(ground)
+    ground.app.reject(ground.claim("substrate"), "this unit cannot be indexed")
+
+    row = shown(ground, refused)
+
+    assert (row["state"], row["last_error"]) == ("failed", "this unit cannot be indexed")
+    assert row["finished_at"] is not None
+    assert ground.rows("substrate.job_dead_letter") == []
+    assert ground.rows("substrate.v_job_dead_letter_summary") == []
+    health = ground.rows("substrate.v_queue_health")[0]
+    assert (health["jobs_failed"], health["jobs_dead_letter"], health["dead_letters_pending"]) == (1, 0, 0)
+    assert [letter.job_id for letter in ground.app.dead_letters()] == [refused]
+
+
 @pytest.mark.parametrize("word", ["acknowledged", "escalated", "closed"])
 def test_triage_is_shown_by_its_words(ground: Ground, word: str) -> None:
     ground.open()
@@ -423,6 +453,15 @@ def test_the_seven_kinds_of_executors_are_known(ground: Ground, kind: str) -> No
     tick(ground, "x-1", kind)
 
     assert ground.row("substrate.queue_heartbeat")["executor_kind"] == kind
+
+
+def test_a_worker_of_another_profile_is_no_executor(ground: Ground) -> None:
+    ground.open()
+    tick(ground, "x-1")
+
+    ground.app.do(Heartbeat((), worker=WorkerRow("other-1", "host", 1, ["agent_queue", "default"])))
+
+    assert [row["executor_name"] for row in ground.rows("substrate.queue_heartbeat")] == ["x-1"]
 
 
 @pytest.mark.parametrize(("kind", "status"), [("Robot", "ok"), ("Codex", "fine")])

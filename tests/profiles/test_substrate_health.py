@@ -110,6 +110,26 @@ def test_the_backlog_is_rolled_up_by_kind_and_state(ground: Ground) -> None:
     assert rows[("two", "succeeded")]["next_scheduled_at"] is None
 
 
+def test_health_counts_nothing_of_other_profiles(ground: Ground) -> None:
+    """Jobs of another profile in every state, and its dead letters: none of them shows here."""
+    ground.open()
+    for end in ("dead", "failed", "succeeded", "retried", "held", "queued"):
+        ground.app.enqueue(end, {}, queue="agent_queue", max_attempts=9 if end == "retried" else 1)
+        if end == "queued":
+            continue
+        grant = ground.claim("agent_queue")
+        if end in {"dead", "retried"}:
+            ground.app.fail(grant, "no", retry_after=600)
+        elif end == "failed":
+            ground.app.reject(grant, "no")
+        elif end == "succeeded":
+            ground.app.complete(grant)
+
+    assert set(counts(ground).values()) == {0}
+    assert ground.rows("substrate.v_job_queue_backlog") == []
+    assert ground.rows("substrate.v_job_dead_letter_summary") == []
+
+
 def test_dead_letters_are_rolled_up_by_kind_and_triage(ground: Ground) -> None:
     ground.open()
     for n in range(3):

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tenure.model.state import ACTIVE, HELD, MOVES, TERMINAL, Move, State, absent_pairs, can
+from tenure.model.state import ACTIVE, HELD, MOVES, RULES, TERMINAL, Move, State, absent_pairs, can
 
 # DESIGN's table, written down a second time by hand: state → the moves it allows.
 ALLOWED: dict[State, set[str]] = {
@@ -68,3 +68,15 @@ def test_every_state_is_active_or_terminal_and_each_can_be_reached() -> None:
 
 def test_a_terminal_job_moves_only_by_an_operators_hand() -> None:
     assert {move for (state, move) in MOVES if state in TERMINAL} == {Move.REVIVE}
+
+
+def test_every_end_frees_the_key_and_nothing_else_does() -> None:
+    assert {rule for rule in RULES if rule.frees_key} == {rule for rule in RULES if rule.to in TERMINAL}
+
+
+def test_a_bad_end_by_a_worker_leaves_a_dead_letter_and_an_attempt_and_a_cancel_no_letter() -> None:
+    ends = [rule for rule in RULES if rule.to in TERMINAL]
+
+    assert {rule.to for rule in ends if rule.dead_letter} == {State.DEAD, State.FAILED}
+    assert all(rule.dead_letter for rule in ends if rule.to in {State.DEAD, State.FAILED})
+    assert all(rule.attempt_row for rule in ends if rule.origin == HELD and rule.to is not State.SUCCEEDED)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tenure.effects.ledger import Verdict as Verdict
     from tenure.effects.ledger import effect as effect
     from tenure.effects.outbox import Outbox as Outbox
+    from tenure.effects.prompts import Extraction as Extraction
     from tenure.effects.report_jobs import reports as reports
     from tenure.effects.webhook_jobs import Secret as Secret
     from tenure.effects.webhook_jobs import SigningKey as SigningKey
@@ -30,6 +31,7 @@ __all__ = [
     "AgentTool",
     "EffectCall",
     "EffectFunction",
+    "Extraction",
     "NotDone",
     "Outbox",
     "Secret",
@@ -49,6 +51,7 @@ _HOME = {
     "AgentTool": "agent_tools",
     "EffectCall": "ledger",
     "EffectFunction": "ledger",
+    "Extraction": "prompts",
     "NotDone": "ledger",
     "Outbox": "outbox",
     "Secret": "webhook_jobs",

@@ -100,7 +100,7 @@ BEGIN
         v_put := tenure.put_job('orchestrator', 'orchestrator', NEW.type, json_build_object(
             'i', NEW.id, 'p', NEW.payload, 'r', NEW.priority, 'm', NEW.max_retries + 1, 'k', NEW.idempotency_key));
         IF (v_put ->> 'duplicate')::boolean THEN
-            IF NOT coalesce(tenure.is_known((SELECT j.enqueued_by FROM tenure.job AS j WHERE j.id = (v_put ->> 'id')::uuid)), false) THEN
+            IF NOT coalesce((SELECT tenure.is_seen(j.enqueued_by, j.lease_login) FROM tenure.job AS j WHERE j.id = (v_put ->> 'id')::uuid), false) THEN
                 RAISE EXCEPTION 'Key % of type % is held by a task of another login. Nothing was enqueued. Use another key.',
                     quote_literal(NEW.idempotency_key), quote_literal(NEW.type) USING ERRCODE = 'TN004';
             END IF;
@@ -224,28 +224,27 @@ CREATE OR REPLACE TRIGGER update_tasks_updated_at BEFORE UPDATE ON tenure.job
 FOR EACH ROW WHEN (NEW.updated_at = OLD.updated_at AND NEW.profile = 'orchestrator')
 EXECUTE FUNCTION orchestrator.update_updated_at_column();
 
--- is_own_task: whether a task is the caller's own, or is not there yet: ON CONFLICT judges the row that it proposes too.
+-- is_own_task: whether the caller enqueued a task or its newest grant was made for it, or the task is not there yet: ON CONFLICT judges the
+-- row that it proposes too.
 CREATE OR REPLACE FUNCTION orchestrator.is_own_task(p_id uuid) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
-    SELECT coalesce((SELECT coalesce(j.enqueued_by = tenure.login(), false) FROM tenure.job AS j WHERE j.id = p_id), true)
+    SELECT coalesce((SELECT coalesce(tenure.login() IN (j.enqueued_by, j.lease_login), false) FROM tenure.job AS j WHERE j.id = p_id), true)
 $$;
 
--- A producer needs SELECT on the columns of the constraint and on id. It sees only rows of its own.
+-- A producer needs SELECT on the columns of the constraint and on id. It sees only rows of its own, and a worker those that it holds too:
+-- a table cannot show a row without what it carries.
 ALTER TABLE orchestrator.tasks ENABLE ROW LEVEL SECURITY;
 DO $policy$
 DECLARE
     v_role text;
 BEGIN
-    DROP POLICY IF EXISTS own ON orchestrator.tasks;
-    IF EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname = 'tenure_producer') THEN
-        CREATE POLICY own ON orchestrator.tasks TO tenure_producer USING (orchestrator.is_own_task(id)) WITH CHECK (true);
-    END IF;
-    FOREACH v_role IN ARRAY ARRAY['tenure_worker', 'tenure_reader', 'tenure_operator', 'tenure_admin'] LOOP
+    FOREACH v_role IN ARRAY ARRAY['tenure_producer', 'tenure_worker', 'tenure_reader', 'tenure_operator', 'tenure_admin'] LOOP
         EXECUTE format('DROP POLICY IF EXISTS %I ON orchestrator.tasks', v_role);
         CONTINUE WHEN NOT EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname = v_role);
-        EXECUTE format('CREATE POLICY %1$I ON orchestrator.tasks TO %1$I USING (true) WITH CHECK (true)', v_role);
+        EXECUTE format('CREATE POLICY %1$I ON orchestrator.tasks TO %1$I USING (%2$s) WITH CHECK (true)', v_role,
+            CASE WHEN v_role IN ('tenure_producer', 'tenure_worker') THEN 'orchestrator.is_own_task(id)' ELSE 'true' END);
     END LOOP;
 END
 $policy$;
@@ -319,7 +318,7 @@ SELECT tenure.hand_over('orchestrator', '{
     "SELECT (id, type, idempotency_key) ON tasks": "producer",
     "INSERT ON tasks": "producer worker operator admin",
     "UPDATE (updated_at) ON tasks": "producer worker operator admin",
-    "EXECUTE ON FUNCTION is_own_task": "producer",
+    "EXECUTE ON FUNCTION is_own_task": "producer worker",
     "SELECT ON workers": "worker reader operator admin",
     "INSERT ON workers": "worker admin",
     "UPDATE ON workers": "worker admin",

@@ -33,6 +33,22 @@ SELECT
 FROM tenure_shown AS s
 WHERE s.of_profile = 'orchestrator';
 
+-- The specification's own indexes: by type and key, what can be claimed, by worker. `profile` and `state` are among the columns because SQLite, which has no
+-- statistics here, takes the index of which a branch of the view fixes most columns.
+CREATE INDEX IF NOT EXISTS job_orchestrator_key_idx
+ON tenure_job (idempotency_key, kind, state, profile) WHERE idempotency_key IS NOT NULL AND profile = 'orchestrator';
+CREATE INDEX IF NOT EXISTS job_orchestrator_order_idx
+ON tenure_job (profile, is_due, priority DESC, datetime(created_at / 1000000, 'unixepoch') || '.' || substr('00' || (created_at / 1000 % 1000), -3))
+WHERE state = 'queued' AND (failure_class IS NULL OR attempt = 0) AND profile = 'orchestrator';
+CREATE INDEX IF NOT EXISTS job_orchestrator_retry_idx
+ON tenure_job (profile, priority DESC, datetime(created_at / 1000000, 'unixepoch') || '.' || substr('00' || (created_at / 1000 % 1000), -3))
+WHERE state = 'queued' AND failure_class IS NOT NULL AND attempt > 0 AND profile = 'orchestrator';
+CREATE INDEX IF NOT EXISTS job_orchestrator_asleep_idx
+ON tenure_job (profile, priority DESC, datetime(created_at / 1000000, 'unixepoch') || '.' || substr('00' || (created_at / 1000 % 1000), -3))
+WHERE state = 'waiting' AND profile = 'orchestrator';
+CREATE INDEX IF NOT EXISTS job_orchestrator_worker_idx
+ON tenure_job (lease_owner, state, profile) WHERE lease_owner IS NOT NULL AND profile = 'orchestrator';
+
 CREATE TRIGGER orchestrator_enqueue INSTEAD OF INSERT ON orchestrator_tasks
 BEGIN
     SELECT RAISE(ABORT, 'A task begins as pending, with no attempts made. Nothing was enqueued.')

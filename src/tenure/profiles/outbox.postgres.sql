@@ -43,6 +43,24 @@ SELECT tenure.index_view('outbox', $status$
         ELSE 'failed'
     END
 $status$);
+-- The specification's own: for the poll, and by type and key.
+SELECT tenure.index_look('outbox', 'order', $columns$
+    (
+    CASE s.stage
+        WHEN 'due' THEN 'pending'
+        WHEN 'later' THEN 'pending'
+        WHEN 'retry' THEN 'pending'
+        WHEN 'waiting' THEN 'pending'
+        WHEN 'leased' THEN 'claimed'
+        WHEN 'running' THEN 'claimed'
+        WHEN 'succeeded' THEN 'completed'
+        ELSE 'failed'
+    END
+    ),
+    s.priority DESC,
+    s.created_at
+$columns$);
+SELECT tenure.index_look('outbox', 'key', 's.kind, s.idempotency_key');
 
 CREATE OR REPLACE FUNCTION outbox.enqueue_job() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER

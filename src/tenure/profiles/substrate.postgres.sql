@@ -79,6 +79,8 @@ SELECT tenure.index_look('substrate', 'order', $columns$
 $columns$);
 
 
+-- What was moved here because its attempts were spent. A job that was refused is `failed`, where it lies: Tenure's own list of dead letters
+-- has it for triage (tenure dlq ls), this one has not.
 CREATE OR REPLACE VIEW substrate.job_dead_letter AS
 SELECT
     d.id AS dead_letter_id,
@@ -100,7 +102,7 @@ SELECT
     d.triaged_at,
     d.triaged_by
 FROM tenure.dead_letter AS d
-WHERE d.profile = 'substrate';
+WHERE d.profile = 'substrate' AND d.state = 'dead';
 
 -- The metadata of an executor is guarded like a payload, by the table itself.
 DO $guard$
@@ -120,7 +122,8 @@ CREATE TABLE IF NOT EXISTS substrate.executor_change (
     updated_at timestamptz NOT NULL
 );
 
--- An executor is a worker that serves a queue of the profile, or that has ticked. Its own lease_owner travels in its info.
+-- An executor is a worker that serves a queue of the profile, or that has ticked. Its own lease_owner travels in its info. What it says of
+-- itself is shown to those who list workers, and to the login that registered it.
 CREATE OR REPLACE VIEW substrate.queue_heartbeat AS
 SELECT
     w.id AS executor_name,
@@ -129,11 +132,16 @@ SELECT
     w.status AS last_tick_status,
     w.ticks AS ticks_total,
     w.current_job_id,
-    w.info ->> 'lease_owner' AS lease_owner,
-    w.info - 'lease_owner' AS metadata,
+    CASE WHEN o.is_seen THEN w.info ->> 'lease_owner' END AS lease_owner,
+    CASE WHEN o.is_seen THEN w.info - 'lease_owner' ELSE '{}' END AS metadata,
     w.started_at AS created_at,
     greatest(w.last_seen_at, c.updated_at) AS updated_at
 FROM tenure.worker AS w
+CROSS JOIN LATERAL (
+    SELECT coalesce(w.login = a.login, false) OR has_function_privilege(a.login, 'tenure.list_workers(json)', 'EXECUTE') AS is_seen
+    -- As tenure.login() has it, which readers may not call.
+    FROM (SELECT CASE current_setting('role') WHEN 'none' THEN session_user::text ELSE current_setting('role') END AS login) AS a
+) AS o
 LEFT JOIN substrate.executor_change AS c ON c.executor_name = w.id
 WHERE w.queues && ARRAY(SELECT q.name FROM tenure.queue AS q WHERE q.profile = 'substrate');
 
@@ -308,6 +316,6 @@ CROSS JOIN (
         count(*) FILTER (WHERE l.triage = 'acknowledged') AS acknowledged,
         count(*) FILTER (WHERE l.triage = 'escalated') AS escalated
     FROM tenure.dead_letter AS l
-    WHERE l.profile = 'substrate' AND l.triage IN ('pending', 'acknowledged', 'escalated')
+    WHERE l.profile = 'substrate' AND l.state = 'dead' AND l.triage IN ('pending', 'acknowledged', 'escalated')
 ) AS d
 LEFT JOIN substrate.queue_heartbeat AS h ON true;

@@ -27,8 +27,7 @@ SELECT
     s.payload_ref,
     coalesce(s.payload, '{}') AS payload_json,
     s.priority,
-    CASE WHEN s.stage <> 'waiting' OR s.run_at < 253402300799999999 THEN
-        datetime(s.run_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.run_at / 1000 % 1000), -3) END AS scheduled_at,
+    datetime(nullif(s.run_at, 253402300799999999) / 1000000, 'unixepoch') || '.' || substr('00' || (s.run_at / 1000 % 1000), -3) AS scheduled_at,
     datetime(s.claimed_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.claimed_at / 1000 % 1000), -3) AS picked_at,
     s.finished_text AS finished_at,
     s.lease_owner,
@@ -43,6 +42,25 @@ SELECT
     datetime(s.updated_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.updated_at / 1000 % 1000), -3) AS updated_at
 FROM tenure_shown AS s
 WHERE s.of_profile = 'substrate';
+
+-- The specification's own indexes: by key, in the order of the claim, for retention by age. `profile` and `state` are among the columns
+-- because SQLite, which has no statistics here, takes the index of which a branch of the view fixes most columns.
+CREATE INDEX IF NOT EXISTS job_substrate_key_idx ON tenure_job (idempotency_key, state, profile) WHERE idempotency_key IS NOT NULL AND profile = 'substrate';
+CREATE INDEX IF NOT EXISTS job_substrate_order_idx
+ON tenure_job (profile, is_due, datetime(nullif(run_at, 253402300799999999) / 1000000, 'unixepoch') || '.' || substr('00' || (run_at / 1000 % 1000), -3), priority)
+WHERE state = 'queued' AND (failure_class IS NULL OR attempt = 0) AND profile = 'substrate';
+CREATE INDEX IF NOT EXISTS job_substrate_retry_idx
+ON tenure_job (profile, datetime(nullif(run_at, 253402300799999999) / 1000000, 'unixepoch') || '.' || substr('00' || (run_at / 1000 % 1000), -3), priority)
+WHERE state = 'queued' AND failure_class IS NOT NULL AND attempt > 0 AND profile = 'substrate';
+CREATE INDEX IF NOT EXISTS job_substrate_asleep_idx
+ON tenure_job (profile, datetime(nullif(run_at, 253402300799999999) / 1000000, 'unixepoch') || '.' || substr('00' || (run_at / 1000 % 1000), -3), priority)
+WHERE state = 'waiting' AND profile = 'substrate';
+CREATE INDEX IF NOT EXISTS job_substrate_created_idx
+ON tenure_job (profile, state, datetime(created_at / 1000000, 'unixepoch') || '.' || substr('00' || (created_at / 1000 % 1000), -3))
+WHERE finished_at IS NOT NULL AND cleaned_at IS NULL AND profile = 'substrate';
+CREATE INDEX IF NOT EXISTS job_substrate_cleaned_idx
+ON tenure_job (profile, state, datetime(created_at / 1000000, 'unixepoch') || '.' || substr('00' || (created_at / 1000 % 1000), -3))
+WHERE finished_at IS NOT NULL AND cleaned_at IS NOT NULL AND profile = 'substrate';
 
 CREATE TRIGGER substrate_enqueue INSTEAD OF INSERT ON substrate_job_queue
 BEGIN
@@ -78,6 +96,8 @@ BEGIN
     SELECT RAISE(ABORT, 'A job is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
 END;
 
+-- What was moved here because its attempts were spent. A job that was refused is `failed`, where it lies: Tenure's own list of dead letters
+-- has it for triage (tenure dlq ls), this one has not.
 DROP VIEW IF EXISTS substrate_job_dead_letter;
 CREATE VIEW substrate_job_dead_letter AS
 SELECT
@@ -100,7 +120,7 @@ SELECT
     datetime(d.triaged_at / 1000000, 'unixepoch') || '.' || substr('00' || (d.triaged_at / 1000 % 1000), -3) AS triaged_at,
     d.triaged_by
 FROM tenure_dead_letter AS d
-WHERE d.profile = 'substrate';
+WHERE d.profile = 'substrate' AND d.state = 'dead';
 CREATE TRIGGER substrate_refuse_triage INSTEAD OF UPDATE ON substrate_job_dead_letter
 BEGIN
     SELECT RAISE(ABORT, 'A dead letter is not triaged by UPDATE on SQLite, where no function stands behind it. Nothing was changed. Use tenure dlq ack, escalate, close or replay.');
@@ -316,7 +336,7 @@ CROSS JOIN (
         count(CASE WHEN l.triage = 'acknowledged' THEN 1 END) AS acknowledged,
         count(CASE WHEN l.triage = 'escalated' THEN 1 END) AS escalated
     FROM tenure_dead_letter AS l
-    WHERE l.profile = 'substrate' AND l.triage IN ('pending', 'acknowledged', 'escalated')
+    WHERE l.profile = 'substrate' AND l.state = 'dead' AND l.triage IN ('pending', 'acknowledged', 'escalated')
 ) AS d
 LEFT JOIN (
     SELECT b.*, CAST(strftime('%s', 'now') AS INTEGER) - CAST(strftime('%s', b.last_tick_at) AS INTEGER) AS age FROM substrate_queue_heartbeat AS b

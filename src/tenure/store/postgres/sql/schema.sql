@@ -502,6 +502,8 @@ CREATE INDEX workflow_state_idx ON tenure.workflow (profile, state, updated_at);
 -- `of_profile` is what to filter by; `touched_at` is when a job ended, or when it was last changed. Only the owner may read it.
 -- To a caller that may not list jobs, such as a producer, it has no rows: the right on a column that RETURNING needs would show all of them.
 -- The condition names no column, so it is judged once, before any row is read. Triggers of ours act as the owner and pass it.
+-- What a job carries is shown to those who read all jobs, to the login that enqueued it and to that of its newest grant: a worker sees
+-- which jobs there are, and no more of others'. The sub-select is carried out once in a query.
 CREATE VIEW tenure.shown AS
 SELECT
     CASE
@@ -513,8 +515,27 @@ SELECT
     j.cleaned_at IS NOT NULL AS is_cleaned,
     j.profile AS of_profile,
     coalesce(j.finished_at, j.updated_at) AS touched_at,
-    j.*
+    j.id, j.token, j.rank, j.run_at, j.created_at, j.updated_at, j.lease_until, j.claimed_at, j.started_at,
+    j.finished_at, j.cleaned_at, j.cancel_requested_at, j.place_at, j.wake_token, j.step_token, j.priority,
+    j.attempt, j.max_attempts, j.crashes, j.suspicion, j.is_beside, j.is_due, j.state, j.queue, j.kind, j.profile,
+    CASE WHEN o.is_seen THEN j.payload END AS payload,
+    CASE WHEN o.is_seen THEN j.payload_hash END AS payload_hash,
+    j.lease_owner, j.lease_login, j.enqueued_by, j.idempotency_key, j.dedup_slot, j.affinity_key, j.concurrency_key,
+    j.limiter, j.waiting_for, j.source_ref, j.target_ref, j.payload_ref, j.actor, j.created_by_user_id, j.requested_by_user_id,
+    j.tenant, j.workflow_id, j.parent_id, j.group_id, j.run_id, j.trace, j.backoff, j.forbidden_keys,
+    CASE WHEN o.is_seen THEN j.progress END AS progress,
+    CASE WHEN o.is_seen THEN j.result END AS result,
+    CASE WHEN o.is_seen THEN j.result_summary END AS result_summary,
+    j.artifacts_path,
+    CASE WHEN o.is_seen THEN j.last_error END AS last_error,
+    j.failure_class
 FROM tenure.job AS j
+CROSS JOIN LATERAL (
+    SELECT coalesce(w.login IN (j.enqueued_by, j.lease_login), false)
+        OR (SELECT has_function_privilege(w.login, 'tenure.count_jobs(json)', 'EXECUTE')) AS is_seen
+    -- As tenure.login() has it, which readers may not call.
+    FROM (SELECT CASE current_setting('role') WHEN 'none' THEN session_user::text ELSE current_setting('role') END AS login) AS w
+) AS o
 WHERE has_function_privilege(current_user, 'tenure.list_jobs(json)', 'EXECUTE');
 
 INSERT INTO tenure.tally_mark DEFAULT VALUES;

@@ -271,7 +271,8 @@ AS $$
     LEFT JOIN tenure.job AS j ON j.id = (p_approval).job_id
 $$;
 
--- list_approvals: {"states", "person", "job_id", "ids", "limit", "after": id} → approvals as show_approval shows them, newest first.
+-- list_approvals: {"states", "person", "job_id", "ids", "limit", "after": id} → approvals as show_approval shows them, newest first. To a worker
+-- those of jobs that it may read.
 CREATE OR REPLACE FUNCTION tenure.list_approvals(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -302,6 +303,9 @@ BEGIN
         v_wanted := v_wanted || $w$ AND (json_array_length(a.asked_of) = 0
             OR EXISTS (SELECT 1 FROM json_array_elements_text(a.asked_of) AS o(name) WHERE lower(btrim(o.name)) = $5))$w$;
     END IF;
+    IF NOT tenure.reads_all() THEN
+        v_wanted := v_wanted || ' AND tenure.sees_job(a.job_id)';
+    END IF;
     EXECUTE $q$
         SELECT coalesce(json_agg(tenure.show_approval(f.approval) ORDER BY (f.approval).id DESC), '[]')
         FROM (SELECT a AS approval FROM tenure.approval AS a WHERE $q$ || v_wanted || $q$ ORDER BY a.id DESC LIMIT $6) AS f $q$
@@ -312,8 +316,16 @@ BEGIN
 END
 $$;
 
--- count_approvals: how many wait for an answer, up to 1,000.
+-- count_approvals: how many that the caller may read wait for an answer, up to 1,000.
 CREATE OR REPLACE FUNCTION tenure.count_approvals(p_request json) RETURNS json
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
-AS $$ SELECT to_json(count(*)) FROM (SELECT 1 FROM tenure.approval AS a WHERE a.state = 'pending' LIMIT 1000) AS f $$;
+AS $$
+    SELECT to_json(count(*))
+    FROM (
+        SELECT 1
+        FROM tenure.approval AS a
+        WHERE a.state = 'pending' AND ((SELECT tenure.reads_all()) OR tenure.sees_job(a.job_id))
+        LIMIT 1000
+    ) AS f
+$$;

@@ -328,7 +328,7 @@ END
 $$;
 
 -- list_budgets: {"scopes", "limit", "after": the name of a budget} → [scope, unit, per, limit, used, reserved, on_empty, window_from, window_until,
--- jobs that wait, updated_at] for each.
+-- jobs that wait, updated_at] for each. To a worker those that concern a job which it holds, or held until it was suspended.
 CREATE OR REPLACE FUNCTION tenure.list_budgets(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -337,13 +337,23 @@ DECLARE
     v_now timestamptz := tenure.now();
     v_scopes text[] := nullif(tenure.text_list(p_request -> 'scopes'), '{}');
     v_after text[] := regexp_match(p_request ->> 'after', '^budget:(.*):([^:]*):([^:]*)$');
+    v_mine text[];
     v_answer json;
 BEGIN
+    IF NOT tenure.reads_all() THEN
+        v_mine := ARRAY(
+            SELECT DISTINCT s.scope
+            FROM tenure.job AS j
+            CROSS JOIN LATERAL unnest(tenure.job_scopes(j)) AS s(scope)
+            WHERE (j.state IN ('leased', 'running') OR j.state = 'waiting') AND j.lease_login = tenure.login() AND s.scope IS NOT NULL
+        );
+    END IF;
     SELECT coalesce(json_agg(tenure.show_budget(p.budget, v_now) ORDER BY p.scope COLLATE "C", p.unit, p.per), '[]') INTO v_answer
     FROM (
         SELECT b AS budget, b.scope, b.unit, b.per
         FROM tenure.budget AS b
         WHERE (v_scopes IS NULL OR b.scope = ANY (v_scopes))
+            AND (v_mine IS NULL OR b.scope = ANY (v_mine))
             AND (v_after IS NULL OR (b.scope COLLATE "C", b.unit COLLATE "C", b.per COLLATE "C") > (v_after[1], v_after[2], v_after[3]))
         ORDER BY b.scope COLLATE "C", b.unit COLLATE "C", b.per COLLATE "C"
         LIMIT tenure.page_limit(p_request)

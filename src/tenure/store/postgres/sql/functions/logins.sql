@@ -42,6 +42,26 @@ AS $$
         OR EXISTS (SELECT 1 FROM tenure.job AS j WHERE j.workflow_id = p_id AND j.lease_login = tenure.login())
 $$;
 
+-- grant_role: give a login one of the five roles ('producer', 'worker', …), and bound how long its statements may run in this database:
+-- PostgreSQL takes such a setting from the login alone, never from a role that it is a member of, and a SET of a function's own comes too late
+-- for the statement that calls it. p_timeout as PostgreSQL writes it ('45s'; '0' is no bound); left out, it is the role's.
+-- Runs with the rights of its caller, who must be able to grant the role and to alter the login. No role may call it.
+CREATE OR REPLACE FUNCTION tenure.grant_role(p_login name, p_role text, p_timeout text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_timeout text := coalesce(p_timeout, CASE p_role WHEN 'producer' THEN '30s' WHEN 'worker' THEN '1min' WHEN 'reader' THEN '1min' ELSE '10min' END);
+BEGIN
+    IF p_role IS NULL OR p_role NOT IN ('producer', 'worker', 'reader', 'operator', 'admin') THEN
+        RAISE EXCEPTION 'There is no role %; there are producer, worker, reader, operator and admin. Nothing was granted.', quote_nullable(p_role)
+            USING ERRCODE = 'TN007';
+    END IF;
+    EXECUTE format('GRANT %I TO %I', 'tenure_' || p_role, p_login);
+    EXECUTE format('ALTER ROLE %I IN DATABASE %I SET statement_timeout = %L', p_login, current_database(), v_timeout);
+END
+$$;
+
 -- refuse_unbound: a login that is bound to queues claims from no other.
 CREATE OR REPLACE FUNCTION tenure.refuse_unbound(p_queues text[]) RETURNS void
 LANGUAGE plpgsql
