@@ -174,10 +174,14 @@ class SweepFlow(Request[Swept]):
     """Deal with up to `limit` events: count the ends of children, close steps whose condition is met and wake their
     jobs, let children go whose group has room, cancel the children of cancelled parents.
 
-    Any process may; several at once do no harm. Each call does one sort of work in one bounded transaction.
+    Any process may; several at once do no harm. Each call does one sort of work in one bounded transaction. Where there
+    are no events, or with `by_time`, it looks for what no event tells of instead: ended jobs that others wait for,
+    memos without an owner, approvals that expire, reservations that were left behind. The leader asks for it `by_time`,
+    so that a stream of events does not keep it from looking.
     """
 
     limit: int = 1000
+    by_time: bool = False
 
 
 @frozen

@@ -46,7 +46,12 @@ def cancel(transaction: Transaction, request: Cancel) -> list[Cancelled]:
 
 def _cancel(transaction: Transaction, request: Cancel, job_id: JobId) -> Cancelled:
     before = transaction.one(_SQL["job_state"], (job_id,))
-    if before is not None and before[0] in ("queued", "waiting") and before[2] is not None:
+    is_durable = before is not None and State(before[0]) not in TERMINAL and before[2] is not None
+    if before is not None and is_durable and flow.is_undoing(transaction, job_id):
+        # Nothing stops the undoing, and the end that the job is to have is on record.
+        _cancelled(transaction, request, job_id, before[0], "cancel_requested")
+        return Cancelled(job_id, "requested", before[0])
+    if before is not None and is_durable and before[0] in ("queued", "waiting"):
         undoing = flow.undoing_step(transaction, job_id, "cancelled", "cancelled", request.reason)
         if undoing is not None:
             flow.put_undoing(transaction, job_id, before[1], undoing)

@@ -83,6 +83,14 @@ WHERE s.awaits = :awaits AND s.state = 'open' AND s.awaits IS NOT NULL
 ORDER BY s.created_at, s.job_id
 LIMIT :limit;
 
+-- name: waits_of
+-- The steps by which a job waits for a condition.
+SELECT s.key
+FROM tenure_step AS s
+JOIN tenure_job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
+WHERE s.job_id = :job_id AND s.awaits = :awaits AND s.state = 'open'
+ORDER BY s.ordinal;
+
 -- name: is_unended
 -- Whether a job is there and has not ended.
 SELECT 1 FROM tenure_job WHERE id = ? AND finished_at IS NULL;
@@ -176,6 +184,10 @@ DELETE FROM tenure_step WHERE job_id = :job_id AND ordinal BETWEEN :first AND :l
 -- name: has_undone
 -- Whether something of a job was undone, or was to be.
 SELECT 1 FROM tenure_step WHERE job_id = ? AND (state = 'undone' OR key = '$undoing') LIMIT 1;
+
+-- name: is_undoing
+-- Whether the end that a job is to have once it is undone is on record.
+SELECT 1 FROM tenure_step WHERE job_id = ? AND key = '$undoing';
 
 -- name: has_armed
 -- Whether a job has something to undo, and has not begun to.

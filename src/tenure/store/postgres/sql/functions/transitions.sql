@@ -425,7 +425,11 @@ BEGIN
         WHEN v_job.state IN ('leased', 'running') THEN 'requested'
         ELSE 'refused'
     END;
-    IF v_answer = 'cancelled' AND v_job.step_token IS NOT NULL AND tenure.undo_instead(v_job, 'cancelled', 'cancelled', p_reason, p_now) THEN
+    IF v_answer <> 'refused' AND v_job.step_token IS NOT NULL
+        AND EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = p_id AND s.key = '$undoing')
+    THEN
+        v_answer := 'requested';  -- it is being undone already: nothing stops that, and its end is on record
+    ELSIF v_answer = 'cancelled' AND v_job.step_token IS NOT NULL AND tenure.undo_instead(v_job, 'cancelled', 'cancelled', p_reason, p_now) THEN
         v_answer := 'requested';
         UPDATE tenure.job AS j
         SET state = 'queued',
