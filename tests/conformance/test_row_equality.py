@@ -248,7 +248,7 @@ def _plain(value: Any) -> Any:
                 "due_in_seconds": value.due_in_seconds,
             }
         case Beat():
-            return {"lost": sorted(value.lost), "cancel_requested": sorted(value.cancel_requested)}
+            return {name: sorted(getattr(value, name)) for name in ("lost", "cancel_requested", "overdue")}
         case Page():
             return _plain(value.items)
         case frozenset():

@@ -57,7 +57,8 @@ def wake_on(transaction: Transaction, awaits: str, limit: int = WAKE_LIMIT) -> i
 def wake_one(transaction: Transaction, job_id: JobId, awaits: str) -> None:
     """A condition may be met for this job alone."""
     waits = transaction.all(_SQL["waits_of"], {"awaits": awaits, "job_id": job_id})
-    if any([close_if_met(transaction, job_id, key, awaits) for (key,) in waits]):
+    met = [close_if_met(transaction, job_id, key, awaits) for (key,) in waits]  # each is to be closed
+    if any(met):
         queue_waiting(transaction, [job_id])
 
 

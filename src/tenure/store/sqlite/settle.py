@@ -44,6 +44,7 @@ from tenure.model.state import (
     end_rule,
     undo_first,
 )
+from tenure.model.step import OVERDUE
 from tenure.store.admin import SetGate
 from tenure.store.contract import Reap, Settle
 from tenure.store.limits import check_outcome
@@ -344,6 +345,8 @@ def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
     if end.suspended is not None:
         found = parking.park(transaction, end.suspended, held.step_token, is_cancelled=bool(held.cancel_requested))
         parked = replace(found, is_met=found.is_met or parked.is_met)
+        if parked.is_past_deadline:
+            end = _End(end.job_id, end.token, Move.REJECT, FailureClass.DEADLINE.value, OVERDUE)
     # Attempts are counted per stretch: where this grant has recorded a new step, its attempt counts as the first.
     is_progress = parked.step_token == end.token
     held = held._replace(attempt=1, crashes=0) if is_progress else held

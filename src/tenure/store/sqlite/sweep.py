@@ -53,6 +53,5 @@ def _cancel_page(transaction: Transaction, group_id: str | None, job_id: str | N
     ids = [row[0] for row in transaction.all(_GROUPS["live_children"], values)]
     admin.cancel(transaction, Cancel(ids, told["actor"], told["reason"]))
     if len(ids) == CANCEL_PAGE:
-        detail = {**told, "after": ids[-1]}
-        flow.put_event(transaction, "cancel", group_id=group_id, job_id=job_id, detail=detail)
+        flow.put_event(transaction, "cancel", group_id=group_id, job_id=job_id, detail={**told, "after": ids[-1]})
     return len(ids)

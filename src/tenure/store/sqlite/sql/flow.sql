@@ -51,6 +51,17 @@ FROM tenure_step
 WHERE job_id IN (SELECT value FROM json_each(:ids))
 ORDER BY job_id, ordinal;
 
+-- name: is_past_deadline
+-- Whether a job was granted with its deadline over, and is not being undone.
+SELECT 1
+FROM tenure_step
+WHERE job_id = :job_id AND key = '$deadline' AND state <> 'open'
+    AND NOT EXISTS (SELECT 1 FROM tenure_step WHERE job_id = :job_id AND key = '$undoing');
+
+-- name: deadline_counts
+-- The deadline ends every wait, whether or not the suspend names it.
+UPDATE tenure_step SET token = :token WHERE job_id = :job_id AND key = '$deadline' AND state = 'open';
+
 -- name: steps_parked
 -- The open steps that this grant waits for.
 SELECT key, awaits, due_at

@@ -245,6 +245,11 @@ DECLARE
     v_is_met boolean;
     v_due timestamptz := p_now + p_delay * interval '1 second';
 BEGIN
+    IF p_job.cancel_requested_at IS NULL AND tenure.is_past_deadline(p_job.id) THEN
+        RETURN tenure.finish(
+            tenure.note_steps(p_job, v_new), 'reject', 'deadline', 'The job was not done within the deadline that its handler declares.',
+            NULL, NULL, p_now);
+    END IF;
     IF p_job.cancel_requested_at IS NULL THEN
         FOR v_group IN SELECT e.value FROM json_array_elements(p_groups) AS e LOOP
             v_new := greatest(v_new, tenure.put_group(p_job, v_group, 0, json_array_length(v_group -> 'ids'), false, p_now));
@@ -262,6 +267,8 @@ BEGIN
             ) AS g
             JOIN tenure.step AS s ON s.job_id = p_job.id AND s.key = g.key
             WHERE s.state <> 'open');
+        -- The deadline ends every wait, whether or not this suspend names it.
+        UPDATE tenure.step AS s SET token = p_job.token WHERE s.job_id = p_job.id AND s.key = '$deadline' AND s.state = 'open';
         FOR v_step IN SELECT * FROM tenure.step AS s WHERE s.job_id = p_job.id AND s.state = 'open' AND s.token = p_job.token ORDER BY s.ordinal LOOP
             IF v_step.due_at <= p_now THEN
                 v_is_met := true;
@@ -289,6 +296,14 @@ BEGIN
     END IF;
     RETURN tenure.finish(v_job, 'suspend', NULL, NULL, NULL, p_waiting_for, p_now, p_is_met => coalesce(v_is_met, false), p_due => v_due);
 END
+$$;
+
+-- is_past_deadline: whether a job was granted with its deadline over, and is not being undone.
+CREATE OR REPLACE FUNCTION tenure.is_past_deadline(p_job_id uuid) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$
+    SELECT EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = p_job_id AND s.key = '$deadline' AND s.state <> 'open')
+        AND NOT EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = p_job_id AND s.key = '$undoing')
 $$;
 
 -- close_step: a step's condition is met.
