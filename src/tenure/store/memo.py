@@ -1,9 +1,9 @@
 """Memos: values that were worked out once and are read by later jobs, within one tenant.
 
 **One works.** The first job that takes a memo is its owner and works the value out; others wait for it (a step of
-kind `memo` that awaits `memo:ID`) and read what it kept. **The right passes on**: an owner whose job has ended without
-a value, or is gone, loses it to the first that waits, or to the next that asks; SweepFlow looks for such owners. A
-retried attempt of the same job stays the owner. **Failures are not kept**, and a kept value is read until its time is
+kind `memo` that awaits `memo:ID`) and read what it kept. **The right passes on**: an owner whose job ends without
+a value hands it to the first that waits, in the transaction of its end; one that is gone loses it to the next that asks,
+or by SweepFlow. A retried attempt of the same job stays the owner. **Failures are not kept**, and a kept value is read until its time is
 over. The id is made from tenant, name and key by the client, so tenants share nothing.
 """
 

@@ -268,9 +268,12 @@ def drop_steps(transaction: Transaction, job_id: JobId, first: int, last: int = 
     return keys
 
 
-def void_approvals(transaction: Transaction, ids: Sequence[str]) -> None:
-    """Durable jobs have ended: what they still ask of people is void."""
+def end_durable(transaction: Transaction, ids: Sequence[str]) -> None:
+    """Durable jobs have ended, and their rows say so: what they still ask of people is void, and the memos that they
+    were to work out are for others."""
     transaction.run(_APPROVALS["void_of_jobs"], {"ids": dump(list(ids)), "now": transaction.now})
+    for (memo_id,) in transaction.all(_SQL["memos_left"], {"ids": dump(list(ids))}):
+        wake_on(transaction, f"memo:{memo_id}")
 
 
 def place_of_step(transaction: Transaction, job_id: JobId, key: str) -> tuple[str | None, int | None]:

@@ -134,7 +134,7 @@ def _complete(transaction: Transaction, outcomes: Iterable[Any]) -> int:
     transaction.tasks.update(row[:2] for row in ended if row[1] is not None)
     durable = [row[0] for row in ended if row[2] is not None]
     if durable:
-        flow.void_approvals(transaction, durable)
+        flow.end_durable(transaction, durable)
     if limited := [(row[3], row[4]) for row in ended if row[3] is not None]:
         limits.relieve(transaction, limited)
     if children:
@@ -422,7 +422,7 @@ def _tell_end(transaction: Transaction, job_id: JobId, held: _Held, to: State, *
     if held.group_id is not None:
         flow.tell_groups(transaction, [(held.group_id, to.value)])
     if is_durable:
-        flow.void_approvals(transaction, [job_id])
+        flow.end_durable(transaction, [job_id])
     if held.workflow_id is not None:
         transaction.tasks[job_id] = held.workflow_id
 

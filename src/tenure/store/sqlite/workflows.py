@@ -499,7 +499,7 @@ class _Fold:
         values = {"ids": dump(ids), "class": failure_class, "error": error, "now": self._transaction.now}
         rows = self._transaction.all(_SQL["cancel_jobs"], values)
         done = {row[0] for row in rows}
-        _void_approvals(self._transaction, rows)
+        _end_durable(self._transaction, rows)
         self._transaction.record("cancelled", sorted(done))
         return done
 
@@ -508,11 +508,11 @@ class _Fold:
         self._transaction.run(_SQL["block_again"], values)
 
 
-def _void_approvals(transaction: Transaction, cancelled: list[Row]) -> None:
+def _end_durable(transaction: Transaction, cancelled: list[Row]) -> None:
     """Of jobs that were just cancelled, given as (id, whether it has steps): what they ask of people is void."""
     durable = [job_id for job_id, has_steps in cancelled if has_steps]
     if durable:
-        flow.void_approvals(transaction, durable)
+        flow.end_durable(transaction, durable)
 
 
 def _weight(kind: str, outcome: str | None) -> tuple[int, int]:
@@ -780,7 +780,7 @@ def _close_escalations(transaction: Transaction, workflow_id: str) -> None:
     jobs = [job_id for (job_id,) in rows if job_id is not None]
     if jobs:
         values = {"ids": dump(jobs), "class": "workflow", "error": "The question is no longer open."}
-        _void_approvals(transaction, transaction.all(_SQL["cancel_jobs"], {**values, "now": transaction.now}))
+        _end_durable(transaction, transaction.all(_SQL["cancel_jobs"], {**values, "now": transaction.now}))
 
 
 def answer_escalation(transaction: Transaction, request: asked.AnswerEscalation) -> asked.EscalationRow:

@@ -102,6 +102,13 @@ JOIN tenure_job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'wai
 WHERE s.job_id = :job_id AND s.awaits = :awaits AND s.state = 'open'
 ORDER BY s.ordinal;
 
+-- name: memos_left
+-- The memos that these jobs (a JSON array of ids) were to work out.
+SELECT id
+FROM tenure_memo INDEXED BY memo_owner_idx
+WHERE state = 'open' AND job_id IN (SELECT value FROM json_each(:ids))
+ORDER BY id;
+
 -- name: is_unended
 -- Whether a job is there and has not ended.
 SELECT 1 FROM tenure_job WHERE id = ? AND finished_at IS NULL;

@@ -32,9 +32,20 @@ BEGIN
     END IF;
     v_state := tenure.look_at_memo(v_memo, p_job_id, p_now);
     IF v_state IS NULL AND v_memo.state = 'open' THEN
-        UPDATE tenure.memo AS m SET job_id = p_job_id, created_at = p_now WHERE m.id = p_id;
+        UPDATE tenure.memo AS m SET job_id = p_job_id, created_at = p_now WHERE m.id = p_id;  -- it has steps: it waits by one
     END IF;
     RETURN v_state IS DISTINCT FROM 'taken';
+END
+$$;
+
+-- end_durable: durable jobs have ended, and their rows say so: what they still ask is void, and the memos that they were to work out are for
+-- others. The caller has locked the jobs.
+CREATE OR REPLACE FUNCTION tenure.end_durable(p_ids uuid[], p_now timestamptz) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM tenure.void_approvals(p_ids, p_now);
+    PERFORM tenure.wake_on('memo:' || m.id) FROM tenure.memo AS m WHERE m.state = 'open' AND m.job_id = ANY (p_ids);
 END
 $$;
 
@@ -69,6 +80,9 @@ BEGIN
             expires_at = NULL
         WHERE m.id = v_memo.id;
         v_state := 'mine';
+    END IF;
+    IF v_state = 'mine' THEN
+        PERFORM tenure.note_steps(v_job, 1);  -- its end looks for what it owns
     END IF;
     RETURN json_build_array(v_state, CASE WHEN v_state = 'done' THEN v_memo.value::text END);
 END

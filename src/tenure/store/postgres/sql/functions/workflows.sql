@@ -664,7 +664,7 @@ BEGIN
     INTO v_done, v_durable
     FROM done AS d;
     IF v_durable IS NOT NULL THEN
-        PERFORM tenure.void_approvals(v_durable, p_now);
+        PERFORM tenure.end_durable(v_durable, p_now);
     END IF;
     PERFORM tenure.tell('cancelled', v_done, p_now);
     RETURN v_done;
