@@ -1,8 +1,8 @@
 """Random scripts of durable flow: steps, waits, children, signals, memos, undos and workflows.
 
 As in `scripts`, a step is a whole request with ids and tokens in it. Both engines are swept until nothing is left to do
-after each step, and leases that ran out are taken back before each claim: PostgreSQL wakes parents in a sweep of its own
-where SQLite does it at once, and both must leave the same rows once that is done.
+after each step, and leases that ran out are taken back before each claim: PostgreSQL wakes parents in a sweep of its
+own where SQLite does it at once, and both must leave the same rows once that is done.
 """
 
 from __future__ import annotations
@@ -144,6 +144,8 @@ class FlowWriter:
         job_id, token = job.id, self._token(job)
         if job.queue == "flow" and self._chance(0.45):
             return self._suspended(world, job, token)
+        if job.queue == "child" and self._chance(0.5):
+            return Completed(job_id, token, result="1")
         match self._pick(("complete", "complete", "complete", "fail", "reject", "release", "stop", "crash")):
             case "complete":
                 return Completed(job_id, token, result=self._pick((None, *VALUES)))
@@ -331,7 +333,7 @@ class FlowWriter:
         first = flow.task("first", agent="A", task_type="t", payload={"n": 1})
         second = flow.task("second", agent="B", task_type="t", after=[first], optional=self._chance(0.3))
         flow.task("third", agent="A", task_type="t", after=[first])
-        flow.task("last", agent="B", task_type="t", after=[self._pick((second, second.ended)), first])
+        flow.task("last", agent="B", task_type="t", after=[second if self._chance(0.5) else second.ended, first])
         return flow
 
     def _stop_or_retry(self, world: FlowWorld) -> Step | None:

@@ -204,6 +204,15 @@ def test_a_time_that_is_none_is_refused(store: Subject, ttl: float) -> None:
         keep(store, one, ttl=ttl)
 
 
+@pytest.mark.parametrize("value", ["{no", "NaN", '1,"job_id":"x"', ""])
+def test_a_value_that_is_no_json_is_refused(store: Subject, value: str) -> None:
+    one, *_ = three(store)
+    take(store, one)
+
+    with pytest.raises(InvalidArgument, match="no JSON"):
+        keep(store, one, value)
+
+
 def test_a_value_that_is_too_large_is_refused(store: Subject) -> None:
     one, *_ = three(store)
     take(store, one)

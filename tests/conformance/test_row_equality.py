@@ -52,7 +52,7 @@ from tests.conformance.scripts import Advance, KnownJob, ScriptWriter, Step, Tri
 
 LONG = os.environ.get("TENURE_LONG") == "1"
 MOVES_PER_SCRIPT = 250
-FLOW_MOVES_PER_SCRIPT = 250
+FLOW_MOVES_PER_SCRIPT = 800 if LONG else 250
 SEEDS = [int(os.environ["TENURE_SEED"])] if "TENURE_SEED" in os.environ else list(range(100 if LONG else 3))
 COMPARE_EVERY = 5
 SHRINK_SECONDS = float(os.environ.get("TENURE_SHRINK_SECONDS", "60"))

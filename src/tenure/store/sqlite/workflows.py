@@ -39,6 +39,7 @@ _COUNTS: Final = ("succeeded", "failed", "tolerated", "skipped", "cancelled")
 
 def start(transaction: Transaction, request: asked.StartWorkflow) -> asked.Started:
     """See store.workflows.StartWorkflow."""
+    asked.check_start(request)
     new = request.workflow
     slot = None if new.key is None else f"{new.name}\x1f{new.key}"
     due_at = None if new.deadline_seconds is None else transaction.now + round(new.deadline_seconds * 1_000_000)
@@ -72,7 +73,13 @@ def start(transaction: Transaction, request: asked.StartWorkflow) -> asked.Start
 
 
 def _load(transaction: Transaction, request: asked.StartWorkflow) -> None:
-    """One page of tasks and edges."""
+    """One page of tasks and edges. Raises: InvalidArgument."""
+    workflow_id = request.workflow.id
+    names = dump([(task.job.id, task.name) for task in request.tasks])
+    if (row := transaction.one(_SQL["name_taken"], {"workflow_id": workflow_id, "tasks": names})) is not None:
+        raise InvalidArgument(
+            f"Workflow {workflow_id}: two tasks are named {row[0]!r}. Nothing was started. Give each its own name."
+        )
     jobs = [task.job for task in request.tasks]
     for job in jobs:
         job.run_at, job.delay_seconds = from_us(NEVER), None
@@ -85,7 +92,23 @@ def _load(transaction: Transaction, request: asked.StartWorkflow) -> None:
         ]
         transaction.run(_SQL["insert_tasks"], {"workflow_id": request.workflow.id, "tasks": dump(rows)})
     if request.edges:
-        transaction.run(_SQL["insert_edges"], {"edges": dump(list(request.edges))})
+        edges = dump(list(request.edges))
+        for wrong, why in _WRONG_EDGES.items():
+            if transaction.one(_SQL[wrong], {"workflow_id": workflow_id, "edges": edges}) is not None:
+                raise InvalidArgument(f"Workflow {workflow_id}: {why}")
+        transaction.run(_SQL["insert_edges"], {"edges": edges})
+    if request.is_last and transaction.one(_SQL["is_complete"], (workflow_id,)) is None:
+        raise InvalidArgument(
+            f"Workflow {workflow_id} is to have {request.workflow.total} tasks, and others were sent. Nothing was "
+            "started. Send every task before the last page."
+        )
+
+
+_WRONG_EDGES: Final = {
+    "edge_astray": "an edge names a job that is no task of this workflow. Nothing was started. Send the tasks first.",
+    "edge_back": "a task waits for one that is not before it by depth, so the graph may have a circle. Nothing was "
+    "started. Give each task a greater depth than all that it waits for.",
+}
 
 
 def join(transaction: Transaction, request: asked.JoinWorkflow) -> list[Enqueued]:

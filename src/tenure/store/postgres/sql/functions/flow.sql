@@ -78,6 +78,39 @@ BEGIN
 END
 $$;
 
+-- refuse_steps: refuse steps that cannot be stored, before any is.
+CREATE OR REPLACE FUNCTION tenure.refuse_steps(p_steps json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_step record;
+BEGIN
+    FOR v_step IN
+        SELECT e.value ->> 'key' AS key, coalesce(e.value ->> 'kind', 'step') AS kind, coalesce(e.value ->> 'state', 'done') AS state,
+            e.value ->> 'awaits' AS awaits, octet_length((e.value -> 'value')::text) AS bytes,
+            count(*) OVER (PARTITION BY e.value ->> 'key') AS times
+        FROM json_array_elements(p_steps) AS e
+    LOOP
+        IF coalesce(btrim(v_step.key), '') = '' OR length(v_step.key) > 300 THEN
+            RAISE EXCEPTION 'The key of a step must be a text of 1 to 300 characters, not %. Nothing was changed.', coalesce(quote_literal(left(v_step.key, 50)), 'null')
+                USING ERRCODE = 'TN007';
+        ELSIF v_step.kind NOT IN ('step', 'sleep', 'signal', 'group', 'approval', 'undo', 'mark', 'budget', 'memo', 'job') THEN
+            RAISE EXCEPTION 'Step %: there is no kind %. Nothing was changed.', quote_literal(v_step.key), quote_literal(v_step.kind) USING ERRCODE = 'TN007';
+        ELSIF v_step.state NOT IN ('open', 'done', 'failed', 'armed', 'undone') THEN
+            RAISE EXCEPTION 'Step %: there is no state %. Nothing was changed.', quote_literal(v_step.key), quote_literal(v_step.state) USING ERRCODE = 'TN007';
+        ELSIF v_step.bytes > 1048576 THEN
+            RAISE EXCEPTION 'Step %: its value has % bytes, and 1,048,576 are the limit. Keep it in a table of your own and record where it is. Nothing was changed.',
+                quote_literal(v_step.key), v_step.bytes USING ERRCODE = 'TN007';
+        ELSIF strpos(v_step.awaits, ':') = 0 THEN
+            RAISE EXCEPTION 'Step %: awaits % is no condition such as signal:KEY. Nothing was changed.', quote_literal(v_step.key), quote_literal(v_step.awaits)
+                USING ERRCODE = 'TN007';
+        ELSIF v_step.times > 1 THEN
+            RAISE EXCEPTION 'Two steps in one request have the key %. Nothing was changed. Give each its own.', quote_literal(v_step.key) USING ERRCODE = 'TN007';
+        END IF;
+    END LOOP;
+END
+$$;
+
 -- put_steps: record steps of a job that the caller has locked, its token checked. The first record of a key stays; an open step may be
 -- closed, and is waited for anew if it is given as open again. Answers 2 if a step was new, 1 if only marks and waits for budgets were, 0 if none.
 -- A step is {"key", "kind", "state", "value", "error", "awaits", "due": seconds}.
@@ -88,6 +121,7 @@ DECLARE
     v_step record;
     v_new integer := 0;
 BEGIN
+    PERFORM tenure.refuse_steps(p_steps);
     FOR v_step IN
         SELECT e.value AS given, s.key, coalesce(s.kind, 'step') AS kind, coalesce(s.state, 'done') AS state, e.value -> 'value' AS value,
             left(s.error, 16384) AS error, s.awaits, p_now + s.due * interval '1 second' AS due_at
@@ -341,8 +375,15 @@ DECLARE
     v_to uuid;
     v_state text;
 BEGIN
-    IF coalesce(btrim(v_key), '') = '' OR v_scope NOT IN ('once', 'queue') THEN
-        RAISE EXCEPTION 'A signal needs a key that is not blank and the scope once or queue. Nothing was changed.' USING ERRCODE = 'TN007';
+    IF coalesce(btrim(v_key), '') = '' OR length(v_key) > 300 OR v_scope NOT IN ('once', 'queue') THEN
+        RAISE EXCEPTION 'A signal needs a key of 1 to 300 characters that is not blank, and the scope once or queue. Nothing was changed.' USING ERRCODE = 'TN007';
+    ELSIF octet_length((p_request -> 'value')::text) > 1048576 THEN
+        RAISE EXCEPTION 'Signal %: its value has % bytes, and 1,048,576 are the limit. Nothing was changed.',
+            quote_literal(v_key), octet_length((p_request -> 'value')::text) USING ERRCODE = 'TN007';
+    ELSIF NOT ((p_request ->> 'keep')::double precision > 0 AND (p_request ->> 'keep')::double precision <= 315360000) THEN
+        RAISE EXCEPTION 'Signal %: it is kept for up to ten years, not % s. Nothing was changed.', quote_literal(v_key), p_request ->> 'keep' USING ERRCODE = 'TN007';
+    ELSIF btrim(p_request ->> 'actor') = '' THEN
+        RAISE EXCEPTION 'Signal %: actor is blank; it must say who sends this. Nothing was changed.', quote_literal(v_key) USING ERRCODE = 'TN007';
     END IF;
     IF p_request ->> 'to' IS NOT NULL THEN
         SELECT j.id, j.state INTO v_to, v_state
@@ -390,6 +431,9 @@ DECLARE
 BEGIN
     IF v_count > 1000 THEN
         RAISE EXCEPTION 'A group is filled by pages of up to 1000 jobs, not %. Nothing was created.', v_count USING ERRCODE = 'TN007';
+    ELSIF least((p_group ->> 'need')::integer, (p_group ->> 'tolerate')::integer, (p_group ->> 'window')::integer - 1) < 0 THEN
+        RAISE EXCEPTION 'Group %: tolerate and need cannot be negative, and a window has room for at least 1. Nothing was created.',
+            quote_literal(v_key) USING ERRCODE = 'TN007';
     END IF;
     PERFORM tenure.refuse_cancelled_parent(p_job);
     v_new := tenure.put_steps(

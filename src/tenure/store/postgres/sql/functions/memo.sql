@@ -101,6 +101,12 @@ BEGIN
     IF v_job.id IS NULL THEN
         RETURN NULL;
     END IF;
+    IF p_request -> 'value' IS NULL OR octet_length((p_request -> 'value')::text) > 1048576 THEN
+        RAISE EXCEPTION 'A memo keeps a JSON value of up to 1,048,576 bytes. Nothing was kept.' USING ERRCODE = 'TN007';
+    ELSIF coalesce(NOT ((p_request ->> 'ttl_seconds')::double precision > 0 AND (p_request ->> 'ttl_seconds')::double precision <= 315360000), true) THEN
+        RAISE EXCEPTION 'A memo is kept for more than 0 and up to 315,360,000 s (ten years), not % s. Nothing was kept.', p_request ->> 'ttl_seconds'
+            USING ERRCODE = 'TN007';
+    END IF;
     UPDATE tenure.memo AS m
     SET state = 'done',
         value = p_request -> 'value',
