@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tenure import App
+from tenure.model.ids import JobId, Token
+from tenure.model.step import NewStep
+from tenure.store.flow import RecordSteps
 from tests.cli.conftest import Cli
 
 
@@ -99,7 +102,17 @@ def test_a_heartbeat_says_that_a_cancel_was_asked_for(cli: Cli, app: App) -> Non
     app.cancel(job_id)
 
     assert cli("heartbeat", job_id, token).out == "cancel_requested\n"
-    assert cli("heartbeat", job_id, token, "--json").json == {"job_id": job_id, "cancel_requested": True}
+    told = {"job_id": job_id, "cancel_requested": True, "overdue": False}
+    assert cli("heartbeat", job_id, token, "--json").json == told
+
+
+def test_a_heartbeat_says_that_the_deadline_of_a_durable_job_has_passed(cli: Cli, app: App) -> None:
+    cli("enqueue", "k")
+    job_id, token, *_ = cli("claim").out.split("\t")
+    deadline = NewStep("$deadline", "sleep", "open", due_seconds=0.0)
+    app._state.open_store().do(RecordSteps(JobId(job_id), Token(int(token)), [deadline]))
+
+    assert cli("heartbeat", job_id, token).out == "overdue\n"
 
 
 def test_a_failed_attempt_is_retried_and_then_dead(cli: Cli, app: App) -> None:

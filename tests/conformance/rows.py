@@ -63,6 +63,11 @@ TABLES = (
     Table("signal", ("id",), json=("value",)),
     Table("job_group", ("id",), booleans=("fail_fast", "cancel_rest")),
     Table("group_member", ("group_id", "position")),
+    Table("memo", ("id",), json=("value",)),
+    Table("workflow", ("id",), json=("policy", "data"), booleans=("is_judged",)),
+    Table("task", ("job_id",), json=("fan_out",), booleans=("is_optional", "is_released")),
+    Table("edge", ("src", "dst")),
+    Table("escalation", ("workflow_id", "round", "level"), generated="id", json=("target",)),
     Table("audit", ("subject",), is_numbered=True, generated="seq", json=("detail",)),
     Table(
         "queue",
@@ -82,6 +87,7 @@ ONE_ENGINE_ONLY: Mapping[str, frozenset[str]] = {
     "job": frozenset({"lease_login", "enqueued_by"}),
     "attempt": frozenset({"login"}),
     "worker": frozenset({"login"}),
+    "workflow": frozenset({"started_by"}),
 }
 """By table, columns that exist on one engine only. Each needs a reason here."""
 

@@ -164,6 +164,33 @@ def test_a_cancelled_job_is_undone_before_it_is_cancelled(store: Subject) -> Non
     assert settle(store, Stopped(again.id, again.token)).state == "cancelled"
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_second_cancel_does_not_stop_the_undoing(store: Subject, is_held: bool) -> None:
+    """The first cancel queued the job to undo what it had done; a repeat, as after a lost answer, ended it with
+    everything left as it was."""
+    grant = armed(store)
+    settle(store, Suspended(grant.id, grant.token, "nap", steps=(NewStep("nap", "sleep", "open", due_seconds=600),)))
+    cancel(store, grant.id)
+    held = claim_one(store) if is_held else None
+
+    assert cancel(store, grant.id).answer == "requested"
+
+    again = held or claim_one(store)
+    assert get(store, again.id).cancel_requested_at is None
+    record(store, again, NewStep("undo/hold", "undo", "undone"))
+    assert settle(store, Stopped(again.id, again.token)).state == "cancelled"
+
+
+def test_a_cancel_while_a_failed_job_is_undone_leaves_it_the_end_that_it_had(store: Subject) -> None:
+    fail(store, armed(store), "boom")
+    again = claim_one(store)
+
+    assert cancel(store, again.id).answer == "requested"
+
+    record(store, again, NewStep("undo/hold", "undo", "undone"))
+    assert settle(store, Rejected(again.id, again.token, "boom")).state == "failed"
+
+
 def test_an_undo_that_cannot_be_carried_out_leaves_a_dead_job(store: Subject) -> None:
     fail(store, armed(store))
 

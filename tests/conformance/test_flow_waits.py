@@ -10,12 +10,13 @@ import pytest
 from tenure.errors import IllegalMove, InvalidArgument, NotFound
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Grant
-from tenure.model.outcome import Settled, Suspended
+from tenure.model.outcome import Completed, Settled, Suspended
 from tenure.model.state import State
 from tenure.model.step import TIMEOUT, NewStep, Step
-from tenure.store.contract import Cancel, Exchange, Wake
+from tenure.store.contract import Cancel, Exchange, Settle, Wake
 from tenure.store.flow import ListSteps, Signal, SweepFlow
-from tests.conformance.acts import Subject, attempts, claim, claim_one, complete, enqueue, get, settle
+from tenure.store.queries import CountJobs
+from tests.conformance.acts import Subject, attempts, claim, claim_one, complete, enqueue, enqueue_many, get, settle
 from tests.conformance.engines import SteeredClock
 
 
@@ -304,3 +305,38 @@ def test_a_signal_to_a_job_that_cannot_take_it_is_refused(store: Subject) -> Non
     complete(store, claim_one(store))
     with pytest.raises(IllegalMove):
         store.do(Signal("a", to=job_id))
+
+
+def test_a_signal_for_one_job_reaches_it_however_many_wait_for_the_same_key(
+    store: Subject, clock: SteeredClock
+) -> None:
+    """A sweep looked at the first 1,000 that wait for a key; the job that a value was meant for stood behind them, and
+    slept on for ever."""
+    ids = enqueue_many(store, 1001)
+    grants = sorted(claim(store, 1001), key=lambda grant: ids.index(grant.id))
+    steps = (wait_for("go"),)
+    store.do(Settle([Suspended(grant.id, grant.token, "go", steps=steps) for grant in grants[:-1]]))
+    clock.advance(1)
+    last = grants[-1]
+    park(store, last, *steps)
+
+    assert signal(store, "go", 7, to=last.id)
+
+    assert get(store, last.id).state is State.QUEUED
+    assert steps_of(store, last.id)["wait/go"].value == "7"
+    assert sum(count.jobs for count in store.do(CountJobs(states=["waiting"]))) == 1000
+
+
+def test_a_stream_of_events_does_not_keep_the_leader_from_looking_by_time(store: Subject) -> None:
+    """What no event tells of was looked for only by a sweep that found no event, so never on a busy system."""
+    awaited, waiting = enqueue(store), enqueue(store)
+    grants = {grant.id: grant for grant in claim(store, 2)}
+    end_of = NewStep("job", "job", "open", awaits=f"job:{awaited}")
+    store.do(Exchange([Suspended(waiting, grants[waiting].token, "job", steps=(end_of,))], None))
+    parked(store, wait_for("other"))
+    store.do(Exchange([Completed(awaited, grants[awaited].token)], None))
+    store.do(Exchange([Suspended(enqueue(store), claim_one(store).token, "x", steps=(wait_for("x"),))], None))
+
+    store.do(SweepFlow(by_time=True))
+
+    assert get(store, waiting).state is State.QUEUED

@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tenure.model.ids import Token, new_job_id
-from tenure.model.outcome import Beat
+from tenure.model.job import Grant
+from tenure.model.outcome import Beat, Released, Suspended
 from tenure.model.state import State
+from tenure.model.step import NewStep
 from tenure.store.contract import Heartbeat, Hold, Start
+from tenure.store.flow import RecordSteps
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,
@@ -20,6 +23,7 @@ from tests.conformance.acts import (
     get,
     hold,
     make_queue,
+    settle,
 )
 from tests.conformance.engines import SteeredClock
 
@@ -207,3 +211,52 @@ def test_started_at_tells_of_the_first_start(store: Subject, clock: SteeredClock
     claim_one(store)
 
     assert get(store, job_id).started_at == first
+
+
+# --- deadlines of durable jobs
+
+
+def with_deadline(store: Subject, *more: NewStep) -> Grant:
+    """A held job whose deadline passes in ten seconds."""
+    enqueue(store)
+    grant = claim_one(store)
+    deadline = NewStep("$deadline", "sleep", "open", due_seconds=10)
+    store.do(RecordSteps(grant.id, grant.token, (deadline, *more)))
+    return grant
+
+
+def test_a_heartbeat_tells_that_the_deadline_of_a_durable_job_has_passed(store: Subject, clock: SteeredClock) -> None:
+    grant = with_deadline(store)
+    plain = enqueue(store)
+    other = claim_one(store)
+    clock.advance(9)
+    assert store.do(Heartbeat([hold(grant), hold(other)])) == Beat()
+    clock.advance(1)
+
+    assert store.do(Heartbeat([hold(other), hold(grant)])) == Beat(overdue=frozenset({grant.id}))
+
+    assert plain == other.id
+
+
+def test_the_deadline_does_not_stop_a_job_that_is_being_undone(store: Subject, clock: SteeredClock) -> None:
+    grant = with_deadline(store, NewStep("undo/a", "undo", "armed"))
+    store.do(RecordSteps(grant.id, grant.token, [NewStep("$undoing", value='{"end": "failed"}')]))
+    clock.advance(20)
+
+    assert store.do(Heartbeat([hold(grant)])) == Beat()
+
+
+def test_the_deadline_ends_a_wait_that_does_not_name_it(store: Subject, clock: SteeredClock) -> None:
+    """As of a worker that knows only the functions: its suspends name what they wait for."""
+    first = with_deadline(store)
+    wait = NewStep("paid", "signal", "open", awaits="signal:paid")
+    settle(store, Released(first.id, first.token))
+    grant = claim_one(store)
+
+    assert settle(store, Suspended(grant.id, grant.token, "paid", steps=(wait,))).state == "waiting"
+
+    clock.advance(10)
+    again = claim_one(store)
+    assert {step.key: step.state for step in again.steps} == {"$deadline": "done", "paid": "open"}
+    assert settle(store, Suspended(again.id, again.token, "paid", steps=(wait,))).state == "failed", "it was told"
+    assert get(store, again.id).failure_class == "deadline"

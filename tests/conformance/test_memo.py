@@ -18,6 +18,7 @@ from tenure.store.memo import KeepMemo, TakeMemo
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,
+    cancel,
     claim,
     claim_one,
     complete,
@@ -113,6 +114,28 @@ def test_an_owner_that_ends_without_a_value_passes_the_right_to_one_that_waits(s
     assert take(store, last) == MemoTold("done", "2")
 
 
+@pytest.mark.parametrize("end", ["rejected", "completed", "cancelled"])
+def test_the_end_of_an_owner_hands_the_right_on_by_itself(store: Subject, end: str) -> None:
+    """Only a sweep by the leader found it, within seconds."""
+    one, two, three_ = three(store)
+    take(store, one)
+    wait(store, two)
+    wait(store, three_)
+    if end == "cancelled":
+        settle(store, Suspended(one.id, one.token, "nap", delay_seconds=600.0))
+
+    match end:
+        case "rejected":
+            reject(store, one)
+        case "completed":
+            complete(store, one)
+        case _:
+            cancel(store, one.id)
+
+    [owner] = claim(store, 5)
+    assert take(store, owner) == MemoTold("mine")
+
+
 def test_a_failed_attempt_keeps_the_right(store: Subject) -> None:
     make_queue(store, "default", backoff=NO_BACKOFF)
     one, two, _ = three(store)
@@ -179,6 +202,15 @@ def test_a_time_that_is_none_is_refused(store: Subject, ttl: float) -> None:
 
     with pytest.raises(InvalidArgument, match="kept for"):
         keep(store, one, ttl=ttl)
+
+
+@pytest.mark.parametrize("value", ["{no", "NaN", '1,"job_id":"x"', ""])
+def test_a_value_that_is_no_json_is_refused(store: Subject, value: str) -> None:
+    one, *_ = three(store)
+    take(store, one)
+
+    with pytest.raises(InvalidArgument, match="no JSON"):
+        keep(store, one, value)
 
 
 def test_a_value_that_is_too_large_is_refused(store: Subject) -> None:

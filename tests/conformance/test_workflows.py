@@ -10,8 +10,10 @@ import pytest
 from tenure.errors import IllegalMove, InvalidArgument, KeyConflict, NotFound, UnknownQueue
 from tenure.flow.workflows import prepare, requests
 from tenure.model.ids import new_job_id
+from tenure.model.job import NewJob
 from tenure.model.policy import Limits
 from tenure.model.workflow import Escalation, FailureThreshold, Workflow
+from tenure.store.queries import GetJobs
 from tenure.store.workflows import (
     AnswerEscalation,
     CancelWorkflow,
@@ -20,7 +22,10 @@ from tenure.store.workflows import (
     JoinWorkflow,
     ListEscalations,
     ListWorkflows,
+    NewTask,
+    NewWorkflow,
     RetryWorkflow,
+    StartWorkflow,
     TendWorkflows,
 )
 from tests.conformance.acts import (
@@ -204,6 +209,33 @@ def test_nothing_runs_before_the_last_page_and_a_start_that_broke_off_goes_on(st
     assert len(tasks(store, found.id)) == 2_500
     assert len(work(store, found.id, "A", limit=1000)) == 2_500
     assert run(store, found.id).state == "completed"
+
+
+def wrong_page(wrong: str) -> StartWorkflow:
+    """A start of two tasks, a before b, with one thing wrong."""
+    flow_id, ids = new_job_id(), [new_job_id(), new_job_id()]
+    jobs = [NewJob(one, "t", "{}", "default", workflow_id=flow_id) for one in ids]
+    names = ["a", "a" if wrong == "name twice" else " " if wrong == "blank name" else "b"]
+    total = {"a task too few": 3, "too many": 1_000_001, "none": 0}.get(wrong, 2)
+    edges = {"circle": [(1, 0)], "itself": [(1, 1)]}.get(wrong, [(0, 1)])
+    told = [(ids[src], ids[dst], "ok") for src, dst in edges]
+    if wrong == "astray":
+        told = [(ids[0], new_job_id(), "ok")]
+    tasks = [NewTask(job, name, place, place) for place, (job, name) in enumerate(zip(jobs, names, strict=True))]
+    return StartWorkflow(NewWorkflow(flow_id, "w", total, "d"), tasks, told)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["circle", "itself", "name twice", "blank name", "astray", "a task too few", "too many", "none"]
+)
+def test_a_graph_that_cannot_be_is_refused_and_nothing_is_written(store: Subject, wrong: str) -> None:
+    request = wrong_page(wrong)
+
+    with pytest.raises(InvalidArgument, match="Nothing was started"):
+        store.do(request)
+
+    assert store.do(GetWorkflow(request.workflow.id)) is None
+    assert store.do(GetJobs([task.job.id for task in request.tasks])) == [None, None]
 
 
 def test_an_unknown_queue_is_told_and_nothing_is_written(store: Subject) -> None:

@@ -1,5 +1,21 @@
 """Durable jobs whose workers are really killed: nothing that is recorded runs again, and every job ends.
 
+What may break, and the test in which the process is killed there, on both engines:
+
+    before a step's commit                             test_a_job_goes_on_after_its_worker_was_killed[in step]
+    commit done, answer lost                           …[after step], …[after suspend]
+    a late worker records a step                       test_a_worker_that_comes_back_late_cannot_record_its_step
+    between spawn and suspend                          …[before suspend]
+    a child ends while the parent runs                 test_children_that_end_before_the_parents_suspend[before]
+    a child ends while the suspend is in flight        …[in]; the race itself is staged in conformance/test_flow_stress
+    after the child's commit, before the sweep         …[after child]
+    the sweep dies half way                            test_a_sweep_that_dies_half_way_has_done_nothing
+    a sleep ends while no worker runs                  test_a_sleep_that_ends_while_no_worker_runs_…
+    the database is restored from a backup             test_a_restored_database_goes_on_from_the_steps_that_it_holds
+    the parent's children are pruned                   test_a_prune_spares_what_a_parent_has_not_read
+    a map is being created                             test_a_map_whose_parent_is_killed_…
+    an undo is being carried out                       test_a_worker_that_dies_while_it_undoes_…
+
 `TENURE_LONG=1`: 1,000 jobs of ten steps with workers killed at random, and 10,000 children of one job; otherwise 60 and
 1,500.
 """
@@ -9,24 +25,32 @@ from __future__ import annotations
 import json
 import random
 import signal
+import sqlite3
+import subprocess
+import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from tenure.model.ids import JobId, new_job_id
+from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import Job, NewJob
+from tenure.model.outcome import Completed, Suspended
 from tenure.model.policy import Backoff, QueuePolicy
+from tenure.model.step import NewGroup
 from tenure.store.admin import SetQueues
-from tenure.store.contract import Enqueue
-from tenure.store.flow import ListChildren, ListSteps
+from tenure.store.contract import Cancel, Claim, Enqueue, Exchange, Prune
+from tenure.store.flow import ListChildren, ListSteps, SweepFlow
 from tenure.store.queries import CountJobs, GetJobs, ListJobs
+from tests.conformance.engines import open_store, sqlite_url
 from tests.fault.conftest import Place
 from tests.fault.scale import LONG, PATIENCE, QUEUE, TIMEOUT, scaled
-from tests.fault.workers import Restarted, drain, restarted
+from tests.fault.workers import ROOT, Restarted, drain, restarted
+from tests.servers import PostgresServer
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT)]
@@ -68,6 +92,7 @@ def noted(notes: Path, what: str) -> list[list[str]]:
         pytest.param("between", 1, 3, id="between steps"),
         pytest.param("before suspend", 1, 3, id="between spawn and suspend: no child is there"),
         pytest.param("after suspend", 1, 2, id="suspended, answer lost: children are there once"),
+        pytest.param("after child", 1, 2, id="a child's end is committed and not swept"),
         pytest.param("at the end", 1, 3, id="before the completion"),
     ],
 )
@@ -208,3 +233,113 @@ def test_a_sleep_that_ends_while_no_worker_runs_is_over_when_one_comes(place: Pl
 
     assert job_of(place, job_id).result is True
     assert len(noted(notes, "run")) == 2
+
+
+@pytest.mark.parametrize("at", ["before the parent's suspend", "in the parent's suspend"])
+def test_children_that_end_before_the_parents_suspend(place: Place, notes: Path, at: str) -> None:
+    once = notes.with_name("once")
+    (job_id,) = enqueue(place, "fast_children", {"at": at, "once": str(once)})
+
+    with restarted(place.url, notes, "-c", "4", app=APP) as worker:
+        drain(place.store, [worker], SECONDS)
+
+    assert once.exists()
+    job = job_of(place, job_id)
+    assert (job.state, job.result[1]) == ("succeeded", [0, 1])
+    assert len(noted(notes, "run")) == 3, "killed, then parked on a group that is over, then done"
+    assert len(place.store.do(ListJobs(parent_id=job_id)).items) == 2
+
+
+def test_a_prune_spares_what_a_parent_has_not_read(place: Place, notes: Path) -> None:
+    once = notes.with_name("once")
+    (job_id,) = enqueue(place, "dies", {"at": "after child", "once": str(once)})
+
+    with restarted(place.url, notes, "-c", "1", app=APP) as worker:
+        assert worker.process is not None
+        worker.process.wait(PATIENCE)
+        assert any(child.state == "succeeded" for child in place.store.do(ListJobs(parent_id=job_id)).items)
+        place.store.do(Prune(older_than_seconds=0, delete_after_seconds=0))
+        drain(place.store, [worker], SECONDS)
+
+    assert (job_of(place, job_id).state, job_of(place, job_id).result[1]) == ("succeeded", [0, 1])
+
+
+def test_a_sweep_that_dies_half_way_has_done_nothing(place: Place, notes: Path) -> None:
+    """It is killed with its work done and not committed: on SQLite in its transaction; on PostgreSQL it waits for the
+    row of the parent, and its connection is cut."""
+    (job_id,) = enqueue(place, "parent")
+    [parent] = place.store.do(Claim(WorkerId("test"), [QUEUE], 1))
+    child = NewJob(new_job_id(), "child", "1", queue=QUEUE)
+    suspend = Suspended(job_id, parent.token, "group", groups=(NewGroup("group", (child,)),))
+    place.store.do(Exchange([suspend], None))
+    if place.engine == "sqlite":
+        place.store.do(Cancel([job_id], "test", "not needed"))
+        sweep = subprocess.run([sys.executable, "-m", SWEEPER, place.url], cwd=ROOT, timeout=PATIENCE, check=False)
+        assert sweep.returncode == -signal.SIGKILL
+        assert job_of(place, child.id).state == "queued"
+        sweep_all(place)
+        assert job_of(place, child.id).state == "cancelled"
+        return
+    sweep_all(place)
+    [grant] = place.store.do(Claim(WorkerId("test"), [QUEUE], 1))
+    place.store.do(Exchange([Completed(grant.id, grant.token)], None))
+    with psycopg.connect(place.url) as other, psycopg.connect(place.url, autocommit=True) as watch:
+        other.execute("SELECT 1 FROM tenure.job WHERE id = %s FOR UPDATE", [job_id])
+        with subprocess.Popen([sys.executable, "-m", SWEEPER, place.url], cwd=ROOT) as sweep_process:
+            wait_until(lambda: watch.execute(WAITS).fetchone() is not None, PATIENCE)
+            sweep_process.kill()
+            watch.execute(CUT)
+            wait_until(lambda: watch.execute(WAITS).fetchone() is None, PATIENCE)
+        other.rollback()
+    assert job_of(place, job_id).state == "waiting"
+    sweep_all(place)
+    assert job_of(place, job_id).state == "queued"
+
+
+SWEEPER = "tests.fault.children.sweeps"
+WAITS = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%sweep_flow%'"
+CUT = WAITS.replace("SELECT pid", "SELECT pg_terminate_backend(pid)")
+
+
+def sweep_all(place: Place) -> None:
+    while place.store.do(SweepFlow()).more:
+        pass
+
+
+def test_a_restored_database_goes_on_from_the_steps_that_it_holds(
+    place: Place, notes: Path, request: pytest.FixtureRequest
+) -> None:
+    once = notes.with_name("once")
+    (job_id,) = enqueue(place, "dies", {"at": "between", "once": str(once)})
+    with restarted(place.url, notes, "-c", "4", app=APP) as worker:
+        assert worker.process is not None
+        worker.process.wait(PATIENCE)
+    copy = backup(place, request)
+
+    for url in (place.url, copy):
+        store = open_store(url)
+        with restarted(url, notes, "-c", "4", app=APP) as worker:
+            drain(store, [worker], SECONDS)
+        (job,) = store.do(GetJobs([job_id]))
+        store.close()
+        assert job is not None
+        assert (job.state, job.result[1]) == ("succeeded", [0, 1])
+
+    assert (len(noted(notes, "one")), len(noted(notes, "two"))) == (1, 2), "what the backup held is not done again"
+
+
+def backup(place: Place, request: pytest.FixtureRequest) -> str:
+    """A copy of the database as it stands. Answers its URL."""
+    if place.engine == "sqlite":
+        path = place.path.with_name("copy.db")
+        with closing(sqlite3.connect(place.path)) as here, closing(sqlite3.connect(path)) as there:
+            here.backup(there)
+        return sqlite_url(path)
+    name = place.url.rpartition("/")[2].partition("?")[0]
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    with psycopg.connect(place.url.replace(f"/{name}", "/postgres"), autocommit=True) as admin:
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        admin.execute(f'CREATE DATABASE "{name}_copy" TEMPLATE "{name}"'.encode())
+    copy = place.url.replace(f"/{name}", f"/{name}_copy")
+    request.addfinalizer(lambda: server.drop_database(copy))
+    return copy

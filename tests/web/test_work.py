@@ -41,7 +41,9 @@ async def test_a_job_is_claimed_kept_and_completed(server: Server) -> None:
         empty = await client.post("/api/v1/claims", json=CLAIM)
 
     assert grant["job"]["payload"] == {"n": 2**53 + 1}
-    assert beat.json() == {"held": [job_id], "lost": [], "cancel": [], "drain": False, "next_in": 10.0}
+    assert beat.json() == {
+        "held": [job_id], "lost": [], "cancel": [], "overdue": [], "drain": False, "next_in": 10.0,
+    }  # fmt: skip
     assert done.json()["results"][0]["state"] == "succeeded"
     assert again.json() == done.json()
     assert empty.status_code == 204

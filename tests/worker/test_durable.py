@@ -15,10 +15,12 @@ from pydantic import BaseModel
 
 import tenure
 from tenure.handler.context import Context
-from tenure.model.ids import JobId
-from tenure.model.step import Step
-from tenure.store.contract import Cancel
-from tenure.store.flow import ListSteps, Signal
+from tenure.model.ids import JobId, WorkerId
+from tenure.model.outcome import Released
+from tenure.model.policy import Backoff, QueuePolicy
+from tenure.model.step import NewStep, Step
+from tenure.store.contract import Cancel, Claim, Settle
+from tenure.store.flow import ListSteps, RecordSteps, Signal
 from tenure.store.queries import ListJobs
 from tests.waiting import until
 from tests.worker.bed import Bed
@@ -526,6 +528,54 @@ async def test_nothing_new_begins_in_a_stretch_that_outlasts_the_deadline(bed: B
         await until(state_of(bed, job_id, "failed"))
 
     assert set(steps_of(bed, job_id)) == {"$deadline", "book"}
+
+
+async def test_a_first_stretch_that_outlasts_the_deadline_is_stopped(bed: Bed) -> None:
+    ended: list[str] = []
+
+    async def trip(ctx: Context) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("stopped")
+
+    job_id = bed.enqueue(bed.handle(trip, is_durable=True, deadline_seconds=0.2))
+    async with bed.working():
+        await until(state_of(bed, job_id, "failed"))
+
+    assert (bed.job(job_id).failure_class, ended) == ("deadline", ["stopped"])
+
+
+@pytest.mark.parametrize("mode", ["async", "thread"])
+async def test_a_handler_that_is_at_work_when_the_deadline_passes_is_stopped_and_undone(bed: Bed, mode: str) -> None:
+    """A deadline inside a later stretch was noticed by the next one only, however long that one ran."""
+    undone: list[str] = []
+
+    async def trip(ctx: Context) -> None:
+        ctx.on_failure("hotel", undone.append, "hotel")
+        await ctx.step("book", lambda: 1)
+        await asyncio.sleep(3600)
+
+    def drive(ctx: Context) -> None:
+        ctx.on_failure("hotel", undone.append, "hotel")
+        ctx.step("book", lambda: 1)
+        ctx.cancelled.wait(3600)
+        ctx.check()
+
+    handler = trip if mode == "async" else drive
+    job_id = bed.enqueue(bed.handle(handler, is_durable=True, deadline_seconds=0.1))
+    bed.queue(QueuePolicy(lease_seconds=1.5, backoff=Backoff(shape="none")))
+    [grant] = bed.store.do(Claim(WorkerId("before"), ["default"], 1))
+    deadline = NewStep("$deadline", "sleep", "open", due_seconds=0.1)
+    before = (deadline, NewStep("undo/hotel", "undo", "armed"), NewStep("book", value="1"))
+    bed.store.do(RecordSteps(job_id, grant.token, before))
+    bed.store.do(Settle([Released(job_id, grant.token)]))
+    async with bed.working():
+        await until(state_of(bed, job_id, "failed"))
+
+    assert bed.job(job_id).failure_class == "deadline"
+    assert undone == ["hotel"]
+    assert "overdue" in bed.ear.names(job_id)
 
 
 # --- processes of their own ---

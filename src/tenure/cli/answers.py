@@ -139,6 +139,7 @@ class Grants:
 class Held:
     job_id: str
     cancel_requested: bool
+    overdue: bool
 
 
 @frozen

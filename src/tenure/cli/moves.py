@@ -192,7 +192,7 @@ def heartbeat(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Extend the lease of a job you hold. Prints `ok`, or `cancel_requested`; exit 4 if the lease is lost."""
+    """Extend the lease of a job you hold. Prints `ok`, `cancel_requested` or `overdue`; exit 4 if the lease is lost."""
     told = None if progress_value is None else {job_id: json_value("progress", progress_value)}
     with opened(url) as tenure:
         beat = tenure.heartbeat((job_id, token), lease_seconds=lease, progress=told)
@@ -203,12 +203,12 @@ def heartbeat(
             f"Job {job_id}: the lease with token {token} has run out or passed on. Stop working on it; "
             "what you would write is refused."
         )
-    is_asked = bool(beat.cancel_requested)
+    is_asked, is_overdue = bool(beat.cancel_requested), bool(beat.overdue)
     screen = Screen(as_json)
     if as_json:
-        screen.show({"job_id": job_id, "cancel_requested": is_asked})
+        screen.show({"job_id": job_id, "cancel_requested": is_asked, "overdue": is_overdue})
     else:
-        screen.line("cancel_requested" if is_asked else "ok")
+        screen.line("cancel_requested" if is_asked else "overdue" if is_overdue else "ok")
 
 
 @app.command()

@@ -135,6 +135,8 @@ def fence(ctx: Context) -> Callable[..., None]:
             )
         if ctx.id in beat.cancel_requested:
             raise Interrupted(Interrupt.CANCEL)
+        if ctx.id in beat.overdue:
+            raise Interrupted(Interrupt.DEADLINE)
 
     return check
 

@@ -98,6 +98,8 @@ class Interrupt(StrEnum):
     SHUTDOWN = "shutdown"
     CANCEL = "cancel"
     TIMEOUT = "timeout"
+    DEADLINE = "deadline"
+    """A durable job was not done within the deadline of its handler."""
     LOST = "lost"
     """The store says that the lease has passed on."""
     FENCED = "fenced"

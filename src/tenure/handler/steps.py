@@ -38,7 +38,7 @@ from tenure.handler.typed import adapter_for
 from tenure.model.frozen import frozen
 from tenure.model.job import NewJob
 from tenure.model.policy import Limits
-from tenure.model.step import KEY_CHARS, NO_PROGRESS, NewGroup, NewStep, Step
+from tenure.model.step import KEY_CHARS, NO_PROGRESS, OVERDUE, NewGroup, NewStep, Step
 
 if TYPE_CHECKING:
     from tenure.handler.context import Context
@@ -272,7 +272,7 @@ class Journal:
         if self.is_undoing:
             raise ReplayEnded
         if self.closed(DEADLINE) is not None or time.monotonic() >= self._ends_at:
-            raise DeadlinePassed("The job was not done within the deadline that its handler declares.")
+            raise DeadlinePassed(OVERDUE)
 
 
 def _counts(row: Step) -> bool:

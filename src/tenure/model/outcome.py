@@ -168,7 +168,9 @@ class Settled:
 
 @frozen
 class Beat:
-    """What a heartbeat found. Held jobs that are in neither set go on, with their lease extended."""
+    """What a heartbeat found. Held jobs that are in none of the sets go on, with their lease extended."""
 
     lost: frozenset[JobId] = field(default_factory=frozenset)
     cancel_requested: frozenset[JobId] = field(default_factory=frozenset)
+    overdue: frozenset[JobId] = field(default_factory=frozenset)
+    """Durable jobs whose deadline has passed: to be rejected with the class `deadline`."""

@@ -191,9 +191,9 @@ class Heartbeat(Request[Beat]):
     """Extend the leases of all held jobs, store progress and refresh the worker's row, in one transaction.
 
     Never revives a lost lease, never shortens one, never extends beyond now + lease_seconds (bounded by the queue's
-    policy; None means the queue's). Says which are lost and which are asked to stop. A closed `heartbeat` gate keeps
-    the worker row from being written (GateClosed if there is nothing else to do), never the leases.
-
+    policy; None means the queue's). Says which are lost, which are asked to stop, and of which the deadline (step
+    `$deadline`) has passed; not of jobs that are being undone. A closed `heartbeat` gate keeps the worker row from
+    being written (GateClosed if there is nothing else to do), never the leases.
     """
 
     holds: Sequence[Hold]

@@ -12,6 +12,10 @@ and the steps are written, and the conditions are looked at: if one is met the j
 keeping its place; otherwise it is `waiting`. It is woken when a condition of a step that this suspend named is met, or
 at the earliest `due_at` of these steps. A woken job keeps the place in its queue that it had before.
 
+**The deadline.** A sleep with the key `$deadline`, which a worker records with the first steps of a job, ends every
+wait when its time comes, named or not. The grant and each heartbeat tell then that it is over; a worker that suspends
+the job all the same ends it as failed, with the class `deadline`.
+
 **What is undone.** A step of kind `undo` is `armed` until it is carried out. A job that has armed ones and would end
 badly (dead, failed or cancelled) is queued once more instead, with attempts anew, and the step `$undoing` tells the end
 that it is to have: `{"end": "failed" | "cancelled", "error", "class"}`. The attempt that finds it carries the undos
@@ -174,10 +178,14 @@ class SweepFlow(Request[Swept]):
     """Deal with up to `limit` events: count the ends of children, close steps whose condition is met and wake their
     jobs, let children go whose group has room, cancel the children of cancelled parents.
 
-    Any process may; several at once do no harm. Each call does one sort of work in one bounded transaction.
+    Any process may; several at once do no harm. Each call does one sort of work in one bounded transaction. Where there
+    are no events, or with `by_time`, it looks for what no event tells of instead: ended jobs that others wait for,
+    memos without an owner, approvals that expire, reservations that were left behind. The leader asks for it `by_time`,
+    so that a stream of events does not keep it from looking.
     """
 
     limit: int = 1000
+    by_time: bool = False
 
 
 @frozen

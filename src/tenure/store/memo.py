@@ -1,14 +1,15 @@
 """Memos: values that were worked out once and are read by later jobs, within one tenant.
 
 **One works.** The first job that takes a memo is its owner and works the value out; others wait for it (a step of
-kind `memo` that awaits `memo:ID`) and read what it kept. **The right passes on**: an owner whose job has ended without
-a value, or is gone, loses it to the first that waits, or to the next that asks; SweepFlow looks for such owners. A
-retried attempt of the same job stays the owner. **Failures are not kept**, and a kept value is read until its time is
-over. The id is made from tenant, name and key by the client, so tenants share nothing.
+kind `memo` that awaits `memo:ID`) and read what it kept. **The right passes on**: an owner whose job ends without a
+value hands it to the first that waits, in the transaction of its end; one that is gone loses it to the next that asks,
+or by SweepFlow. A retried attempt of the same job stays the owner. **Failures are not kept**, and a kept value is read
+until its time is over. The id is made from tenant, name and key by the client, so tenants share nothing.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
@@ -42,7 +43,7 @@ class KeepMemo(Request[MemoTold | None]):
     """Keep the value of a memo that this job owns, for `ttl_seconds`, and wake those who wait; None if the lease is
     lost. One that another job has kept meanwhile stays, and is answered.
 
-    Raises: InvalidArgument (a value that is too large, a time that is no duration).
+    Raises: InvalidArgument (a value that is no JSON or too large, a time that is no duration).
     """
 
     job_id: JobId
@@ -75,3 +76,11 @@ def check_memo(request: TakeMemo | KeepMemo) -> None:
             f"The value of a memo has {size:,} bytes, and {VALUE_BYTES:,} are the limit. Keep it in a file or a table "
             "of your own and keep where it is. Nothing was kept."
         )
+    try:
+        json.loads(request.value, parse_constant=_refuse_constant)
+    except ValueError as exc:
+        raise InvalidArgument(f"The value of a memo is no JSON ({exc}). Nothing was kept.") from exc
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

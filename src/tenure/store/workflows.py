@@ -24,11 +24,12 @@ from dataclasses import field
 from datetime import datetime
 from typing import Any
 
+from tenure.errors import InvalidArgument
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Enqueued, NewJob
 from tenure.model.policy import QueuePolicy
-from tenure.model.workflow import Graph
+from tenure.model.workflow import MAX_TASKS, Graph
 from tenure.store.contract import Request
 from tenure.store.queries import Page
 
@@ -91,7 +92,10 @@ class StartWorkflow(Request[Started]):
     to repeat, page by page: what is there stays. A key that is taken by a run of the same graph answers that run with
     `duplicate`, unless that run was never begun: then its id is answered without `duplicate`, for the caller to go on.
 
-    Raises: KeyConflict (the key belongs to another graph), UnknownQueue, GateClosed, and what Enqueue raises.
+    Every edge leads to a task of greater depth, so no graph has a circle.
+
+    Raises: InvalidArgument (a circle, a name that two tasks have, an edge to what is no task, other tasks than `total`
+    says), KeyConflict (the key belongs to another graph), UnknownQueue, GateClosed, and what Enqueue raises.
     """
 
     workflow: NewWorkflow
@@ -310,3 +314,21 @@ class AnswerEscalation(Request[EscalationRow]):
     actor: str
     note: str | None = None
     threshold: str | None = None
+
+
+# --- what both engines refuse before they write
+
+
+def check_start(request: StartWorkflow) -> None:
+    """Refuse a page that no store can hold.
+
+    Raises: InvalidArgument.
+    """
+    new = request.workflow
+    if not 1 <= new.total <= MAX_TASKS:
+        raise InvalidArgument(
+            f"Workflow {new.id} is to have {new.total:,} tasks; a run has 1 to {MAX_TASKS:,}. Nothing was started. "
+            "Split it into several."
+        )
+    if any(not task.name.strip() for task in request.tasks):
+        raise InvalidArgument(f"Workflow {new.id}: a task has no name. Nothing was started. Name each task.")

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from contextvars import Context as ContextVars
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from tenure.errors import InvalidPayload, LeaseLost, StoreUnavailable
 from tenure.handler.context import Context, WorkerServices
@@ -32,6 +32,7 @@ from tenure.handler.registry import Handler
 from tenure.handler.signals import Interrupt, Interrupted
 from tenure.handler.steps import read_all_steps
 from tenure.model.event import NewEvent
+from tenure.model.job import Grant
 from tenure.model.limiter import keys_of
 from tenure.model.log_event import ERROR, INFO, WARNING
 from tenure.model.outcome import Completed, Outcome
@@ -49,7 +50,14 @@ TURN_SECONDS = 0.001
 """For so long a runner goes from one job to the next without letting the event loop turn."""
 MIN_GRACE_SECONDS = 1.0
 """The least time a cancelled handler has before it is left behind."""
-THREADS_LEFT_AFTER = (Interrupt.TIMEOUT, Interrupt.LOST, Interrupt.FENCED)
+THREADS_LEFT_AFTER = (Interrupt.TIMEOUT, Interrupt.DEADLINE, Interrupt.LOST, Interrupt.FENCED)
+
+
+class _Limit(NamedTuple):
+    """How long a handler may run, and why it is stopped then."""
+
+    seconds: float
+    why: Interrupt
 
 
 class Executor:
@@ -271,7 +279,7 @@ class Executor:
                 outcome = outcome_of(execution.grant, exc)
         return outcome
 
-    def _call(self, execution: Execution, handler: Handler, watch: Callable[[Execution, float], None]) -> Any:
+    def _call(self, execution: Execution, handler: Handler, watch: Callable[[Execution, _Limit], None]) -> Any:
         """Call the handler, with its time limit watched. Raises InvalidPayload, and then it was not `started`."""
         payload: Any = None
         if handler.wants_payload:
@@ -287,13 +295,13 @@ class Executor:
         self._log.job("started", INFO, execution)
         if handler.is_durable and execution.context is not None:
             execution.context.journal.settle_in()
-        if handler.timeout_seconds is not None:
-            watch(execution, handler.timeout_seconds)
+        if (limit := _limit(execution.grant, handler)) is not None:
+            watch(execution, limit)
         return handler.call(payload, execution.context)
 
-    def _watch(self, execution: Execution, seconds: float) -> None:
+    def _watch(self, execution: Execution, limit: _Limit) -> None:
         """Stop the handler when its time is over."""
-        execution.timer = self._loop.call_later(seconds, self.interrupt, execution, Interrupt.TIMEOUT)
+        execution.timer = self._loop.call_later(limit.seconds, self.interrupt, execution, limit.why)
 
     def _leave_behind(self, execution: Execution, body: Body) -> None:
         """The handler did not stop: settle its job without it and give its slot to a new runner or thread.
@@ -342,13 +350,13 @@ class Executor:
             value = self._call(execution, handler, self._watch_from_thread)
         except BaseException as exc:  # noqa: BLE001 - whatever a handler raises is its own end, not the thread's
             return _outcome_of_raised(execution, handler, exc)
-        if _was_timed_out(execution):
+        if (why := _ran_out(execution)) is not None:
             # A thread cannot be stopped from outside: it ran on, with its lease held. The limit stands all the same.
-            return outcome_of(execution.grant, Interrupted(Interrupt.TIMEOUT), None, handler)
+            return outcome_of(execution.grant, Interrupted(why), None, handler)
         return completed(execution.grant, value, execution.context, self._services.limits)
 
-    def _watch_from_thread(self, execution: Execution, seconds: float) -> None:
-        self._loop.call_soon_threadsafe(self._watch, execution, seconds)
+    def _watch_from_thread(self, execution: Execution, limit: _Limit) -> None:
+        self._loop.call_soon_threadsafe(self._watch, execution, limit)
 
     async def _run_in_process(self, execution: Execution, handler: Handler) -> Outcome | None:
         """One attempt in a process of its own. Raises HandlerNotFound for a suspect that no process can import."""
@@ -357,8 +365,8 @@ class Executor:
         execution.context = Context(execution.grant, self._services)
         execution.started = True
         self._log.job("started", INFO, execution)
-        if handler.timeout_seconds is not None:
-            self._watch(execution, handler.timeout_seconds)
+        if (limit := _limit(execution.grant, handler)) is not None:
+            self._watch(execution, limit)
         try:
             return await self._processes.run(execution)
         except OSError as exc:
@@ -415,5 +423,14 @@ async def _outlive_cancellation(task: asyncio.Task[Any]) -> None:
         await asyncio.sleep(0)
 
 
-def _was_timed_out(execution: Execution) -> bool:
-    return execution.interrupt is Interrupt.TIMEOUT
+def _limit(grant: Grant, handler: Handler) -> _Limit | None:
+    """What ends the handler's time in this attempt: its time limit, or the deadline of a job that has recorded nothing
+    yet. Once it has, the store knows the deadline, and a heartbeat tells."""
+    limits = [] if handler.timeout_seconds is None else [_Limit(handler.timeout_seconds, Interrupt.TIMEOUT)]
+    if handler.deadline_seconds is not None and not grant.steps:
+        limits.append(_Limit(handler.deadline_seconds, Interrupt.DEADLINE))
+    return min(limits, default=None)
+
+
+def _ran_out(execution: Execution) -> Interrupt | None:
+    return execution.interrupt if execution.interrupt in {Interrupt.TIMEOUT, Interrupt.DEADLINE} else None

@@ -5,7 +5,8 @@ refreshes the worker's row. It is sent from a thread, by the store's blocking ca
 for minutes keeps its lease as long as the interpreter runs at all.
 
 **What comes back.** *Lost*: the job has passed on, so its handler is stopped at once and nothing of it is written.
-*Cancel requested*: the handler is stopped and settles as cancelled.
+*Cancel requested*: the handler is stopped and settles as cancelled. *Overdue*: the deadline of a durable job has
+passed; the handler is stopped and the job fails.
 
 **When heartbeats fail** they are tried again soon. Each execution knows, by a clock that never jumps and counts
 suspension, when its lease may have run out: counted from before the request was sent, so always earlier than the
@@ -220,7 +221,7 @@ class Leases:
             self._send(executions, lease, None, is_bare=True)
             return
         self._kept(executions, progress, beat, sent)
-        if beat.lost or beat.cancel_requested:
+        if beat.lost or beat.cancel_requested or beat.overdue:
             by_id = {execution.grant.id: execution for execution in executions}
             self._loop.call_soon_threadsafe(self._stop_unwanted, by_id, beat)
 
@@ -265,3 +266,7 @@ class Leases:
             execution = executions.get(job_id)
             if execution is not None and self.interrupt(execution, Interrupt.CANCEL):
                 self._log.job("cancel_heard", INFO, execution, "a cancel was requested, so the handler is stopped")
+        for job_id in beat.overdue:
+            execution = executions.get(job_id)
+            if execution is not None and self.interrupt(execution, Interrupt.DEADLINE):
+                self._log.job("overdue", WARNING, execution, "its deadline has passed, so the handler is stopped")

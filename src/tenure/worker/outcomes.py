@@ -30,6 +30,7 @@ from tenure.model.limiter import BLOCK_SECONDS_MAX, keys_of
 from tenure.model.outcome import Completed, Failed, FailureClass, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.model.policy import Limits, UnknownKindRule
 from tenure.model.redact import clean
+from tenure.model.step import OVERDUE
 
 NO_HANDLER_DELAY_SECONDS = 30.0
 UNAVAILABLE_DELAY_SECONDS = 5.0
@@ -128,6 +129,8 @@ def _outcome_of(  # noqa: C901 - one branch per way to end, on one screen
             return Stopped(job, token, "stopped on request")
         case Interrupted(why=Interrupt.TIMEOUT):
             return Failed(job, token, _timeout(grant, handler), FailureClass.TIMEOUT)
+        case Interrupted(why=Interrupt.DEADLINE):
+            return Rejected(job, token, OVERDUE, FailureClass.DEADLINE)
         case Interrupted(why=Interrupt.FENCED):
             return Released(job, token, 0.0, FailureClass.LEASE_LOST, "the lease could not be extended in time")
         case Interrupted() | LeaseLost():

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import tenure
+from tenure.handler.children import AddChildren, GroupTerms, ReadChildren
 from tenure.model import failpoints
+from tenure.worker import outcomes
 from tests.fault.scale import QUEUE
 
 app = tenure.App()
@@ -66,6 +68,10 @@ def waits(other: tenure.App, job_id: str) -> bool:
     return other.get(job_id).state in {"waiting", "queued"}
 
 
+def has_ended_child(other: tenure.App, job_id: str) -> bool:
+    return any(job.state == "succeeded" for job in other.jobs(parent_id=job_id).items)
+
+
 def has_page(other: tenure.App, job_id: str) -> bool:
     return any(step.kind == "group" for step in other.steps.all(job_id))
 
@@ -92,6 +98,7 @@ def dies(payload: dict[str, Any], ctx: tenure.Context) -> Any:
     children = [ctx.spawn("child", child, n, key=n) for n in range(2)]
     die_once(payload, "before suspend")
     die_after_commit(payload, ctx, "after suspend", waits)
+    die_after_commit(payload, ctx, "after child", has_ended_child)
     found = ctx.gather(*children)
     ctx.step("two", note, "two", ctx)
     die_once(payload, "at the end")
@@ -108,6 +115,28 @@ async def maps(payload: dict[str, Any], ctx: tenure.Context) -> Any:
     async for one in done.results():
         total += one.result
     return [done.counts, total]
+
+
+@app.job(queue=QUEUE, durable=True)
+def fast_children(payload: dict[str, Any], ctx: tenure.Context) -> Any:
+    """Two children, created while it runs on; dies once when both have ended, before its suspend or with it."""
+    note("run", ctx)
+    if not Path(payload["once"]).exists():
+        jobs = [ctx.new_child(child, n, {}) for n in range(2)]
+        group = ctx.ask(AddChildren(GroupTerms().group("all", jobs), 0, 2))
+        while any(not one.ok for one in ctx.ask(ReadChildren(group.id))):
+            time.sleep(0.02)
+        die_once(payload, "before the parent's suspend")
+        if payload["at"] == "in the parent's suspend":
+            vars(outcomes)["Suspended"] = dying
+    done = ctx.map("all", child, range(2))
+    return [done.counts, sorted(one.result for one in done.results())]
+
+
+def dying(*_: object) -> None:
+    """End this process where it makes the outcome of a suspend."""
+    Path(os.environ["TENURE_TEST_NOTES"]).with_name("once").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.job(queue=QUEUE, durable=True)

@@ -253,7 +253,7 @@ async def _beat(
     beat = await caller().app.aio.heartbeat(held, lease_seconds=lease_seconds, progress=progress)
     if job_id in beat.lost:
         raise _lost(job_id)
-    return {"job_id": job_id, "stop": job_id in beat.cancel_requested}
+    return {"job_id": job_id, "stop": job_id in beat.cancel_requested or job_id in beat.overdue}
 
 
 async def _held(job_id: str, text: str) -> tuple[str, int]:

@@ -394,7 +394,7 @@ def _encode_heartbeat(request: Heartbeat) -> str:
 
 
 def _decode_beat(answer: Any, request: Heartbeat) -> Beat:  # noqa: ARG001 - as all that decode
-    return Beat(frozenset(answer["lost"]), frozenset(answer["cancel"]))
+    return Beat(frozenset(answer["lost"]), frozenset(answer["cancel"]), frozenset(answer["overdue"]))
 
 
 def _decode_started(answer: Any, request: Start) -> list[Settled]:

@@ -32,12 +32,14 @@ from tenure.store.workflows import (
     TaskRow,
     TendWorkflows,
     WorkflowRow,
+    check_start,
 )
 
 _NEVER: Final = datetime.fromisoformat("9999-12-31T00:00:00+00:00")
 
 
 def _start(request: StartWorkflow) -> str:
+    check_start(request)
     new = request.workflow
     parts = [
         f'"id":{quote(new.id)},"name":{quote(new.name)},"total":{new.total},"digest":{quote(new.digest)}',

@@ -41,12 +41,21 @@ _GATE: Final = re.compile(r"(?:[^\s.:]+\.)?(?:master|worker|notify|heartbeat)|(?
 
 def cancel(transaction: Transaction, request: Cancel) -> list[Cancelled]:
     """See store.contract.Cancel."""
-    return [_cancel(transaction, request, job_id) for job_id in request.job_ids]
+    ended: list[tuple[str, str]] = []
+    answers = [_cancel(transaction, request, job_id, ended) for job_id in request.job_ids]
+    flow.tell_groups(transaction, ended)  # once all are: no room is made for one that is cancelled along
+    return answers
 
 
-def _cancel(transaction: Transaction, request: Cancel, job_id: JobId) -> Cancelled:
+def _cancel(transaction: Transaction, request: Cancel, job_id: JobId, ended: list[tuple[str, str]]) -> Cancelled:
+    """Cancel one. The end of a child is added to `ended`: its group, and how."""
     before = transaction.one(_SQL["job_state"], (job_id,))
-    if before is not None and before[0] in ("queued", "waiting") and before[2] is not None:
+    is_durable = before is not None and State(before[0]) not in TERMINAL and before[2] is not None
+    if before is not None and is_durable and flow.is_undoing(transaction, job_id):
+        # Nothing stops the undoing, and the end that the job is to have is on record.
+        _cancelled(transaction, request, job_id, before[0], "cancel_requested")
+        return Cancelled(job_id, "requested", before[0])
+    if before is not None and is_durable and before[0] in ("queued", "waiting"):
         undoing = flow.undoing_step(transaction, job_id, "cancelled", "cancelled", request.reason)
         if undoing is not None:
             flow.put_undoing(transaction, job_id, before[1], undoing)
@@ -60,11 +69,11 @@ def _cancel(transaction: Transaction, request: Cancel, job_id: JobId) -> Cancell
     if not is_ended:
         transaction.stops = True
     elif row[1] is not None:
-        flow.tell_groups(transaction, [(row[1], "cancelled")])
+        ended.append((row[1], "cancelled"))
     if is_ended and row[2] is not None:
         transaction.tasks[job_id] = row[2]
     if is_ended and before[2] is not None:
-        flow.void_approvals(transaction, [job_id])
+        flow.end_durable(transaction, [job_id])
     _cancelled(transaction, request, job_id, before[0], "cancelled" if is_ended else "cancel_requested")
     return Cancelled(job_id, "cancelled" if is_ended else "requested", row[0])
 

@@ -54,6 +54,14 @@ def wake_on(transaction: Transaction, awaits: str, limit: int = WAKE_LIMIT) -> i
     return len(queue_waiting(transaction, woken))
 
 
+def wake_one(transaction: Transaction, job_id: JobId, awaits: str) -> None:
+    """A condition may be met for this job alone."""
+    waits = transaction.all(_SQL["waits_of"], {"awaits": awaits, "job_id": job_id})
+    met = [close_if_met(transaction, job_id, key, awaits) for (key,) in waits]  # each is to be closed
+    if any(met):
+        queue_waiting(transaction, [job_id])
+
+
 def queue_waiting(transaction: Transaction, ids: Sequence[str]) -> list[JobId]:
     """Of these jobs those that wait are queued, with the place they had before; which."""
     if not ids:
@@ -239,7 +247,10 @@ def signal(transaction: Transaction, request: Signal) -> Sent:
     transaction.run(_SQL["signal_drop_old"], values)
     if not transaction.run(_SQL["signal_insert"], values).rowcount:
         return Sent(request.id, transaction.one(_SQL["signal_found"], (request.id,)) is not None)
-    wake_on(transaction, f"signal:{request.key}")
+    if request.to is None:
+        wake_on(transaction, f"signal:{request.key}")
+    else:
+        wake_one(transaction, request.to, f"signal:{request.key}")
     return Sent(request.id, is_taken=True)
 
 
@@ -257,9 +268,12 @@ def drop_steps(transaction: Transaction, job_id: JobId, first: int, last: int = 
     return keys
 
 
-def void_approvals(transaction: Transaction, ids: Sequence[str]) -> None:
-    """Durable jobs have ended: what they still ask of people is void."""
+def end_durable(transaction: Transaction, ids: Sequence[str]) -> None:
+    """Durable jobs have ended, and their rows say so: what they still ask of people is void, and the memos that they
+    were to work out are for others."""
     transaction.run(_APPROVALS["void_of_jobs"], {"ids": dump(list(ids)), "now": transaction.now})
+    for (memo_id,) in transaction.all(_SQL["memos_left"], {"ids": dump(list(ids))}):
+        wake_on(transaction, f"memo:{memo_id}")
 
 
 def place_of_step(transaction: Transaction, job_id: JobId, key: str) -> tuple[str | None, int | None]:
@@ -271,6 +285,11 @@ def place_of_step(transaction: Transaction, job_id: JobId, key: str) -> tuple[st
 def was_undone(transaction: Transaction, job_id: JobId) -> bool:
     """Whether something of a job was undone, or was to be."""
     return transaction.one(_SQL["has_undone"], (job_id,)) is not None
+
+
+def is_undoing(transaction: Transaction, job_id: JobId) -> bool:
+    """Whether a job is being undone: the end that it is to have is on record."""
+    return transaction.one(_SQL["is_undoing"], (job_id,)) is not None
 
 
 def undoing_step(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tenure.errors import GateClosed, InvalidArgument
 from tenure.model.ids import JobId
@@ -33,7 +33,8 @@ def heartbeat(transaction: Transaction, request: Heartbeat) -> Beat:
     transaction.record("progress", (hold.job_id for hold in kept if hold.progress))
     return Beat(
         lost=frozenset(hold.job_id for hold in request.holds if (hold.job_id, hold.token) not in held),
-        cancel_requested=frozenset(hold.job_id for hold in kept if held[hold.job_id, hold.token]),
+        cancel_requested=frozenset(hold.job_id for hold in kept if held[hold.job_id, hold.token].is_to_stop),
+        overdue=frozenset(hold.job_id for hold in kept if held[hold.job_id, hold.token].is_overdue),
     )
 
 
@@ -46,8 +47,15 @@ def start(transaction: Transaction, request: Start) -> list[Settled]:
     ]
 
 
-def _write(transaction: Transaction, holds: Sequence[Hold], lease_seconds: float | None) -> dict[_Grant, bool]:
-    """Extend leases: which grants are held, and whether each is asked to stop."""
+class _Found(NamedTuple):
+    """How a held job stands."""
+
+    is_to_stop: bool
+    is_overdue: bool
+
+
+def _write(transaction: Transaction, holds: Sequence[Hold], lease_seconds: float | None) -> dict[_Grant, _Found]:
+    """Extend leases: which grants are held, and how each stands."""
     values: dict[str, Any] = {
         "holds": dump([(hold.job_id, hold.token, hold.progress, hold.started) for hold in holds]),
         "now": transaction.now,
@@ -55,13 +63,16 @@ def _write(transaction: Transaction, holds: Sequence[Hold], lease_seconds: float
     # Only where a queue keeps events does it matter which jobs had not been started before.
     leased = _leased(transaction, values) if transaction.keeps.events else set()
     transaction.run(_SQL["heartbeat"], {**values, "lease_seconds": lease_seconds})
-    held = {(job_id, token): bool(stops) for job_id, token, stops, _ in transaction.array(_SQL["held"], values)}
+    held = {
+        (job_id, token): _Found(bool(stops), bool(is_overdue))
+        for job_id, token, stops, _, is_overdue in transaction.array(_SQL["held"], values)
+    }
     transaction.record("started", (hold.job_id for hold in holds if hold.started and hold.job_id in leased))
     return held
 
 
 def _leased(transaction: Transaction, values: dict[str, Any]) -> set[JobId]:
-    return {job_id for job_id, _, _, state in transaction.array(_SQL["held"], values) if state == "leased"}
+    return {job_id for job_id, _, _, state, _ in transaction.array(_SQL["held"], values) if state == "leased"}
 
 
 def _write_worker(transaction: Transaction, worker: WorkerRow, *, is_all: bool) -> None:

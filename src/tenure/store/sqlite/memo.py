@@ -20,9 +20,12 @@ _SQL: Final = load("memo")
 def take_memo(transaction: Transaction, request: TakeMemo) -> MemoTold | None:
     """See store.memo.TakeMemo."""
     check_memo(request)
-    if steps.held_job(transaction, request.job_id, request.token) is None:
+    held = steps.held_job(transaction, request.job_id, request.token)
+    if held is None:
         return None
     told = _look(transaction, request.id, request.job_id)
+    if (told is None or told.state == "mine") and held[0] is None:
+        steps.note_durable(transaction, request.job_id)  # its end looks for what it owns
     if told is not None:
         return told
     values = {"id": request.id, "name": request.name, "tenant": request.tenant, "job_id": request.job_id}

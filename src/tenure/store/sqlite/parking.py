@@ -16,11 +16,13 @@ _SQL: Final = load("flow")
 
 @frozen
 class Parked:
-    """What a suspend found: whether a condition is met, and else when the job is to be woken at the latest."""
+    """What a suspend found: whether a condition is met, and else when the job is to be woken at the latest; or that the
+    job was granted with its deadline over, so that it ends."""
 
     step_token: int | None
     is_met: bool
     due_at: int | None
+    is_past_deadline: bool = False
 
 
 def park(transaction: Transaction, outcome: Suspended, step_token: int | None, *, is_cancelled: bool) -> Parked:
@@ -30,6 +32,8 @@ def park(transaction: Transaction, outcome: Suspended, step_token: int | None, *
     step_token = steps.put_steps(transaction, job_id, token, step_token, outcome.steps)
     if is_cancelled:
         return Parked(step_token, is_met=False, due_at=None)
+    if transaction.one(_SQL["is_past_deadline"], {"job_id": job_id}) is not None:
+        return Parked(step_token, is_met=False, due_at=None, is_past_deadline=True)
     for group in outcome.groups:
         check_group(group)
         step_token = groups.put(transaction, job_id, token, step_token, group)
@@ -37,6 +41,7 @@ def park(transaction: Transaction, outcome: Suspended, step_token: int | None, *
     opened += [group.step_key for group in outcome.groups]
     # A step that is given as open and stands closed was met before.
     is_met = any(step.state != "open" for step in steps.found(transaction, job_id, opened).values())
+    transaction.run(_SQL["deadline_counts"], {"job_id": job_id, "token": token})
     dues: list[int] = []
     for key, awaits, due_at in transaction.all(_SQL["steps_parked"], {"job_id": job_id, "token": token}):
         is_due = due_at is not None and due_at <= now

@@ -44,6 +44,7 @@ from tenure.model.state import (
     end_rule,
     undo_first,
 )
+from tenure.model.step import OVERDUE
 from tenure.store.admin import SetGate
 from tenure.store.contract import Reap, Settle
 from tenure.store.limits import check_outcome
@@ -131,7 +132,7 @@ def _complete(transaction: Transaction, outcomes: Iterable[Any]) -> int:
     transaction.tasks.update(row[:2] for row in ended if row[1] is not None)
     durable = [row[0] for row in ended if row[2] is not None]
     if durable:
-        flow.void_approvals(transaction, durable)
+        flow.end_durable(transaction, durable)
     if limited := [(row[3], row[4]) for row in ended if row[3] is not None]:
         limits.relieve(transaction, limited)
     if children:
@@ -342,6 +343,8 @@ def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
     if end.suspended is not None:
         found = parking.park(transaction, end.suspended, held.step_token, is_cancelled=bool(held.cancel_requested))
         parked = replace(found, is_met=found.is_met or parked.is_met)
+        if parked.is_past_deadline:
+            end = _End(end.job_id, end.token, Move.REJECT, FailureClass.DEADLINE.value, OVERDUE)
     # Attempts are counted per stretch: where this grant has recorded a new step, its attempt counts as the first.
     is_progress = parked.step_token == end.token
     held = held._replace(attempt=1, crashes=0) if is_progress else held
@@ -417,7 +420,7 @@ def _tell_end(transaction: Transaction, job_id: JobId, held: _Held, to: State, *
     if held.group_id is not None:
         flow.tell_groups(transaction, [(held.group_id, to.value)])
     if is_durable:
-        flow.void_approvals(transaction, [job_id])
+        flow.end_durable(transaction, [job_id])
     if held.workflow_id is not None:
         transaction.tasks[job_id] = held.workflow_id
 

@@ -90,6 +90,11 @@ def put_steps(
     return step_token
 
 
+def note_durable(transaction: Transaction, job_id: JobId) -> None:
+    """A job that has recorded no step is durable all the same."""
+    transaction.run(_SQL["note_steps"], {"job_id": job_id, "step_token": 0})
+
+
 def held_job(transaction: Transaction, job_id: JobId, token: Token) -> tuple[int | None, bool] | None:
     """Of a job that is held under this token its step_token, and whether it was asked to stop; None if the lease is
     lost."""

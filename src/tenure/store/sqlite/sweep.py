@@ -21,14 +21,9 @@ _GROUPS: Final = load("groups")
 def sweep_flow(transaction: Transaction, request: SweepFlow) -> Swept:
     """See store.flow.SweepFlow. One event: each may concern as many jobs as one transaction should."""
     check_limit(request.limit)
-    row = transaction.one(_SQL["event_take"])
+    row = None if request.by_time else transaction.one(_SQL["event_take"])
     if row is None:
-        left = budgets.end_left(transaction, request.limit)
-        if left:
-            return Swept(0, 0, more=left == request.limit or transaction.has_flow_events)
-        ended = transaction.all(_SQL["awaited_ended"], {"limit": request.limit})
-        jobs = sum(flow.wake_on(transaction, awaits, request.limit) for (awaits,) in ended)
-        return Swept(0, jobs + approvals.expire(transaction, request.limit), more=False)
+        return _sweep_by_time(transaction, request.limit)
     what, awaits, group_id, job_id, detail = row
     if what == "cancel":
         jobs = _cancel_page(transaction, group_id, job_id, detail)
@@ -41,11 +36,22 @@ def sweep_flow(transaction: Transaction, request: SweepFlow) -> Swept:
     return Swept(1, jobs, more=transaction.one(_SQL["event_any"]) is not None)
 
 
+def _sweep_by_time(transaction: Transaction, limit: int) -> Swept:
+    """What no event tells of."""
+    if budgets.end_left(transaction, limit):
+        return Swept(0, 0, more=True)
+    ended = transaction.all(_SQL["awaited_ended"], {"limit": limit})
+    share = max(limit // max(len(ended), 1), 1)
+    jobs = sum(flow.wake_on(transaction, awaits, share) for (awaits,) in ended)
+    jobs += approvals.expire(transaction, limit)
+    return Swept(0, jobs, more=transaction.one(_SQL["event_any"]) is not None)
+
+
 def _cancel_page(transaction: Transaction, group_id: str | None, job_id: str | None, detail: str) -> int:
     told = json.loads(detail)
-    values = {"group_id": group_id, "job_id": job_id, "limit": CANCEL_PAGE}
+    values = {"group_id": group_id, "job_id": job_id, "after": told.get("after", ""), "limit": CANCEL_PAGE}
     ids = [row[0] for row in transaction.all(_GROUPS["live_children"], values)]
     admin.cancel(transaction, Cancel(ids, told["actor"], told["reason"]))
     if len(ids) == CANCEL_PAGE:
-        flow.put_event(transaction, "cancel", group_id=group_id, job_id=job_id, detail=told)
+        flow.put_event(transaction, "cancel", group_id=group_id, job_id=job_id, detail={**told, "after": ids[-1]})
     return len(ids)

@@ -39,6 +39,7 @@ _COUNTS: Final = ("succeeded", "failed", "tolerated", "skipped", "cancelled")
 
 def start(transaction: Transaction, request: asked.StartWorkflow) -> asked.Started:
     """See store.workflows.StartWorkflow."""
+    asked.check_start(request)
     new = request.workflow
     slot = None if new.key is None else f"{new.name}\x1f{new.key}"
     due_at = None if new.deadline_seconds is None else transaction.now + round(new.deadline_seconds * 1_000_000)
@@ -72,7 +73,13 @@ def start(transaction: Transaction, request: asked.StartWorkflow) -> asked.Start
 
 
 def _load(transaction: Transaction, request: asked.StartWorkflow) -> None:
-    """One page of tasks and edges."""
+    """One page of tasks and edges. Raises: InvalidArgument."""
+    workflow_id = request.workflow.id
+    names = dump([(task.job.id, task.name) for task in request.tasks])
+    if (row := transaction.one(_SQL["name_taken"], {"workflow_id": workflow_id, "tasks": names})) is not None:
+        raise InvalidArgument(
+            f"Workflow {workflow_id}: two tasks are named {row[0]!r}. Nothing was started. Give each its own name."
+        )
     jobs = [task.job for task in request.tasks]
     for job in jobs:
         job.run_at, job.delay_seconds = from_us(NEVER), None
@@ -85,7 +92,23 @@ def _load(transaction: Transaction, request: asked.StartWorkflow) -> None:
         ]
         transaction.run(_SQL["insert_tasks"], {"workflow_id": request.workflow.id, "tasks": dump(rows)})
     if request.edges:
-        transaction.run(_SQL["insert_edges"], {"edges": dump(list(request.edges))})
+        edges = dump(list(request.edges))
+        for wrong, why in _WRONG_EDGES.items():
+            if transaction.one(_SQL[wrong], {"workflow_id": workflow_id, "edges": edges}) is not None:
+                raise InvalidArgument(f"Workflow {workflow_id}: {why}")
+        transaction.run(_SQL["insert_edges"], {"edges": edges})
+    if request.is_last and transaction.one(_SQL["is_complete"], (workflow_id,)) is None:
+        raise InvalidArgument(
+            f"Workflow {workflow_id} is to have {request.workflow.total} tasks, and others were sent. Nothing was "
+            "started. Send every task before the last page."
+        )
+
+
+_WRONG_EDGES: Final = {
+    "edge_astray": "an edge names a job that is no task of this workflow. Nothing was started. Send the tasks first.",
+    "edge_back": "a task waits for one that is not before it by depth, so the graph may have a circle. Nothing was "
+    "started. Give each task a greater depth than all that it waits for.",
+}
 
 
 def join(transaction: Transaction, request: asked.JoinWorkflow) -> list[Enqueued]:
@@ -499,7 +522,7 @@ class _Fold:
         values = {"ids": dump(ids), "class": failure_class, "error": error, "now": self._transaction.now}
         rows = self._transaction.all(_SQL["cancel_jobs"], values)
         done = {row[0] for row in rows}
-        _void_approvals(self._transaction, rows)
+        _end_durable(self._transaction, rows)
         self._transaction.record("cancelled", sorted(done))
         return done
 
@@ -508,11 +531,11 @@ class _Fold:
         self._transaction.run(_SQL["block_again"], values)
 
 
-def _void_approvals(transaction: Transaction, cancelled: list[Row]) -> None:
+def _end_durable(transaction: Transaction, cancelled: list[Row]) -> None:
     """Of jobs that were just cancelled, given as (id, whether it has steps): what they ask of people is void."""
     durable = [job_id for job_id, has_steps in cancelled if has_steps]
     if durable:
-        flow.void_approvals(transaction, durable)
+        flow.end_durable(transaction, durable)
 
 
 def _weight(kind: str, outcome: str | None) -> tuple[int, int]:
@@ -780,7 +803,7 @@ def _close_escalations(transaction: Transaction, workflow_id: str) -> None:
     jobs = [job_id for (job_id,) in rows if job_id is not None]
     if jobs:
         values = {"ids": dump(jobs), "class": "workflow", "error": "The question is no longer open."}
-        _void_approvals(transaction, transaction.all(_SQL["cancel_jobs"], {**values, "now": transaction.now}))
+        _end_durable(transaction, transaction.all(_SQL["cancel_jobs"], {**values, "now": transaction.now}))
 
 
 def answer_escalation(transaction: Transaction, request: asked.AnswerEscalation) -> asked.EscalationRow:

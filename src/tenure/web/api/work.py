@@ -135,11 +135,13 @@ class Grants(Answer):
 
 
 class Beaten(Answer):
-    """`lost`: stop, and settle nothing. `cancel`: stop, and settle with `stop`. `drain`: claim nothing more for now."""
+    """`lost`: stop, and settle nothing. `cancel`: stop, and settle with `stop`. `overdue`: its deadline has
+    passed; stop, and settle with `reject` and the class `deadline`. `drain`: claim nothing more for now."""
 
     held: list[str]
     lost: list[str]
     cancel: list[str]
+    overdue: list[str]
     drain: bool
     next_in: float
 
@@ -200,6 +202,7 @@ async def heartbeat(who: Who, site: Here, body: HeartbeatBody) -> Response:
         "held": [one.id for one, _ in held if one.id not in gone],
         "lost": [one.id for one in body.grants if one.id in gone],
         "cancel": sorted(set(beat.cancel_requested) - gone),
+        "overdue": sorted(set(beat.overdue) - gone),
         "drain": any(not gate.is_open for gate in gates if gate.name in {"master", "worker"}),
         "next_in": (body.lease_seconds or LEASE_SECONDS) / 3,
     }

@@ -14,3 +14,5 @@ CREATE TABLE tenure.memo (
     CONSTRAINT memo_done_has_value CHECK ((state = 'done') = (value IS NOT NULL) AND (state = 'done') = (expires_at IS NOT NULL))
 );
 CREATE INDEX memo_expires_idx ON tenure.memo (expires_at) WHERE expires_at IS NOT NULL;
+-- What a job is to work out: its end hands it on.
+CREATE INDEX memo_owner_idx ON tenure.memo (job_id) WHERE state = 'open';

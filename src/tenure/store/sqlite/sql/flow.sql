@@ -51,6 +51,17 @@ FROM tenure_step
 WHERE job_id IN (SELECT value FROM json_each(:ids))
 ORDER BY job_id, ordinal;
 
+-- name: is_past_deadline
+-- Whether a job was granted with its deadline over, and is not being undone.
+SELECT 1
+FROM tenure_step
+WHERE job_id = :job_id AND key = '$deadline' AND state <> 'open'
+    AND NOT EXISTS (SELECT 1 FROM tenure_step WHERE job_id = :job_id AND key = '$undoing');
+
+-- name: deadline_counts
+-- The deadline ends every wait, whether or not the suspend names it.
+UPDATE tenure_step SET token = :token WHERE job_id = :job_id AND key = '$deadline' AND state = 'open';
+
 -- name: steps_parked
 -- The open steps that this grant waits for.
 SELECT key, awaits, due_at
@@ -82,6 +93,21 @@ CROSS JOIN tenure_job AS j ON j.id = s.job_id AND j.token = s.token AND j.state 
 WHERE s.awaits = :awaits AND s.state = 'open' AND s.awaits IS NOT NULL
 ORDER BY s.created_at, s.job_id
 LIMIT :limit;
+
+-- name: waits_of
+-- The steps by which a job waits for a condition.
+SELECT s.key
+FROM tenure_step AS s
+JOIN tenure_job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
+WHERE s.job_id = :job_id AND s.awaits = :awaits AND s.state = 'open'
+ORDER BY s.ordinal;
+
+-- name: memos_left
+-- The memos that these jobs (a JSON array of ids) were to work out.
+SELECT id
+FROM tenure_memo INDEXED BY memo_owner_idx
+WHERE state = 'open' AND job_id IN (SELECT value FROM json_each(:ids))
+ORDER BY id;
 
 -- name: is_unended
 -- Whether a job is there and has not ended.
@@ -176,6 +202,10 @@ DELETE FROM tenure_step WHERE job_id = :job_id AND ordinal BETWEEN :first AND :l
 -- name: has_undone
 -- Whether something of a job was undone, or was to be.
 SELECT 1 FROM tenure_step WHERE job_id = ? AND (state = 'undone' OR key = '$undoing') LIMIT 1;
+
+-- name: is_undoing
+-- Whether the end that a job is to have once it is undone is on record.
+SELECT 1 FROM tenure_step WHERE job_id = ? AND key = '$undoing';
 
 -- name: has_armed
 -- Whether a job has something to undo, and has not begun to.

@@ -69,12 +69,13 @@ ORDER BY m.position
 LIMIT :limit;
 
 -- name: live_children
--- Children of a parent or of a group that have not ended and were not asked to stop, by rising id.
+-- Children of a parent or of a group that have not ended and were not asked to stop, by rising id behind :after.
 SELECT j.id
 FROM tenure_job_group AS g
 JOIN tenure_group_member AS m ON m.group_id = g.id
 JOIN tenure_job AS j ON j.id = m.job_id
 WHERE (g.id = :group_id OR g.parent_id = :job_id)
+    AND j.id > :after
     AND j.state IN ('queued', 'leased', 'running', 'waiting') AND j.cancel_requested_at IS NULL
 ORDER BY j.id
 LIMIT :limit;

@@ -21,8 +21,13 @@ WHERE tenure_job.id = hold.value ->> 0
     AND lease_until > :now;
 
 -- name: held
--- Which of these are held: [id, token, whether it is asked to stop, state] each, as one JSON array.
-SELECT json_group_array(json_array(job.id, job.token, job.cancel_requested_at IS NOT NULL, job.state))
+-- Which of these are held: [id, token, whether it is asked to stop, state, whether its deadline has passed] each, as one JSON array.
+SELECT json_group_array(json_array(
+    job.id, job.token, job.cancel_requested_at IS NOT NULL, job.state,
+    job.step_token IS NOT NULL
+        AND EXISTS (SELECT 1 FROM tenure_step WHERE job_id = job.id AND key = '$deadline' AND due_at <= :now)
+        AND NOT EXISTS (SELECT 1 FROM tenure_step WHERE job_id = job.id AND key = '$undoing')
+))
 FROM json_each(:holds) AS hold
 CROSS JOIN tenure_job AS job INDEXED BY sqlite_autoindex_tenure_job_1 ON job.id = hold.value ->> 0
 WHERE job.token = hold.value ->> 1

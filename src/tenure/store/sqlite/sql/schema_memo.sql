@@ -15,3 +15,5 @@ CREATE TABLE tenure_memo (
     CONSTRAINT memo_value_is_json CHECK (value IS NULL OR json_valid(value))
 ) STRICT;
 CREATE INDEX memo_expires_idx ON tenure_memo (expires_at) WHERE expires_at IS NOT NULL;
+-- What a job is to work out: its end hands it on.
+CREATE INDEX memo_owner_idx ON tenure_memo (job_id) WHERE state = 'open';

@@ -719,7 +719,7 @@ BEGIN
         PERFORM tenure.note_tasks(v_tasks, v_workflows);
     END IF;
     IF v_durable IS NOT NULL THEN
-        PERFORM tenure.void_approvals(v_durable, p_now);
+        PERFORM tenure.end_durable(v_durable, p_now);
     END IF;
     IF v_groups IS NOT NULL THEN
         PERFORM tenure.tell_group(g.id, 'succeeded', g.jobs) FROM (SELECT u.id, count(*)::integer AS jobs FROM unnest(v_groups) AS u(id) GROUP BY u.id) AS g;

@@ -21,10 +21,11 @@ CREATE OR REPLACE FUNCTION tenure.has_flow_events() RETURNS boolean
 LANGUAGE sql STABLE
 AS $$ SELECT coalesce(current_setting('tenure.has_flow_events', true) = 'on', false) $$;
 
--- wake_on: a condition may be met once this transaction has committed. What makes it true must be a row that tenure.condition reads.
-CREATE OR REPLACE FUNCTION tenure.wake_on(p_awaits text) RETURNS void
+-- wake_on: a condition may be met once this transaction has committed, with p_job_id for that job only. What makes it true must be a row
+-- that tenure.condition reads.
+CREATE OR REPLACE FUNCTION tenure.wake_on(p_awaits text, p_job_id uuid DEFAULT NULL) RETURNS void
 LANGUAGE sql
-AS $$ SELECT tenure.put_flow_event('look', p_awaits) $$;
+AS $$ SELECT tenure.put_flow_event('look', p_awaits, NULL, p_job_id) $$;
 
 -- condition: whether what a step awaits has happened, and with which state and value the step ends then. A signal of scope queue is
 -- taken by asking. A value that another transaction is taking is passed over.
@@ -77,6 +78,39 @@ BEGIN
 END
 $$;
 
+-- refuse_steps: refuse steps that cannot be stored, before any is.
+CREATE OR REPLACE FUNCTION tenure.refuse_steps(p_steps json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_step record;
+BEGIN
+    FOR v_step IN
+        SELECT e.value ->> 'key' AS key, coalesce(e.value ->> 'kind', 'step') AS kind, coalesce(e.value ->> 'state', 'done') AS state,
+            e.value ->> 'awaits' AS awaits, octet_length((e.value -> 'value')::text) AS bytes,
+            count(*) OVER (PARTITION BY e.value ->> 'key') AS times
+        FROM json_array_elements(p_steps) AS e
+    LOOP
+        IF coalesce(btrim(v_step.key), '') = '' OR length(v_step.key) > 300 THEN
+            RAISE EXCEPTION 'The key of a step must be a text of 1 to 300 characters, not %. Nothing was changed.', coalesce(quote_literal(left(v_step.key, 50)), 'null')
+                USING ERRCODE = 'TN007';
+        ELSIF v_step.kind NOT IN ('step', 'sleep', 'signal', 'group', 'approval', 'undo', 'mark', 'budget', 'memo', 'job') THEN
+            RAISE EXCEPTION 'Step %: there is no kind %. Nothing was changed.', quote_literal(v_step.key), quote_literal(v_step.kind) USING ERRCODE = 'TN007';
+        ELSIF v_step.state NOT IN ('open', 'done', 'failed', 'armed', 'undone') THEN
+            RAISE EXCEPTION 'Step %: there is no state %. Nothing was changed.', quote_literal(v_step.key), quote_literal(v_step.state) USING ERRCODE = 'TN007';
+        ELSIF v_step.bytes > 1048576 THEN
+            RAISE EXCEPTION 'Step %: its value has % bytes, and 1,048,576 are the limit. Keep it in a table of your own and record where it is. Nothing was changed.',
+                quote_literal(v_step.key), v_step.bytes USING ERRCODE = 'TN007';
+        ELSIF strpos(v_step.awaits, ':') = 0 THEN
+            RAISE EXCEPTION 'Step %: awaits % is no condition such as signal:KEY. Nothing was changed.', quote_literal(v_step.key), quote_literal(v_step.awaits)
+                USING ERRCODE = 'TN007';
+        ELSIF v_step.times > 1 THEN
+            RAISE EXCEPTION 'Two steps in one request have the key %. Nothing was changed. Give each its own.', quote_literal(v_step.key) USING ERRCODE = 'TN007';
+        END IF;
+    END LOOP;
+END
+$$;
+
 -- put_steps: record steps of a job that the caller has locked, its token checked. The first record of a key stays; an open step may be
 -- closed, and is waited for anew if it is given as open again. Answers 2 if a step was new, 1 if only marks and waits for budgets were, 0 if none.
 -- A step is {"key", "kind", "state", "value", "error", "awaits", "due": seconds}.
@@ -87,6 +121,7 @@ DECLARE
     v_step record;
     v_new integer := 0;
 BEGIN
+    PERFORM tenure.refuse_steps(p_steps);
     FOR v_step IN
         SELECT e.value AS given, s.key, coalesce(s.kind, 'step') AS kind, coalesce(s.state, 'done') AS state, e.value -> 'value' AS value,
             left(s.error, 16384) AS error, s.awaits, p_now + s.due * interval '1 second' AS due_at
@@ -244,6 +279,11 @@ DECLARE
     v_is_met boolean;
     v_due timestamptz := p_now + p_delay * interval '1 second';
 BEGIN
+    IF p_job.cancel_requested_at IS NULL AND tenure.is_past_deadline(p_job.id) THEN
+        RETURN tenure.finish(
+            tenure.note_steps(p_job, v_new), 'reject', 'deadline', 'The job was not done within the deadline that its handler declares.',
+            NULL, NULL, p_now);
+    END IF;
     IF p_job.cancel_requested_at IS NULL THEN
         FOR v_group IN SELECT e.value FROM json_array_elements(p_groups) AS e LOOP
             v_new := greatest(v_new, tenure.put_group(p_job, v_group, 0, json_array_length(v_group -> 'ids'), false, p_now));
@@ -261,6 +301,8 @@ BEGIN
             ) AS g
             JOIN tenure.step AS s ON s.job_id = p_job.id AND s.key = g.key
             WHERE s.state <> 'open');
+        -- The deadline ends every wait, whether or not this suspend names it.
+        UPDATE tenure.step AS s SET token = p_job.token WHERE s.job_id = p_job.id AND s.key = '$deadline' AND s.state = 'open';
         FOR v_step IN SELECT * FROM tenure.step AS s WHERE s.job_id = p_job.id AND s.state = 'open' AND s.token = p_job.token ORDER BY s.ordinal LOOP
             IF v_step.due_at <= p_now THEN
                 v_is_met := true;
@@ -280,12 +322,22 @@ BEGIN
         IF v_is_met THEN
             PERFORM tenure.close_due_steps(ARRAY[p_job.id], p_now);
         ELSE
-            PERFORM tenure.put_flow_event(CASE WHEN a.awaits LIKE 'budget:%' THEN 'budget' ELSE 'look' END, a.awaits)
+            PERFORM tenure.put_flow_event(
+                CASE WHEN a.awaits LIKE 'budget:%' THEN 'budget' ELSE 'look' END, a.awaits, NULL,
+                CASE WHEN a.awaits NOT LIKE 'budget:%' THEN p_job.id END)
             FROM (SELECT DISTINCT u.awaits FROM unnest(v_awaits) AS u(awaits)) AS a;
         END IF;
     END IF;
     RETURN tenure.finish(v_job, 'suspend', NULL, NULL, NULL, p_waiting_for, p_now, p_is_met => coalesce(v_is_met, false), p_due => v_due);
 END
+$$;
+
+-- is_past_deadline: whether a job was granted with its deadline over, and is not being undone.
+CREATE OR REPLACE FUNCTION tenure.is_past_deadline(p_job_id uuid) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$
+    SELECT EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = p_job_id AND s.key = '$deadline' AND s.state <> 'open')
+        AND NOT EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = p_job_id AND s.key = '$undoing')
 $$;
 
 -- close_step: a step's condition is met.
@@ -323,8 +375,15 @@ DECLARE
     v_to uuid;
     v_state text;
 BEGIN
-    IF coalesce(btrim(v_key), '') = '' OR v_scope NOT IN ('once', 'queue') THEN
-        RAISE EXCEPTION 'A signal needs a key that is not blank and the scope once or queue. Nothing was changed.' USING ERRCODE = 'TN007';
+    IF coalesce(btrim(v_key), '') = '' OR length(v_key) > 300 OR v_scope NOT IN ('once', 'queue') THEN
+        RAISE EXCEPTION 'A signal needs a key of 1 to 300 characters that is not blank, and the scope once or queue. Nothing was changed.' USING ERRCODE = 'TN007';
+    ELSIF octet_length((p_request -> 'value')::text) > 1048576 THEN
+        RAISE EXCEPTION 'Signal %: its value has % bytes, and 1,048,576 are the limit. Nothing was changed.',
+            quote_literal(v_key), octet_length((p_request -> 'value')::text) USING ERRCODE = 'TN007';
+    ELSIF NOT ((p_request ->> 'keep')::double precision > 0 AND (p_request ->> 'keep')::double precision <= 315360000) THEN
+        RAISE EXCEPTION 'Signal %: it is kept for up to ten years, not % s. Nothing was changed.', quote_literal(v_key), p_request ->> 'keep' USING ERRCODE = 'TN007';
+    ELSIF btrim(p_request ->> 'actor') = '' THEN
+        RAISE EXCEPTION 'Signal %: actor is blank; it must say who sends this. Nothing was changed.', quote_literal(v_key) USING ERRCODE = 'TN007';
     END IF;
     IF p_request ->> 'to' IS NOT NULL THEN
         SELECT j.id, j.state INTO v_to, v_state
@@ -346,7 +405,7 @@ BEGIN
     )
     ON CONFLICT DO NOTHING;
     IF FOUND THEN
-        PERFORM tenure.wake_on('signal:' || v_key);
+        PERFORM tenure.wake_on('signal:' || v_key, v_to);
         RETURN json_build_object('is_taken', true);
     END IF;
     RETURN json_build_object('is_taken', EXISTS (SELECT 1 FROM tenure.signal AS s WHERE s.id = v_id));
@@ -372,6 +431,9 @@ DECLARE
 BEGIN
     IF v_count > 1000 THEN
         RAISE EXCEPTION 'A group is filled by pages of up to 1000 jobs, not %. Nothing was created.', v_count USING ERRCODE = 'TN007';
+    ELSIF least((p_group ->> 'need')::integer, (p_group ->> 'tolerate')::integer, (p_group ->> 'window')::integer - 1) < 0 THEN
+        RAISE EXCEPTION 'Group %: tolerate and need cannot be negative, and a window has room for at least 1. Nothing was created.',
+            quote_literal(v_key) USING ERRCODE = 'TN007';
     END IF;
     PERFORM tenure.refuse_cancelled_parent(p_job);
     v_new := tenure.put_steps(
@@ -568,7 +630,8 @@ BEGIN
 END
 $$;
 
--- cancel_page: cancel children of a parent or of a group, up to 1,000 by rising id; what is left is for the next event. Answers how many.
+-- cancel_page: cancel children of a parent or of a group, up to 1,000 by rising id; what is left is for the next event, which says where
+-- this page ended. Answers how many.
 CREATE OR REPLACE FUNCTION tenure.cancel_page(p_event tenure.flow_event, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql
 AS $$
@@ -581,20 +644,23 @@ BEGIN
         JOIN tenure.group_member AS m ON m.group_id = g.id
         JOIN tenure.job AS j ON j.id = m.job_id
         WHERE (g.id = p_event.group_id OR g.parent_id = p_event.job_id)
+            AND j.id > coalesce((p_event.detail ->> 'after')::uuid, '00000000-0000-0000-0000-000000000000')
             AND j.state IN ('queued', 'leased', 'running', 'waiting') AND j.cancel_requested_at IS NULL
         ORDER BY j.id
         LIMIT 1000
     );
     PERFORM tenure.cancel_job(u.id, p_event.detail ->> 'actor', p_event.detail ->> 'reason', true, p_now) FROM unnest(v_ids) AS u(id);
     IF cardinality(v_ids) = 1000 THEN
-        PERFORM tenure.put_flow_event('cancel', NULL, p_event.group_id, p_event.job_id, p_event.detail);
+        PERFORM tenure.put_flow_event('cancel', NULL, p_event.group_id, p_event.job_id, json_build_object(
+            'actor', p_event.detail ->> 'actor', 'reason', p_event.detail ->> 'reason', 'after', v_ids[1000]));
     END IF;
     RETURN cardinality(v_ids);
 END
 $$;
 
--- sweep_flow: deal with events. {"limit"} → {"events", "jobs", "more"}. In a transaction of its own, one sort of work in each: it waits for
--- the rows of groups and of waiting jobs, and holds nothing that an exchange waits for.
+-- sweep_flow: deal with events. {"limit", "by_time"} → {"events", "jobs", "more"}. In a transaction of its own, one sort of work in each: it
+-- waits for the rows of groups and of waiting jobs, and holds nothing that an exchange waits for. The oldest event says which sort, so
+-- that none waits for the others to run dry.
 CREATE OR REPLACE FUNCTION tenure.sweep_flow(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -604,89 +670,114 @@ AS $$
 DECLARE
     v_now timestamptz := tenure.now();
     v_limit integer := coalesce((p_request ->> 'limit')::integer, 1000);
-    v_events integer;
+    v_oldest tenure.flow_event;
+    v_events integer := 0;
     v_awaits text[];
+    v_looking uuid[];
     v_ends json;
     v_groups record;
     v_jobs integer := 0;
-    v_cancel tenure.flow_event;
-    v_budget text;
-    v_left integer;
 BEGIN
-    WITH picked AS MATERIALIZED (
-        SELECT e.seq FROM tenure.flow_event AS e WHERE e.what NOT IN ('cancel', 'budget') ORDER BY e.seq LIMIT v_limit FOR UPDATE SKIP LOCKED
-    ), gone AS (
-        DELETE FROM tenure.flow_event AS e USING picked AS p WHERE e.seq = p.seq
-        RETURNING e.what, e.awaits, e.group_id, e.ended, e.failed, e.cancelled
-    )
-    SELECT count(*), array_agg(DISTINCT g.awaits) FILTER (WHERE g.what = 'look'), (
-        SELECT json_agg(t)
-        FROM (
-            SELECT e.group_id, sum(e.ended) AS ended, sum(e.failed) AS failed, sum(e.cancelled) AS cancelled
-            FROM gone AS e
-            WHERE e.group_id IS NOT NULL
-            GROUP BY e.group_id
-        ) AS t
-    )
-    INTO v_events, v_awaits, v_ends
-    FROM gone AS g;
-    IF v_ends IS NOT NULL THEN
-        v_groups := tenure.fold_groups(v_ends, v_limit, v_now);
-        v_jobs := tenure.wake_met(coalesce(v_awaits, '{}') || v_groups.over, v_groups.released, v_limit, v_now);
-    ELSIF v_awaits IS NOT NULL THEN
-        v_jobs := tenure.wake_met(v_awaits, '{}', v_limit, v_now);
-    ELSIF v_events = 0 THEN
-        DELETE FROM tenure.flow_event AS e
-        WHERE e.seq = (SELECT c.seq FROM tenure.flow_event AS c WHERE c.what = 'cancel' ORDER BY c.seq LIMIT 1 FOR UPDATE SKIP LOCKED)
-        RETURNING * INTO v_cancel;
-        IF FOUND THEN
-            v_events := 1;
-            v_jobs := tenure.cancel_page(v_cancel, v_now);
+    IF NOT coalesce((p_request ->> 'by_time')::boolean, false) THEN
+        SELECT * INTO v_oldest FROM tenure.flow_event AS e ORDER BY e.seq LIMIT 1 FOR UPDATE SKIP LOCKED;
+    END IF;
+    IF v_oldest.seq IS NULL THEN
+        RETURN tenure.sweep_by_time(v_limit, v_now);
+    ELSIF v_oldest.what = 'cancel' THEN
+        DELETE FROM tenure.flow_event AS e WHERE e.seq = v_oldest.seq;
+        v_events := 1;
+        v_jobs := tenure.cancel_page(v_oldest, v_now);
+    ELSIF v_oldest.what = 'budget' THEN
+        WITH picked AS MATERIALIZED (
+            SELECT e.seq
+            FROM tenure.flow_event AS e
+            WHERE e.what = 'budget' AND e.awaits = v_oldest.awaits
+            ORDER BY e.seq
+            LIMIT v_limit
+            FOR UPDATE SKIP LOCKED
+        )
+        DELETE FROM tenure.flow_event AS e USING picked AS p WHERE e.seq = p.seq;
+        GET DIAGNOSTICS v_events = ROW_COUNT;
+        v_jobs := tenure.wake_budget(v_oldest.awaits, v_limit, v_now);
+    ELSE
+        WITH picked AS MATERIALIZED (
+            SELECT e.seq FROM tenure.flow_event AS e WHERE e.what NOT IN ('cancel', 'budget') ORDER BY e.seq LIMIT v_limit FOR UPDATE SKIP LOCKED
+        ), gone AS (
+            DELETE FROM tenure.flow_event AS e USING picked AS p WHERE e.seq = p.seq
+            RETURNING e.what, e.awaits, e.group_id, e.job_id, e.ended, e.failed, e.cancelled
+        )
+        SELECT count(*), array_agg(DISTINCT g.awaits) FILTER (WHERE g.what = 'look' AND g.job_id IS NULL),
+            array_agg(DISTINCT g.job_id) FILTER (WHERE g.what = 'look' AND g.job_id IS NOT NULL), (
+                SELECT json_agg(t)
+                FROM (
+                    SELECT e.group_id, sum(e.ended) AS ended, sum(e.failed) AS failed, sum(e.cancelled) AS cancelled
+                    FROM gone AS e
+                    WHERE e.group_id IS NOT NULL
+                    GROUP BY e.group_id
+                ) AS t
+            )
+        INTO v_events, v_awaits, v_looking, v_ends
+        FROM gone AS g;
+        IF v_ends IS NOT NULL THEN
+            v_groups := tenure.fold_groups(v_ends, v_limit, v_now);
+            v_jobs := tenure.wake_met(coalesce(v_awaits, '{}') || v_groups.over, coalesce(v_looking, '{}'), v_groups.released, v_limit, v_now);
         ELSE
-            v_budget := (SELECT e.awaits FROM tenure.flow_event AS e WHERE e.what = 'budget' ORDER BY e.seq LIMIT 1 FOR UPDATE SKIP LOCKED);
-            IF v_budget IS NOT NULL THEN
-                WITH picked AS MATERIALIZED (
-                    SELECT e.seq FROM tenure.flow_event AS e WHERE e.what = 'budget' AND e.awaits = v_budget ORDER BY e.seq FOR UPDATE SKIP LOCKED
-                )
-                DELETE FROM tenure.flow_event AS e USING picked AS p WHERE e.seq = p.seq;
-                GET DIAGNOSTICS v_events = ROW_COUNT;
-                v_jobs := tenure.wake_budget(v_budget, v_limit, v_now);
-                RETURN json_build_object('events', v_events, 'jobs', v_jobs, 'more', EXISTS (SELECT 1 FROM tenure.flow_event));
-            END IF;
-            v_left := tenure.end_left_spends(v_limit);
-            IF v_left > 0 THEN
-                RETURN json_build_object('events', 0, 'jobs', 0, 'more', v_left >= v_limit OR EXISTS (SELECT 1 FROM tenure.flow_event));
-            END IF;
-            v_awaits := ARRAY(
-                SELECT DISTINCT s.awaits
-                FROM tenure.step AS s
-                JOIN tenure.job AS w ON w.id = s.job_id AND w.token = s.token AND w.state = 'waiting'
-                WHERE s.state = 'open' AND s.kind IN ('job', 'memo') AND (tenure.condition(s.awaits, s.job_id, v_now)).is_met
-                LIMIT v_limit
-            );
-            IF cardinality(v_awaits) > 0 THEN
-                v_jobs := tenure.wake_met(v_awaits, '{}', v_limit, v_now);
-            END IF;
-            v_events := tenure.expire_approvals(v_limit, v_now);  -- their jobs are woken by the events that it leaves
+            v_jobs := tenure.wake_met(coalesce(v_awaits, '{}'), coalesce(v_looking, '{}'), '{}', v_limit, v_now);
         END IF;
     END IF;
-    RETURN json_build_object('events', v_events, 'jobs', v_jobs, 'more', v_events > 0 AND EXISTS (SELECT 1 FROM tenure.flow_event));
+    RETURN json_build_object('events', v_events, 'jobs', v_jobs, 'more', EXISTS (SELECT 1 FROM tenure.flow_event));
 END
 $$;
 
--- wake_met: close the steps whose condition is among these and is met, and wake their jobs; up to p_limit jobs for each condition, and
--- an event for the rest. Only steps count that the job's last suspend has named. p_released: children that are let go along, so that
--- all rows are locked in one order. Answers how many jobs were queued.
-CREATE OR REPLACE FUNCTION tenure.wake_met(p_awaits text[], p_released uuid[], p_limit integer, p_now timestamptz) RETURNS integer
+-- sweep_by_time: what no event tells of: reservations that were left behind, jobs that wait for one that has ended or for a memo whose owner
+-- has, approvals that expire. Answers as sweep_flow does.
+CREATE OR REPLACE FUNCTION tenure.sweep_by_time(p_limit integer, p_now timestamptz) RETURNS json
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    v_left integer := tenure.end_left_spends(p_limit);
+    v_awaits text[];
+    v_jobs integer := 0;
+    v_events integer := 0;
+BEGIN
+    IF v_left > 0 THEN
+        RETURN json_build_object('events', 0, 'jobs', 0, 'more', true);
+    END IF;
+    v_awaits := ARRAY(
+        SELECT DISTINCT s.awaits
+        FROM tenure.step AS s
+        JOIN tenure.job AS w ON w.id = s.job_id AND w.token = s.token AND w.state = 'waiting'
+        WHERE s.state = 'open' AND s.kind IN ('job', 'memo') AND NOT EXISTS (
+            SELECT 1
+            FROM tenure.job AS j
+            WHERE j.finished_at IS NULL AND j.id = CASE s.kind
+                WHEN 'job' THEN tenure.as_uuid(substr(s.awaits, 5))
+                ELSE (SELECT m.job_id FROM tenure.memo AS m WHERE m.id = substr(s.awaits, 6) AND m.state = 'open')
+            END)
+        LIMIT p_limit
+    );
+    IF cardinality(v_awaits) > 0 THEN
+        v_jobs := tenure.wake_met(v_awaits, '{}', '{}', p_limit, p_now);
+    END IF;
+    v_events := tenure.expire_approvals(p_limit, p_now);  -- their jobs are woken by the events that it leaves
+    RETURN json_build_object('events', v_events, 'jobs', v_jobs, 'more', EXISTS (SELECT 1 FROM tenure.flow_event));
+END
+$$;
+
+-- wake_met: close the steps whose condition is among these and is met, and wake their jobs; up to p_limit jobs in all, and an event for
+-- the rest of a condition. p_looking: jobs at whose conditions, whatever they are, one has to look. Only steps count that the job's last
+-- suspend has named. p_released: children that are let go along, so that all rows are locked in one order. Answers how many jobs were queued.
+CREATE OR REPLACE FUNCTION tenure.wake_met(p_awaits text[], p_looking uuid[], p_released uuid[], p_limit integer, p_now timestamptz)
+RETURNS integer
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_share integer := greatest(p_limit / greatest(cardinality(p_awaits), 1), 1);
     v_ids uuid[];
     v_step tenure.step;
     v_found record;
     v_woken uuid[] := p_released;
     v_counts jsonb := '{}';
-    v_awaits text;
 BEGIN
     SELECT array_agg(DISTINCT w.job_id) INTO v_ids
     FROM unnest(p_awaits) AS a(awaits)
@@ -696,14 +787,14 @@ BEGIN
         JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
         WHERE s.awaits = a.awaits AND s.state = 'open'
         ORDER BY s.created_at, s.job_id
-        LIMIT p_limit
+        LIMIT v_share
     ) AS w;
-    v_ids := ARRAY(SELECT j.id FROM tenure.job AS j WHERE j.id = ANY (v_ids || p_released) AND j.state = 'waiting' ORDER BY j.id FOR UPDATE);
+    v_ids := ARRAY(SELECT j.id FROM tenure.job AS j WHERE j.id = ANY (v_ids || p_looking || p_released) AND j.state = 'waiting' ORDER BY j.id FOR UPDATE);
     FOR v_step IN
         SELECT s.*
         FROM tenure.step AS s
         JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token
-        WHERE s.job_id = ANY (v_ids) AND s.awaits = ANY (p_awaits) AND s.state = 'open'
+        WHERE s.job_id = ANY (v_ids) AND s.state = 'open' AND s.awaits IS NOT NULL AND (s.awaits = ANY (p_awaits) OR s.job_id = ANY (p_looking))
         ORDER BY s.created_at, s.job_id
     LOOP
         v_found := tenure.condition(v_step.awaits, v_step.job_id, p_now);
@@ -716,10 +807,12 @@ BEGIN
             WHERE s.key = substr(v_step.awaits, 8) AND s.taken_by IS NULL AND coalesce(s.job_id = v_step.job_id, true) AND s.expires_at > p_now
         ) THEN
             -- Another transaction is taking it; should that one fail, it is still to be had.
-            v_counts := v_counts || jsonb_build_object(v_step.awaits, p_limit);
+            PERFORM tenure.put_flow_event('look', v_step.awaits, NULL, v_step.job_id);
         END IF;
     END LOOP;
-    PERFORM tenure.put_flow_event('look', c.key) FROM jsonb_each_text(v_counts) AS c WHERE c.value::integer >= p_limit;
+    PERFORM tenure.put_flow_event('look', c.key)
+    FROM jsonb_each_text(v_counts) AS c
+    WHERE c.value::integer >= v_share AND c.key = ANY (p_awaits);
     RETURN cardinality(tenure.queue_waiting(v_woken, p_now));
 END
 $$;

@@ -2,7 +2,7 @@
 
 -- heartbeat: extend the leases of all held jobs, store their progress, refresh the worker's row. One statement for the caller.
 -- Takes {"holds": [{"i": id, "t": token, "p": progress, "s": started}], "lease": seconds, "worker": {…}}.
--- Answers {"lost": [id], "cancel": [id]}.
+-- Answers {"lost": [id], "cancel": [id], "overdue": [id]}: the lease is lost, a cancel was requested, the deadline of a durable job has passed.
 -- Never revives a lost lease, never shortens one, never reaches beyond now + lease.
 CREATE OR REPLACE FUNCTION tenure.heartbeat(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
@@ -24,6 +24,8 @@ DECLARE
     v_cancel uuid[] := '{}';
     v_started uuid[];
     v_moved uuid[];
+    v_durable uuid[];
+    v_overdue uuid[] := '{}';
     v_lost json := '[]';
 BEGIN
     IF v_lease <= 0 THEN
@@ -57,11 +59,12 @@ BEGIN
                 updated_at = v_now
             FROM held AS h
             WHERE j.ctid = h.at
-            RETURNING j.id, j.cancel_requested_at, h.starts, h.moves
+            RETURNING j.id, j.cancel_requested_at, h.starts, h.moves, j.step_token
         )
         SELECT v_kept || array_agg(k.id), v_cancel || array_agg(k.id) FILTER (WHERE k.cancel_requested_at IS NOT NULL),
-            v_started || array_agg(k.id) FILTER (WHERE k.starts), v_moved || array_agg(k.id) FILTER (WHERE k.moves)
-        INTO v_kept, v_cancel, v_started, v_moved
+            v_started || array_agg(k.id) FILTER (WHERE k.starts), v_moved || array_agg(k.id) FILTER (WHERE k.moves),
+            v_durable || array_agg(k.id) FILTER (WHERE k.step_token IS NOT NULL)
+        INTO v_kept, v_cancel, v_started, v_moved, v_durable
         FROM kept AS k;
         EXIT WHEN cardinality(v_kept) >= json_array_length(v_holds);
     END LOOP;
@@ -71,13 +74,20 @@ BEGIN
     IF v_moved IS NOT NULL THEN
         PERFORM tenure.tell('progress', v_moved, v_now);
     END IF;
+    IF v_durable IS NOT NULL THEN
+        v_overdue := ARRAY(
+            SELECT s.job_id
+            FROM tenure.step AS s
+            WHERE s.job_id = ANY (v_durable) AND s.key = '$deadline' AND s.due_at <= v_now
+                AND NOT EXISTS (SELECT 1 FROM tenure.step AS u WHERE u.job_id = s.job_id AND u.key = '$undoing'));
+    END IF;
     IF cardinality(v_kept) < json_array_length(v_holds) THEN
         SELECT coalesce(json_agg(g.i), '[]') INTO v_lost FROM json_to_recordset(v_holds) AS g(i uuid) WHERE NOT g.i = ANY (v_kept);
     END IF;
     IF p_request -> 'worker' IS NOT NULL THEN
         PERFORM tenure.refresh_worker(p_request -> 'worker', json_array_length(v_holds) = 0, v_now);
     END IF;
-    RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel));
+    RETURN json_build_object('lost', v_lost, 'cancel', array_to_json(v_cancel), 'overdue', array_to_json(v_overdue));
 END
 $$;
 

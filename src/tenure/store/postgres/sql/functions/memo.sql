@@ -32,9 +32,20 @@ BEGIN
     END IF;
     v_state := tenure.look_at_memo(v_memo, p_job_id, p_now);
     IF v_state IS NULL AND v_memo.state = 'open' THEN
-        UPDATE tenure.memo AS m SET job_id = p_job_id, created_at = p_now WHERE m.id = p_id;
+        UPDATE tenure.memo AS m SET job_id = p_job_id, created_at = p_now WHERE m.id = p_id;  -- it has steps: it waits by one
     END IF;
     RETURN v_state IS DISTINCT FROM 'taken';
+END
+$$;
+
+-- end_durable: durable jobs have ended, and their rows say so: what they still ask is void, and the memos that they were to work out are for
+-- others. The caller has locked the jobs.
+CREATE OR REPLACE FUNCTION tenure.end_durable(p_ids uuid[], p_now timestamptz) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM tenure.void_approvals(p_ids, p_now);
+    PERFORM tenure.wake_on('memo:' || m.id) FROM tenure.memo AS m WHERE m.state = 'open' AND m.job_id = ANY (p_ids);
 END
 $$;
 
@@ -70,6 +81,9 @@ BEGIN
         WHERE m.id = v_memo.id;
         v_state := 'mine';
     END IF;
+    IF v_state = 'mine' THEN
+        PERFORM tenure.note_steps(v_job, 1);  -- its end looks for what it owns
+    END IF;
     RETURN json_build_array(v_state, CASE WHEN v_state = 'done' THEN v_memo.value::text END);
 END
 $$;
@@ -86,6 +100,12 @@ DECLARE
 BEGIN
     IF v_job.id IS NULL THEN
         RETURN NULL;
+    END IF;
+    IF p_request -> 'value' IS NULL OR octet_length((p_request -> 'value')::text) > 1048576 THEN
+        RAISE EXCEPTION 'A memo keeps a JSON value of up to 1,048,576 bytes. Nothing was kept.' USING ERRCODE = 'TN007';
+    ELSIF coalesce(NOT ((p_request ->> 'ttl_seconds')::double precision > 0 AND (p_request ->> 'ttl_seconds')::double precision <= 315360000), true) THEN
+        RAISE EXCEPTION 'A memo is kept for more than 0 and up to 315,360,000 s (ten years), not % s. Nothing was kept.', p_request ->> 'ttl_seconds'
+            USING ERRCODE = 'TN007';
     END IF;
     UPDATE tenure.memo AS m
     SET state = 'done',

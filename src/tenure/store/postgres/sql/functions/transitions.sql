@@ -93,7 +93,7 @@ BEGIN
         PERFORM tenure.note_tasks(ARRAY[v_job.id], ARRAY[v_job.workflow_id]);
     END IF;
     IF v_job.step_token IS NOT NULL AND v_job.finished_at IS NOT NULL THEN
-        PERFORM tenure.void_approvals(ARRAY[v_job.id], p_now);
+        PERFORM tenure.end_durable(ARRAY[v_job.id], p_now);
     END IF;
     IF v_outcome IS NOT NULL THEN
         INSERT INTO tenure.attempt (job_id, token, attempt, worker, login, claimed_at, ended_at, outcome, failure_class, error, fingerprint, run_at)
@@ -425,7 +425,11 @@ BEGIN
         WHEN v_job.state IN ('leased', 'running') THEN 'requested'
         ELSE 'refused'
     END;
-    IF v_answer = 'cancelled' AND v_job.step_token IS NOT NULL AND tenure.undo_instead(v_job, 'cancelled', 'cancelled', p_reason, p_now) THEN
+    IF v_answer <> 'refused' AND v_job.step_token IS NOT NULL
+        AND EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = p_id AND s.key = '$undoing')
+    THEN
+        v_answer := 'requested';  -- it is being undone already: nothing stops that, and its end is on record
+    ELSIF v_answer = 'cancelled' AND v_job.step_token IS NOT NULL AND tenure.undo_instead(v_job, 'cancelled', 'cancelled', p_reason, p_now) THEN
         v_answer := 'requested';
         UPDATE tenure.job AS j
         SET state = 'queued',
@@ -456,7 +460,7 @@ BEGIN
             PERFORM tenure.note_tasks(ARRAY[p_id], ARRAY[v_job.workflow_id]);
         END IF;
         IF v_job.step_token IS NOT NULL THEN
-            PERFORM tenure.void_approvals(ARRAY[p_id], p_now);
+            PERFORM tenure.end_durable(ARRAY[p_id], p_now);
         END IF;
     ELSIF v_answer = 'requested' THEN
         UPDATE tenure.job AS j SET cancel_requested_at = coalesce(j.cancel_requested_at, p_now), updated_at = p_now WHERE j.id = p_id;

@@ -9,6 +9,29 @@ AS $$
     SELECT 'look', n.workflow_id, n.job_id FROM unnest(p_jobs, p_workflows) AS n(job_id, workflow_id)
 $$;
 
+-- refuse_names: refuse tasks (as start_workflow takes them) without a name, or with one that another task of the workflow has.
+CREATE OR REPLACE FUNCTION tenure.refuse_names(p_workflow_id uuid, p_tasks json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_task record;
+BEGIN
+    FOR v_task IN
+        SELECT (g.value ->> 0)::uuid AS id, g.value ->> 1 AS name, count(*) OVER (PARTITION BY g.value ->> 1) AS times
+        FROM json_array_elements(coalesce(p_tasks, '[]')) AS g
+    LOOP
+        IF coalesce(btrim(v_task.name), '') = '' THEN
+            RAISE EXCEPTION 'Workflow %: a task has no name. Nothing was started. Name each task.', p_workflow_id USING ERRCODE = 'TN007';
+        ELSIF v_task.times > 1
+            OR EXISTS (SELECT 1 FROM tenure.task AS t WHERE t.workflow_id = p_workflow_id AND t.name = v_task.name AND t.job_id <> v_task.id)
+        THEN
+            RAISE EXCEPTION 'Workflow %: two tasks are named %. Nothing was started. Give each its own name.', p_workflow_id, quote_literal(v_task.name)
+                USING ERRCODE = 'TN007';
+        END IF;
+    END LOOP;
+END
+$$;
+
 -- start_workflow: {"workflow": {…}, "jobs": an enqueue request, "tasks": [[job, name, needs, depth, optional, fan_out], …],
 -- "edges": [[src, dst, kind], …], "last": bool} → {"id", "state", "duplicate"}. One page; nothing runs before the last.
 CREATE OR REPLACE FUNCTION tenure.start_workflow(p_request json) RETURNS json
@@ -31,6 +54,10 @@ DECLARE
 BEGIN
     IF num_nulls(v_id, v_new ->> 'name', v_new ->> 'profile', v_new ->> 'total', v_new ->> 'policy', v_new ->> 'data') > 0 THEN
         RAISE EXCEPTION 'A workflow needs id, name, profile, total, policy and data. Nothing was started.' USING ERRCODE = 'TN007';
+    END IF;
+    IF (v_new ->> 'total')::bigint NOT BETWEEN 1 AND 1000000 THEN
+        RAISE EXCEPTION 'Workflow % is to have % tasks; a run has 1 to 1,000,000. Nothing was started. Split it into several.', v_id, v_new ->> 'total'
+            USING ERRCODE = 'TN007';
     END IF;
     INSERT INTO tenure.workflow (
         id, profile, kind, phase, total, policy, key, dedup_slot, digest, due_at, started_by, actor, tenant, data, created_at, updated_at
@@ -81,6 +108,7 @@ BEGIN
                 run_at = 'infinity',
                 is_due = false
             WHERE j.id = ANY (v_jobs) AND j.state = 'queued' AND j.token = 0 AND NOT j.is_due;
+            PERFORM tenure.refuse_names(v_id, p_request -> 'tasks');
             INSERT INTO tenure.task (job_id, workflow_id, name, needs, depth, is_optional, fan_out)
             SELECT (g.value ->> 0)::uuid, v_id, g.value ->> 1, (g.value ->> 2)::integer, (g.value ->> 3)::integer, (g.value ->> 4)::boolean,
                 CASE WHEN json_typeof(g.value -> 5) = 'object' THEN g.value -> 5 END
@@ -97,12 +125,26 @@ BEGIN
                 RAISE EXCEPTION 'Workflow %: an edge names a job that is no task of this workflow. Nothing was started. Send the tasks first.', v_id
                     USING ERRCODE = 'TN007';
             END IF;
+            IF EXISTS (
+                SELECT 1
+                FROM json_array_elements(p_request -> 'edges') AS g
+                JOIN tenure.task AS s ON s.job_id = (g.value ->> 0)::uuid
+                JOIN tenure.task AS d ON d.job_id = (g.value ->> 1)::uuid
+                WHERE s.depth >= d.depth
+            ) THEN
+                RAISE EXCEPTION 'Workflow %: a task waits for one that is not before it by depth, so the graph may have a circle. Nothing was started. Give each task a greater depth than all that it waits for.', v_id
+                    USING ERRCODE = 'TN007';
+            END IF;
             INSERT INTO tenure.edge (src, dst, kind)
             SELECT (g.value ->> 0)::uuid, (g.value ->> 1)::uuid, g.value ->> 2
             FROM json_array_elements(p_request -> 'edges') AS g
             ON CONFLICT DO NOTHING;
         END IF;
         IF (p_request ->> 'last')::boolean AND v_run.state = 'running' THEN
+            IF (SELECT count(*) FROM tenure.task AS t WHERE t.workflow_id = v_id) <> v_run.total THEN
+                RAISE EXCEPTION 'Workflow % is to have % tasks, and others were sent. Nothing was started. Send every task before the last page.', v_id, v_run.total
+                    USING ERRCODE = 'TN007';
+            END IF;
             UPDATE tenure.workflow AS w SET phase = 'forward', updated_at = v_now WHERE w.id = v_id;
             INSERT INTO tenure.workflow_event (kind, workflow_id) VALUES ('release', v_id);
             PERFORM tenure.fold_workflows(500, v_now);
@@ -664,7 +706,7 @@ BEGIN
     INTO v_done, v_durable
     FROM done AS d;
     IF v_durable IS NOT NULL THEN
-        PERFORM tenure.void_approvals(v_durable, p_now);
+        PERFORM tenure.end_durable(v_durable, p_now);
     END IF;
     PERFORM tenure.tell('cancelled', v_done, p_now);
     RETURN v_done;
