@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
+from tenure.client.link_key import link_key
 from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
 from tenure.errors import Forbidden, IllegalMove, NotFound
 from tenure.handler import arguments
@@ -53,13 +54,15 @@ class Approvals(Client):
         *,
         state: Names | None = "pending",
         person: str | None = None,
+        groups: Names = (),
         job_id: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Steps[Page[Approval]]:
         """Approvals that match, newest first, a page at a time: pass `page.next` as `cursor` to go on.
 
-        `state` None: in every state. `person`: what is asked of them by name, or of no one in particular.
+        `state` None: in every state. `person`: what is asked of them by name, of one of their `groups`, or of no one
+        in particular.
         """
         request = ListApprovals(
             arguments.one_of("state", state, STATES),
@@ -68,6 +71,7 @@ class Approvals(Client):
             None,
             arguments.whole("limit", limit, 1, PAGE_MAX),
             None if cursor is None else arguments.uuid_text("cursor", cursor),
+            arguments.names("groups", groups),
         )
         return (yield from ask(request))
 
@@ -95,10 +99,11 @@ class Approvals(Client):
         """Approve what was shown: `args_hash` is the hash of the arguments that the person saw.
 
         The job goes on once as many have approved as it needs. `groups`: names under which this person may answer
-        besides their own. The same answer again is harmless.
+        besides their own, as your program knows them, and not as the person typed them. The same answer again is
+        harmless.
 
-        Raises: NotFound; Forbidden for a person who had the job done, or is not among those asked; IllegalMove if it
-        was decided, expired or is void, or if the hash is another.
+        Raises: NotFound; Forbidden for a person who had the job done, is not among those asked, or made a link by which
+        another has answered; IllegalMove if it was decided, expired or is void, or if the hash is another.
         """
         return (yield from _decide(approval_id, "approve", by, args_hash, note, groups, door))
 
@@ -125,7 +130,8 @@ class Approvals(Client):
         """The text of a link by which this person answers this approval once, without an account.
 
         The link is the right to answer, so send it to that person only. `by` makes the link and vouches for the person:
-        both must be allowed to answer. It is valid for up to 30 days.
+        both must be allowed to answer. One person counts once: who made a link does not answer as well, and of the
+        links of one maker one counts, unless each is for a person who was asked by name. It is valid for up to 30 days.
 
         Raises: NotFound, Forbidden, IllegalMove (the approval does not wait for an answer).
         """
@@ -197,14 +203,17 @@ class Inbox(Client):
     """What waits for people."""
 
     @operation
-    def inbox(self, person: str | None = None, *, limit: int = 100) -> Steps[list[InboxEntry]]:
+    def inbox(self, person: str | None = None, *, groups: Names = (), limit: int = 100) -> Steps[list[InboxEntry]]:
         """What waits for a person, oldest first: approvals, escalations of workflows, effects of unknown outcome.
 
-        With `person`: what is asked of them by name or of no one in particular. At most `limit` entries of each kind.
+        With `person`: what is asked of them by name, of one of their `groups`, or of no one in particular. At most
+        `limit` entries of each kind.
         """
         most = arguments.whole("limit", limit, 1, PAGE_MAX)
         who = None if person is None else arguments.text("person", person, NAME_CHARS)
-        approvals = yield from ask(ListApprovals(("pending",), who, limit=most))
+        approvals = yield from ask(
+            ListApprovals(("pending",), who, limit=most, groups=arguments.names("groups", groups))
+        )
         escalations = yield from ask(ListEscalations(person=who, limit=most))
         effects = yield from ask(ListEffects(None, ("unknown",), most))
         entries = [_approval_entry(one) for one in approvals]
@@ -263,4 +272,4 @@ def _decide(
 
 
 def _link_key() -> Steps[str]:
-    return (yield from ask(KeepSecret(KEY_NAME, new_secret())))
+    return link_key((yield from ask(KeepSecret(KEY_NAME, new_secret()))))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from tenure.errors import TenureError, TooManyCalls
 from tenure.mcp.caller import CALLS_PER_MINUTE, READS, TOOLSETS, Access, Caller, caller, on_pipe, set_caller
 from tenure.mcp.envelope import one_line
 from tenure.mcp.quota import Quota, Waiters
+from tenure.mcp.signatures import state_key_now
 from tenure.mcp.tasks import Tasks, TaskStarted
 from tenure.mcp.tools.admin import Admin
 from tenure.mcp.tools.answers import Answer, error_text, told
@@ -57,13 +57,16 @@ def make_server(
 ) -> MCPServer[Any]:
     """A server for the user of a pipe. `name` stands in the audit. Raises: ConfigError."""
     who = on_pipe(app, access, name)
-    return Server(lambda _: who, access.toolsets, calls_per_minute=calls_per_minute)
+    return Server(lambda _: who, access.toolsets, state_key_now(app), calls_per_minute=calls_per_minute)
 
 
 class Server(MCPServer[Any]):
-    """Shows each caller what is theirs. `toolsets` are those that are offered at all."""
+    """Shows each caller what is theirs. `toolsets` are those that are offered at all; `key` protects what a client
+    carries from a question to its answer, so processes that share it take each other's."""
 
-    def __init__(self, who: Who, toolsets: Iterable[str], *, calls_per_minute: int = CALLS_PER_MINUTE) -> None:
+    def __init__(
+        self, who: Who, toolsets: Iterable[str], key: bytes, *, calls_per_minute: int = CALLS_PER_MINUTE
+    ) -> None:
         self._who = who
         self._quota = Quota(calls_per_minute)
         super().__init__(
@@ -73,7 +76,7 @@ class Server(MCPServer[Any]):
             extensions=[QueueTasks()],
             middleware=[self._enter],
             request_state_security=RequestStateSecurity(
-                keys=[os.urandom(32)], bind_principal=lambda ctx: who(ctx).id, audience="tenure"
+                keys=[key], bind_principal=lambda ctx: who(ctx).id, audience="tenure"
             ),
         )
         waiters = Waiters()
