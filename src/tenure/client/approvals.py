@@ -13,10 +13,12 @@ from tenure.handler.arguments import Duration, Names
 from tenure.model.access import new_secret
 from tenure.model.approval import NAME_CHARS, NOTE_CHARS, STATES, Approval, same_name
 from tenure.model.approval_link import KEY_NAME, LinkClaim, read_link, sign_link
+from tenure.model.budget import Budget, show_amount, shown_name
 from tenure.model.clock import SystemClock
 from tenure.model.frozen import frozen
 from tenure.store.access import KeepSecret
 from tenure.store.approvals import CountApprovals, DecideApproval, ListApprovals
+from tenure.store.budgets import ListBudgets
 from tenure.store.queries import Effect, ListEffects, Page
 from tenure.store.workflows import EscalationRow, ListEscalations
 
@@ -24,7 +26,7 @@ PAGE_MAX = 1_000
 LINK_SECONDS = 86_400.0
 LINK_SECONDS_MAX = 30 * 86_400.0
 
-InboxKind = Literal["approval", "escalation", "effect"]
+InboxKind = Literal["approval", "escalation", "effect", "budget"]
 
 
 @frozen
@@ -32,9 +34,10 @@ class InboxEntry:
     """One thing that waits for a person."""
 
     kind: InboxKind
-    """`approval`, `escalation` of a workflow, or `effect` of unknown outcome."""
+    """`approval`, `escalation` of a workflow, `effect` of unknown outcome, or `budget` that jobs wait for until it is
+    raised."""
     id: str
-    """Of an effect: JOB:STEP:NAME."""
+    """Of an effect: JOB:STEP:NAME; of a budget: its name."""
     title: str
     since: datetime
     due_at: datetime | None
@@ -42,7 +45,7 @@ class InboxEntry:
     """Empty: anyone who has the right to answer."""
     job_id: str | None
     workflow_id: str | None
-    subject: Approval | EscalationRow | Effect
+    subject: Approval | EscalationRow | Effect | Budget
 
 
 class Approvals(Client):
@@ -204,7 +207,8 @@ class Inbox(Client):
 
     @operation
     def inbox(self, person: str | None = None, *, groups: Names = (), limit: int = 100) -> Steps[list[InboxEntry]]:
-        """What waits for a person, oldest first: approvals, escalations of workflows, effects of unknown outcome.
+        """What waits for a person, oldest first: approvals, escalations of workflows, effects of unknown outcome, and
+        budgets that escalate, one entry for each that holds jobs back; raising it closes the entry.
 
         With `person`: what is asked of them by name, of one of their `groups`, or of no one in particular. At most
         `limit` entries of each kind.
@@ -216,9 +220,11 @@ class Inbox(Client):
         )
         escalations = yield from ask(ListEscalations(person=who, limit=most))
         effects = yield from ask(ListEffects(None, ("unknown",), most))
+        budgets = yield from ask(ListBudgets(limit=most, is_escalated=True))
         entries = [_approval_entry(one) for one in approvals]
         entries += [_escalation_entry(one) for one in escalations if one.person is not None]
         entries += [_effect_entry(one) for one in effects]
+        entries += [_budget_entry(one) for one in budgets]
         return sorted(entries, key=lambda entry: entry.since)
 
 
@@ -239,6 +245,15 @@ def _effect_entry(one: Effect) -> InboxEntry:
     title = f"{one.name}: it is not known whether it happened"
     identity = f"{one.job_id}:{one.step}:{one.name}"
     return InboxEntry("effect", identity, title, one.updated_at, None, (), one.job_id, None, one)
+
+
+def _budget_entry(one: Budget) -> InboxEntry:
+    jobs = "1 job waits" if one.waiting == 1 else f"{one.waiting:,} jobs wait"
+    title = (
+        f"{shown_name(one.scope, one.unit, one.per)} has {show_amount(one.unit, one.left)} left of "
+        f"{show_amount(one.unit, one.limit)}, and {jobs} for a raise"
+    )
+    return InboxEntry("budget", one.name, title, one.waiting_since or one.updated_at, None, (), None, None, one)
 
 
 def _get(approval_id: str) -> Steps[Approval]:

@@ -224,7 +224,7 @@ class _Work:
             return await self._run(kept, reservation)
 
     def _reserve(self, kept: dict[str, Any]) -> Reservation:
-        """The most that a run may cost, as far as the tool's bounds tell. Unknown costs need a budget that has room."""
+        """The most that a run may cost, as far as the tool's bounds tell. Unknown costs reserve what is left."""
         tool = self._tool
         usd: Money | None = tool.reserve_usd
         if usd is None and tool.max_cost_usd is not None:

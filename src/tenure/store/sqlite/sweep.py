@@ -26,6 +26,8 @@ def sweep_flow(transaction: Transaction, request: SweepFlow) -> Swept:
         left = budgets.end_left(transaction, request.limit)
         if left:
             return Swept(0, 0, more=left == request.limit or transaction.has_flow_events)
+        if budgets.turn_over(transaction, request.limit):
+            return Swept(0, 0, more=True)
         ended = transaction.all(_SQL["awaited_ended"], {"limit": request.limit})
         jobs = sum(flow.wake_on(transaction, awaits, request.limit) for (awaits,) in ended)
         return Swept(0, jobs + approvals.expire(transaction, request.limit), more=False)

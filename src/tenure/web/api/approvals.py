@@ -65,7 +65,7 @@ class ApprovalShown(Answer):
 
 
 class InboxList(Answer):
-    """What waits for a person, oldest first: `kind` is approval, escalation or effect."""
+    """What waits for a person, oldest first: `kind` is approval, escalation, effect or budget."""
 
     items: list[dict[str, Any]]
 
@@ -112,7 +112,7 @@ async def link_approval(who: Who, id: Id, body: LinkBody, request: Request) -> R
 
 
 async def inbox(who: Who, person: Person = None, limit: Limit = 50) -> Response:
-    """List what waits for a person: approvals, escalations of workflows, effects of unknown outcome."""
+    """List what waits for a person: approvals, escalations of workflows, effects of unknown outcome, empty budgets."""
     names = ("kind", "id", "title", "since", "due_at", "asked_of", "job_id", "workflow_id")
     entries = await who.app.aio.inbox(person, limit=limit)
     return JsonAnswer({"items": [{name: getattr(one, name) for name in names} for one in entries]})

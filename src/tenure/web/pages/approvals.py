@@ -129,6 +129,9 @@ def _line(one: Any, now: datetime, chosen: Approval | None) -> Asked:
     if one.kind == "escalation":
         sub = f"escalation, level {one.subject.level}, asked of {one.subject.person}"
         return Asked("escalation", one.title, sub, f"/workflows/{one.workflow_id}", due, "", "dead")
+    if one.kind == "budget":
+        sub = f"budget used up, since {span((now - one.since).total_seconds())}"
+        return Asked("budget", one.title, sub, "/agents", "", "", "waiting")
     sub = f"unknown effect, since {span((now - one.since).total_seconds())}"
     return Asked("effect", one.title, sub, f"/jobs/{one.job_id}?tab=effects", "", "", "unknown")
 
