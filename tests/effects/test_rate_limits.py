@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -70,7 +70,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def states(app: tenure.App, ids: list[str]) -> list[tuple[str, int]]:
+def states(app: tenure.App, ids: Sequence[str]) -> list[tuple[str, int]]:
     return [(str(job.state), job.attempt) for job in app.get_many(ids) if job is not None]
 
 
