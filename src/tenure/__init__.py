@@ -130,6 +130,8 @@ if TYPE_CHECKING:
     from tenure.model.stream import Chunk as Chunk
     from tenure.model.stream import StreamInfo as StreamInfo
     from tenure.model.stream import StreamPage as StreamPage
+    from tenure.model.usage import Usage as Usage
+    from tenure.model.usage import UsageRow as UsageRow
     from tenure.model.workflow import Answer as Answer
     from tenure.model.workflow import Escalation as Escalation
     from tenure.model.workflow import FailureThreshold as FailureThreshold
@@ -309,7 +311,9 @@ __all__ = [
     "UnknownKind",
     "UnknownProfile",
     "UnknownQueue",
+    "Usage",
     "UsageError",
+    "UsageRow",
     "Verdict",
     "Verified",
     "Vote",
@@ -404,6 +408,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Verdict",
     ),
     "tenure.model.budget": ("Budget", "Refusal"),
+    "tenure.model.usage": ("Usage", "UsageRow"),
     "tenure.model.event": (
         "Event",
         "EventKind",

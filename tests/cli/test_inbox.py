@@ -146,3 +146,29 @@ def test_jobs_show_and_explain_say_what_is_asked(cli: Cli, job_id: str, approval
     assert reason["code"] == "waits_for_approval"
     assert "'refund': 0 of 1 said yes, and is denied in" in reason["sentence"]
     assert reason["fix"] == f"tenure inbox show {approval.id}"
+
+
+def test_an_empty_budget_that_escalates_is_one_entry_until_it_is_raised(app: tenure.App, cli: Cli) -> None:
+    @app.job
+    def summarise(number: int, ctx: tenure.Context) -> None:
+        with ctx.reserve(usd="1.00"):
+            pass
+
+    app.budgets.set("kind:summarise", usd="0.50", on_empty="escalate")
+    for number in range(3):
+        summarise.enqueue(number)
+    drain(app)
+
+    [entry] = [one for one in shaped(cli, "ls")["inbox"] if one["kind"] == "budget"]
+    assert (entry["id"], entry["state"]) == ("budget:kind:summarise:usd:total", "empty")
+    assert "0.50 USD left of 0.50 USD, and 3 jobs wait" in entry["title"]
+    assert entry["since"] is not None
+    app.budgets.raise_by("kind:summarise", usd="1.00")
+    drain(app)
+    [entry] = [one for one in app.inbox("ann") if one.kind == "budget"]
+    assert "2 jobs wait" in entry.title
+    app.budgets.raise_by("kind:summarise", usd="2.00")
+    drain(app)
+
+    assert [one for one in app.inbox() if one.kind == "budget"] == []
+    assert [one.state for one in app.jobs().items] == ["succeeded"] * 3

@@ -533,3 +533,68 @@ def test_errors_are_ours(store: Subject) -> None:
     for bad in (DecideApproval(one.id, "maria", "approve", ""), DecideApproval("no-uuid", "maria", "deny", "0")):
         with pytest.raises(TenureError):
             store.do(bad)
+
+
+def link_vote(store: Subject, one: Approval, voter: str, maker: str, choice: str = "approve") -> Approval:
+    """An answer by a link that `maker` made for `voter`."""
+    request = DecideApproval(one.id, voter, choice, one.args_hash, groups=one.asked_of, door="link", vouched_by=maker)
+    return store.do(request)
+
+
+def test_one_person_counts_once_however_many_links_they_make(store: Subject) -> None:
+    """With links to invented people one approver would be N of M."""
+    one = asked(store, question(need=2))
+    link_vote(store, one, "x", "ann")
+
+    for voter, maker in (("y", "ann"), ("y", " ANN ")):
+        with pytest.raises(Forbidden, match="counts once"):
+            link_vote(store, one, voter, maker)
+    with pytest.raises(Forbidden, match="counts once"):
+        vote(store, one, "Ann")
+
+    assert read(store, one.id).state == "pending"
+    assert link_vote(store, one, "y", "bob").state == "granted"
+    assert [(cast.voter, cast.vouched_by) for cast in read(store, one.id).votes] == [("x", "ann"), ("y", "bob")]
+
+
+def test_who_has_answered_makes_no_link_that_counts(store: Subject) -> None:
+    one = asked(store, question(need=2))
+    vote(store, one, "ann")
+
+    with pytest.raises(Forbidden, match="counts once"):
+        link_vote(store, one, "x", "ann")
+    assert link_vote(store, one, "x", "bob").state == "granted"
+
+
+def test_a_messenger_makes_links_for_all_who_were_asked_by_name(store: Subject) -> None:
+    one = asked(store, question(need=2, ask=("ann", "bob", "ops")))
+    link_vote(store, one, "ann", "mailer")
+
+    with pytest.raises(Forbidden, match="counts once"):
+        link_vote(store, one, "x", "mailer")
+    assert link_vote(store, one, "Bob", "mailer").state == "granted"
+
+
+def test_a_list_for_a_person_holds_what_is_asked_of_their_groups(store: Subject) -> None:
+    mine = asked(store, question(ask=("Billing",)))
+    other = asked(store, question(ask=("ops",)))
+    free = asked(store)
+
+    def seen(*groups: str) -> set[str]:
+        return {one.id for one in store.do(ListApprovals(("pending",), "ann", groups=groups))}
+
+    assert seen() == {free.id}
+    assert seen("billing ") == {free.id, mine.id}
+    assert seen("ops", "billing") == {free.id, mine.id, other.id}
+
+
+def test_a_truth_value_is_no_number_where_an_effect_uses_an_approval(store: Subject) -> None:
+    one = asked(store, question({"all": 0, "n": 1}))
+    vote(store, one)
+    grant = claim_one(store)
+    for args in ({"all": False, "n": 1}, {"all": 0, "n": True}, {"all": 0, "n": "1"}):
+        with pytest.raises(IllegalMove, match="other arguments"):
+            use(store, grant, one.id, args)
+    use(store, grant, one.id, {"n": 1.0, "all": 0})
+
+    assert read(store, one.id).state == "used"

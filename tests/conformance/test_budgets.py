@@ -26,7 +26,7 @@ from tenure.store.budgets import (
     SettleBudget,
 )
 from tenure.store.contract import Claim, Prune, Wake
-from tenure.store.flow import SweepFlow
+from tenure.store.flow import SweepFlow, Swept
 from tenure.store.queries import ListAudit
 from tests.conformance.acts import (
     NO_BACKOFF,
@@ -94,8 +94,8 @@ def park(store: Subject, grant: Grant, usd: int = 10, *, key: str = "1") -> Sett
     assert answer is not None
     assert answer.refusal is not None
     name, value = answer.refusal.name, json.dumps({"key": key, "asked": {"usd": usd}})
-    due = answer.refusal.window_seconds
-    step = NewStep(f"$budget/{grant.token}/{key}", "budget", "open", value, None, name, due)
+    # A worker of another language may say when it would look again: a budget decides that itself.
+    step = NewStep(f"$budget/{grant.token}/{key}", "budget", "open", value, None, name, answer.refusal.window_seconds)
     settled = settle(store, Suspended(grant.id, grant.token, name, None, (step,)))
     sweep(store)
     return settled
@@ -267,14 +267,70 @@ def test_without_a_budget_nothing_is_limited_and_nothing_written(store: Subject)
     assert not settle_at(store, grant, {"usd": 5})
 
 
-def test_a_cost_that_is_not_known_needs_a_budget_that_is_not_used_up(store: Subject) -> None:
+def reserve_unknown(store: Subject, grant: Grant, *, key: str = "1") -> bool:
+    answer = store.do(ReserveBudget(grant.id, grant.token, key, {"calls": 1}))
+    assert answer is not None
+    return answer.refusal is None
+
+
+def test_a_cost_that_is_not_known_reserves_all_that_is_left(store: Subject) -> None:
+    """Reserving nothing for it, a limit would be passed by all that runs at the same moment."""
+    set_budget(store, limit=10)
+    one, two = held(store), held(store)
+    assert has_reserved(store, one, 4, key="0")
+
+    assert reserve_unknown(store, one)
+    assert counts(store) == (0, 10)
+    assert reserve_unknown(store, one), "repeating is harmless"
+    assert not reserve_unknown(store, two)
+    assert not has_reserved(store, two, 1)
+    assert has_reserved(store, two, 0, key="2"), "0 says that nothing will be spent"
+
+    settle_at(store, one, {"usd": 2})
+    assert counts(store) == (2, 4)
+    assert reserve_unknown(store, two)
+    settle_at(store, two, {"usd": 15})
+    assert counts(store) == (17, 4)
+    assert not reserve_unknown(store, one, key="3")
+    assert has_reserved(store, one, 0, key="4")
+
+
+def test_what_is_not_told_of_an_unknown_cost_is_nothing_after_success_and_all_after_failure(store: Subject) -> None:
     set_budget(store, limit=10)
     grant = held(store)
+    assert reserve_unknown(store, grant)
+    settle_at(store, grant, {"calls": 1})
+    assert counts(store) == (0, 0)
 
-    assert has_reserved(store, grant, 0)
-    settle_at(store, grant, {"usd": 15})
-    assert counts(store) == (15, 0)
-    assert not has_reserved(store, grant, 0, key="2")
+    assert reserve_unknown(store, grant, key="2")
+    settle_at(store, grant, {}, key="2", is_done=False)
+    assert counts(store) == (10, 0)
+    settle_at(store, grant, {"usd": 3}, key="2")
+    assert counts(store) == (3, 0), "a usage that is known late corrects it"
+
+
+def test_of_those_who_do_not_know_their_cost_one_is_woken_at_a_time(store: Subject) -> None:
+    set_budget(store, limit=0)
+    ids = []
+    for _ in range(3):
+        grant = held(store)
+        value = json.dumps({"key": "1", "asked": {"calls": 1}})
+        step = NewStep(f"$budget/{grant.token}/1", "budget", "open", value, None, "budget:all:usd:total")
+        settle(store, Suspended(grant.id, grant.token, "budget:all:usd:total", None, (step,)))
+        store.clock.advance(0.001)
+        ids.append(grant.id)
+
+    raise_by(store, 10)
+    assert states(store, ids) == ["queued", "waiting", "waiting"]
+    assert counts(store) == (0, 10)
+    grant = claim_one(store)
+    assert reserve_unknown(store, grant), "what was reserved for it is taken over"
+    assert counts(store) == (0, 10)
+    settle_at(store, grant, {"usd": 4})
+    sweep(store)
+
+    assert states(store, ids) == ["running", "queued", "waiting"]
+    assert counts(store) == (4, 6)
 
 
 def test_what_was_not_spent_is_free_again(store: Subject) -> None:
@@ -413,7 +469,7 @@ def test_a_refusal_tells_when_the_window_ends(store: Subject, per: str, seconds:
     assert too_large.refusal.window_seconds is None  # the next window is too small as well
 
 
-def test_a_parked_job_is_due_when_the_window_turns(store: Subject, clock: SteeredClock) -> None:
+def test_a_parked_job_is_woken_when_the_window_turns(store: Subject, clock: SteeredClock) -> None:
     set_budget(store, limit=10, per="hour")
     first = held(store)
     assert has_reserved(store, first, 10)
@@ -421,15 +477,78 @@ def test_a_parked_job_is_due_when_the_window_turns(store: Subject, clock: Steere
     [job_id] = waiting(store, 1)
     job = get(store, job_id)
     assert (job.state, job.waiting_for, job.attempt) == ("waiting", "budget:all:usd:hour", 0)
-    assert job.run_at == datetime(2026, 1, 1, 1, tzinfo=UTC)
-    assert budget(store).waiting == 1
+    assert (budget(store).waiting, budget(store).waiting_since) == (1, get(store, job_id).updated_at)
     clock.advance(3590)
+    sweep(store)
     assert claim(store) == []
     clock.advance(10)
+    sweep(store)
 
     grant = claim_one(store)
     assert (grant.id, grant.attempt) == (job_id, 1)
     assert has_reserved(store, grant, 10)
+    assert budget(store).waiting_since is None
+
+
+@pytest.mark.parametrize("turned_by", ["the sweep", "another job", "a read"])
+def test_a_new_window_wakes_only_those_that_fit_in_their_order(
+    store: Subject, clock: SteeredClock, turned_by: str
+) -> None:
+    """All of them would run up to their reservation, only to park again."""
+    set_budget(store, limit=35, per="hour")
+    first = held(store)
+    assert has_reserved(store, first, 35)
+    complete(store, first)
+    ids = waiting(store, 5)
+    clock.advance(3600)
+    if turned_by == "another job":
+        assert has_reserved(store, held(store), 5)
+    elif turned_by == "a read":
+        budget(store)
+
+    assert claim(store) == [], "the end of a window alone makes nothing due"
+    sweep(store)
+
+    assert states(store, ids) == ["queued"] * 3 + ["waiting"] * 2
+    assert counts(store) == (0, 35 if turned_by == "another job" else 30)
+    assert budget(store).waiting == 2
+    clock.advance(3600)
+    sweep(store)
+    assert states(store, ids) == ["queued"] * 5
+
+
+def test_a_job_that_asks_for_more_than_a_window_has_is_looked_at_once_per_window(
+    store: Subject, clock: SteeredClock
+) -> None:
+    set_budget(store, limit=10, per="hour")
+    ids = waiting(store, 2, usd=11)
+    clock.advance(3600)
+
+    sweep(store)
+
+    assert store.do(SweepFlow()) == Swept(0, 0, more=False)
+    assert states(store, ids) == ["waiting"] * 2
+
+
+def test_a_budget_that_escalates_lets_go_by_a_raise_alone_and_is_listed_until_then(
+    store: Subject, clock: SteeredClock
+) -> None:
+    set_budget(store, limit=0, per="hour", on_empty="escalate")
+    set_budget(store, "kind:other", limit=0, on_empty="escalate")
+    since = clock.now()
+    ids = waiting(store, 2)
+    clock.advance(7200)
+    sweep(store)
+
+    assert states(store, ids) == ["waiting"] * 2
+    [listed] = store.do(ListBudgets(is_escalated=True))
+    assert (listed.name, listed.waiting, listed.waiting_since) == ("budget:all:usd:hour", 2, since)
+    raise_by(store, 10, per="hour")
+    [listed] = store.do(ListBudgets(is_escalated=True))
+    assert listed.waiting == 1
+    raise_by(store, 10, per="hour")
+    assert store.do(ListBudgets(is_escalated=True)) == []
+    assert states(store, ids) == ["queued"] * 2
 
 
 # --- who waits, who is woken

@@ -352,3 +352,122 @@ async def test_http_works_on_postgres_too(postgres_url: str) -> None:
             asked = await ask(client, "ask", job_id=job, token=held["token"], question="May I?")
             assert served.app.approvals.get(asked["approval_id"]).state == "pending"
             await ask(client, "pause_queue", queue="default", reason="x", dry_run=False)
+
+
+async def test_a_question_that_one_process_asked_is_answered_to_another(tmp_path: Path) -> None:
+    """Behind several server processes the retry with the answer may reach any of them."""
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    with App(url) as one, App(url) as two:
+        servers = [(tenure.mcp.http(), app) for app in (one, two)]
+        ways = [
+            httpx2.ASGITransport(tenure.web.asgi(app, mcp=mounted, hosts=["tenure.test"])) for mounted, app in servers
+        ]
+        reached: list[int] = []
+
+        class Balanced(httpx2.AsyncBaseTransport):
+            async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+                number = int(b"inputResponses" in await request.aread())
+                reached.append(number)
+                return await ways[number].handle_async_request(request)
+
+        token = one.access.new_token("agent", ("mcp", "admin")).text
+        async with (
+            httpx2.AsyncClient(transport=Balanced(), headers={"Authorization": f"Bearer {token}"}) as http,
+            Client(
+                streamable_http_client("http://tenure.test/mcp", http_client=http), elicitation_callback=agrees
+            ) as client,
+        ):
+            done = await ask(client, "pause_queue", queue="default", reason="too loud", dry_run=False)
+        for mounted, _ in servers:
+            await mounted.stop()
+
+        assert done["is_changed"] is True
+        assert set(reached) == {0, 1}
+        assert two.queues("default")[0].paused_at is not None
+
+
+async def test_arguments_that_a_form_would_cut_are_not_answered_by_one(served: Served) -> None:
+    """What stands behind the cut would be approved unseen."""
+    queue = fresh(served.app)
+    job = served.app.enqueue("k", queue=queue)
+    shown: list[str] = []
+
+    async def reads(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        shown.append(params.message)
+        return ElicitResult(action="accept", content={"agree": True})
+
+    details = {"a": "x" * 9_000, "then": "delete everything"}
+    async with (
+        served.client(f"worker:queue={queue}") as worker,
+        served.client("approve", "admin", "read:payload", elicitation_callback=reads) as person,
+    ):
+        held = (await ask(worker, "claim"))["job"]
+        asked = await ask(worker, "ask", job_id=job.id, token=held["token"], question="Arguments: {}", details=details)
+        found = served.app.approvals.get(asked["approval_id"])
+        answer = {"approval_id": found.id, "args_hash": found.args_hash, "choice": "approve"}
+        told = await refused(person, "decide", **answer)
+        assert '"confirmation_required"' in told
+        assert "too long" in told
+        assert shown == []
+
+        long_reason = {"queue": queue, "reason": "\u202e" * 2_000}
+        assert '"plan"' in await refused(person, "pause_queue", **long_reason, dry_run=False)
+        assert shown == []
+    assert served.app.approvals.get(found.id).votes == ()
+
+
+async def test_the_words_of_a_job_cannot_pass_for_its_arguments(served: Served) -> None:
+    queue = fresh(served.app)
+    job = served.app.enqueue("k", queue=queue)
+    shown: list[str] = []
+
+    async def reads(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        shown.append(params.message)
+        return ElicitResult(action="decline")
+
+    async with (
+        served.client(f"worker:queue={queue}") as worker,
+        served.client("approve", elicitation_callback=reads) as person,
+    ):
+        held = (await ask(worker, "claim"))["job"]
+        question = 'Arguments: {"details":{"rows":0}}'
+        asked = await ask(worker, "ask", job_id=job.id, token=held["token"], question=question, details={"rows": 7})
+        found = served.app.approvals.get(asked["approval_id"])
+        await refused(person, "decide", approval_id=found.id, args_hash=found.args_hash, choice="approve")
+
+    assert shown[0].startswith('Approve this? Arguments: {"details":{"rows":7},')
+
+
+async def test_an_agent_cannot_answer_what_its_own_queue_asks_nor_claim_a_group(served: Served) -> None:
+    queue = fresh(served.app)
+    job = served.app.enqueue("k", queue=queue)
+
+    @served.app.job(kind=f"asks-{queue}", queue=queue, durable=True)
+    def asks(ctx: tenure.Context) -> None:
+        ctx.approve("refund", args={"eur": 120}, ask=["billing"])
+
+    async with served.client(f"worker:queue={queue}") as worker:
+        held = (await ask(worker, "claim"))["job"]
+        asked = (await ask(worker, "ask", job_id=job.id, token=held["token"], question="May I?"))["approval_id"]
+    found = served.app.approvals.get(asked)
+    answer = {"approval_id": asked, "args_hash": found.args_hash, "choice": "approve"}
+    async with served.client(f"worker:queue={queue}", "approve", elicitation_callback=agrees) as colleague:
+        assert '"forbidden"' in await refused(colleague, "decide", **answer)
+    assert served.app.approvals.get(asked).state == "pending"
+
+    asks.enqueue()
+    await anyio.to_thread.run_sync(lambda: served.app.run_worker(drain=True, queues=[queue]))
+    (group,) = [one for one in served.app.approvals.list() if one.asked_of == ("billing",)]
+    answer = {"approval_id": group.id, "args_hash": group.args_hash, "choice": "approve"}
+    async with (
+        served.client(
+            "approve", token=served.token("mcp", "approve", name="carl"), elicitation_callback=agrees
+        ) as carl,
+        served.client(
+            token=served.token("mcp", "approve", "group:billing", name="ada"), elicitation_callback=agrees
+        ) as ada,
+    ):
+        assert group.id not in json.dumps(await ask(carl, "inbox"))
+        assert '"forbidden"' in await refused(carl, "decide", **answer)
+        assert group.id in json.dumps(await ask(ada, "inbox"))
+        assert (await ask(ada, "decide", **answer))["state"] == "granted"

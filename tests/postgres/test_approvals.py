@@ -161,3 +161,25 @@ def test_a_question_in_sql_that_cannot_be_asked_is_refused(login: Callable[..., 
 
     assert refused.value.sqlstate == "TN007"
     assert call(worker, "list_approvals", {}) == []
+
+
+def test_only_a_login_of_the_role_admin_answers_in_the_name_of_a_group(login: Callable[..., str]) -> None:
+    """An operator would only type the group; a server with the role admin has it from a token."""
+    worker, operator, admin = login("worker"), login("operator"), login("admin")
+    job_id = new_job_id()
+    call(worker, "enqueue", {"groups": [{"queue": "default", "kind": "order", "jobs": [{"i": job_id, "p": {}}]}]})
+    token = claimed(worker)[2]
+    value = {"id": new_job_id(), "name": "refund", "args": ARGS, "ask": ["billing"]}
+    step = {"key": "approve/refund", "kind": "approval", "state": "open", "value": value}
+    call(
+        worker, "settle", {"rest": [{"i": job_id, "t": token, "o": "suspend", "w": "approval:refund", "steps": [step]}]}
+    )
+    answer = {
+        "id": value["id"], "voter": "ann", "choice": "approve", "args_hash": hashlib.sha256(ARGS.encode()).hexdigest(),
+        "groups": ["billing"],
+    }  # fmt: skip
+
+    with pytest.raises(psycopg.Error, match="in the name of a group") as refused:
+        call(operator, "decide_approval", answer)
+    assert refused.value.sqlstate == "TN010"
+    assert call(admin, "decide_approval", answer)[10] == "granted"

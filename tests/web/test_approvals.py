@@ -7,13 +7,19 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 import tenure
+from tenure.model.approval import Question
+from tenure.model.approval_link import KEY_NAME, LinkClaim, sign_link
 from tenure.model.clock import ManualClock
+from tenure.model.ids import new_job_id
+from tenure.model.outcome import Suspended
+from tenure.model.step import NewStep
 from tenure.testing import drain
 from tenure.web.auth import csrf_of
 from tests.web.conftest import Server
@@ -358,3 +364,90 @@ async def test_a_malformed_id_is_not_found(small: Server) -> None:
     async with browser(small) as client:
         for bad in ("x", "00000000-0000-7000-8000-000000000000", "%27;DROP"):
             assert (await client.get(f"/ui/approvals/{bad}")).status_code == 404
+
+
+# --- groups, and agents that answer themselves ---
+
+
+async def test_a_group_is_what_the_token_says_and_not_what_the_request_says(server: Server) -> None:
+    one = await ask(server, ask=["billing"])
+    path, body = decide(one)
+    async with (
+        server.client(server.token("approve", name="carl2")) as typed,
+        server.client(server.token("approve", "group:Billing", name="ada")) as member,
+        server.client(server.token("approve", "group:ops", name="bob")) as other,
+    ):
+        claimed = await typed.post(path, json={**body, "groups": ["billing"]})
+        refused = [(await client.post(path, json=body)).status_code for client in (typed, other)]
+        link = await other.post(f"{APPROVALS}/{one.id}/link", json={"person": "eve"})
+        done = await member.post(path, json=body)
+
+    assert claimed.status_code == 422
+    assert refused == [403, 403]
+    assert link.status_code == 403
+    assert done.json()["item"]["state"] == "granted"
+
+
+async def test_an_admin_gives_no_group_to_a_token_that_it_does_not_have(small: Server) -> None:
+    async with small.client(small.token("admin", "approve", "group:ops", name="root")) as client:
+        beyond = await client.post("/api/v1/tokens", json={"name": "x", "scopes": ["approve", "group:billing"]})
+        within = await client.post("/api/v1/tokens", json={"name": "x", "scopes": ["approve", "group:ops"]})
+        alone = await client.post("/api/v1/tokens", json={"name": "x", "scopes": ["group:ops"]})
+
+    assert (beyond.status_code, within.status_code) == (403, 201)
+    assert alone.status_code in {400, 422}
+
+
+async def test_a_token_cannot_answer_what_it_asked_as_a_worker(server: Server) -> None:
+    """A scope for all queues names none, so only the claim tells that the holder of the token is the agent."""
+    made = server.app.access.new_token("agent", ("worker:*", "approve"))
+    job_id = server.app.enqueue("remote", {}, actor="carl").id
+    async with (
+        server.client(made.text) as agent,
+        server.client(server.token("worker:*", "approve", name="other")) as other,
+    ):
+        claimed = await agent.post("/api/v1/claims", json={"worker": "w" * 200, "queues": ["default"], "limit": 1})
+        assert claimed.status_code == 200, claimed.text
+        held = server.app.get(job_id)
+        asked = Question(new_job_id(), "refund", '{"eur":120}', "", 1, (), None, "deny")
+        step = NewStep("approve/refund", "approval", "open", value=asked.to_json())
+        await server.app.aio.settle([Suspended(held.id, held.token, "approval:refund", steps=(step,))])
+        [one] = server.app.approvals.list(job_id=job_id)
+        path, body = decide(one)
+        own = await agent.post(path, json=body)
+        link = await agent.post(f"{APPROVALS}/{one.id}/link", json={"person": "a friend"})
+        done = await other.post(path, json=body)
+
+    assert one.asked_by.endswith(f"@{made.token.id}")
+    assert (own.status_code, link.status_code) == (403, 403)
+    assert done.status_code == 200
+
+
+async def test_a_copy_of_the_database_alone_signs_no_link(
+    small: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await ask(small)
+    until = int(small.app.now().timestamp()) + 600
+    forged = sign_link(small.app.access.shared_secret(KEY_NAME), LinkClaim(one.id, "eve", until, "mallory"))
+    assert (await small.app.aio.approvals.open_link(forged))[1] == "eve", "who reads the database signs links"
+    key = tmp_path / "link.key"
+    key.write_text("k" * 64 + "\n")
+    key.chmod(0o600)
+    monkeypatch.setenv("TENURE_LINK_KEY_FILE", str(key))
+
+    with pytest.raises(tenure.Forbidden, match="not valid"):
+        await small.app.aio.approvals.open_link(forged)
+    made = await small.app.aio.approvals.link(one.id, "ann", by="maria")
+    assert (await small.app.aio.approvals.open_link(made))[1] == "ann"
+
+    key.chmod(0o640)
+    with pytest.raises(tenure.ConfigError, match="chmod 600"):
+        await small.app.aio.approvals.open_link(made)
+    key.chmod(0o600)
+    for text in ("short", "k" * 5_000):
+        key.write_text(text)
+        with pytest.raises(tenure.ConfigError, match="random"):
+            await small.app.aio.approvals.open_link(made)
+    key.unlink()
+    with pytest.raises(tenure.ConfigError, match="cannot be read"):
+        await small.app.aio.approvals.open_link(made)

@@ -174,7 +174,7 @@ def _whole_hash(given: str, found: Approval) -> str:
 def _line(entry: InboxEntry) -> dict[str, Any]:
     names = ("kind", "id", "title", "since", "due_at", "job_id", "workflow_id")
     told = {name: getattr(entry, name) for name in names}
-    stands = {"approval": "pending", "escalation": "open", "effect": "unknown"}[entry.kind]
+    stands = {"approval": "pending", "escalation": "open", "effect": "unknown", "budget": "empty"}[entry.kind]
     return {**told, "asked_of": list(entry.asked_of), "state": stands}
 
 

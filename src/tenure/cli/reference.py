@@ -139,6 +139,7 @@ VARIABLES = {
     "TENURE_EMBEDDER_KEY": "the key for an `openai:` embedder; OPENAI_API_KEY if left out",
     "TENURE_WORKER": "the name under which `tenure claim` claims",
     "TENURE_TENANTS": "databases of `tenure serve`, as NAME=URL, separated by spaces",
+    "TENURE_LINK_KEY_FILE": "a file of mode 0600 that approval links are signed with besides the database's own key",
     "TENURE_DEBUG": "if set, a fault of Tenure's own shows its traceback",
     "NO_COLOR": "if set, no colours",
 }

@@ -22,7 +22,7 @@ Scopes = Annotated[
         "-s",
         metavar="SCOPE",
         help="read:meta, read:payload, enqueue:queue=Q,kind=K, worker:queue=Q, operate, approve, admin; "
-        "mcp beside them: for MCP alone; may be repeated.",
+        "mcp beside them: for MCP alone; group:NAME: answers approvals asked of this group; may be repeated.",
     ),
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
+from tenure.client.link_key import link_key
 from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
 from tenure.errors import Forbidden, IllegalMove, NotFound
 from tenure.handler import arguments
@@ -12,10 +13,12 @@ from tenure.handler.arguments import Duration, Names
 from tenure.model.access import new_secret
 from tenure.model.approval import NAME_CHARS, NOTE_CHARS, STATES, Approval, same_name
 from tenure.model.approval_link import KEY_NAME, LinkClaim, read_link, sign_link
+from tenure.model.budget import Budget, show_amount, shown_name
 from tenure.model.clock import SystemClock
 from tenure.model.frozen import frozen
 from tenure.store.access import KeepSecret
 from tenure.store.approvals import CountApprovals, DecideApproval, ListApprovals
+from tenure.store.budgets import ListBudgets
 from tenure.store.queries import Effect, ListEffects, Page
 from tenure.store.workflows import EscalationRow, ListEscalations
 
@@ -23,7 +26,7 @@ PAGE_MAX = 1_000
 LINK_SECONDS = 86_400.0
 LINK_SECONDS_MAX = 30 * 86_400.0
 
-InboxKind = Literal["approval", "escalation", "effect"]
+InboxKind = Literal["approval", "escalation", "effect", "budget"]
 
 
 @frozen
@@ -31,9 +34,10 @@ class InboxEntry:
     """One thing that waits for a person."""
 
     kind: InboxKind
-    """`approval`, `escalation` of a workflow, or `effect` of unknown outcome."""
+    """`approval`, `escalation` of a workflow, `effect` of unknown outcome, or `budget` that jobs wait for until it is
+    raised."""
     id: str
-    """Of an effect: JOB:STEP:NAME."""
+    """Of an effect: JOB:STEP:NAME; of a budget: its name."""
     title: str
     since: datetime
     due_at: datetime | None
@@ -41,7 +45,7 @@ class InboxEntry:
     """Empty: anyone who has the right to answer."""
     job_id: str | None
     workflow_id: str | None
-    subject: Approval | EscalationRow | Effect
+    subject: Approval | EscalationRow | Effect | Budget
 
 
 class Approvals(Client):
@@ -53,13 +57,15 @@ class Approvals(Client):
         *,
         state: Names | None = "pending",
         person: str | None = None,
+        groups: Names = (),
         job_id: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Steps[Page[Approval]]:
         """Approvals that match, newest first, a page at a time: pass `page.next` as `cursor` to go on.
 
-        `state` None: in every state. `person`: what is asked of them by name, or of no one in particular.
+        `state` None: in every state. `person`: what is asked of them by name, of one of their `groups`, or of no one
+        in particular.
         """
         request = ListApprovals(
             arguments.one_of("state", state, STATES),
@@ -68,6 +74,7 @@ class Approvals(Client):
             None,
             arguments.whole("limit", limit, 1, PAGE_MAX),
             None if cursor is None else arguments.uuid_text("cursor", cursor),
+            arguments.names("groups", groups),
         )
         return (yield from ask(request))
 
@@ -95,10 +102,11 @@ class Approvals(Client):
         """Approve what was shown: `args_hash` is the hash of the arguments that the person saw.
 
         The job goes on once as many have approved as it needs. `groups`: names under which this person may answer
-        besides their own. The same answer again is harmless.
+        besides their own, as your program knows them, and not as the person typed them. The same answer again is
+        harmless.
 
-        Raises: NotFound; Forbidden for a person who had the job done, or is not among those asked; IllegalMove if it
-        was decided, expired or is void, or if the hash is another.
+        Raises: NotFound; Forbidden for a person who had the job done, is not among those asked, or made a link by which
+        another has answered; IllegalMove if it was decided, expired or is void, or if the hash is another.
         """
         return (yield from _decide(approval_id, "approve", by, args_hash, note, groups, door))
 
@@ -125,7 +133,8 @@ class Approvals(Client):
         """The text of a link by which this person answers this approval once, without an account.
 
         The link is the right to answer, so send it to that person only. `by` makes the link and vouches for the person:
-        both must be allowed to answer. It is valid for up to 30 days.
+        both must be allowed to answer. One person counts once: who made a link does not answer as well, and of the
+        links of one maker one counts, unless each is for a person who was asked by name. It is valid for up to 30 days.
 
         Raises: NotFound, Forbidden, IllegalMove (the approval does not wait for an answer).
         """
@@ -197,19 +206,25 @@ class Inbox(Client):
     """What waits for people."""
 
     @operation
-    def inbox(self, person: str | None = None, *, limit: int = 100) -> Steps[list[InboxEntry]]:
-        """What waits for a person, oldest first: approvals, escalations of workflows, effects of unknown outcome.
+    def inbox(self, person: str | None = None, *, groups: Names = (), limit: int = 100) -> Steps[list[InboxEntry]]:
+        """What waits for a person, oldest first: approvals, escalations of workflows, effects of unknown outcome, and
+        budgets that escalate, one entry for each that holds jobs back; raising it closes the entry.
 
-        With `person`: what is asked of them by name or of no one in particular. At most `limit` entries of each kind.
+        With `person`: what is asked of them by name, of one of their `groups`, or of no one in particular. At most
+        `limit` entries of each kind.
         """
         most = arguments.whole("limit", limit, 1, PAGE_MAX)
         who = None if person is None else arguments.text("person", person, NAME_CHARS)
-        approvals = yield from ask(ListApprovals(("pending",), who, limit=most))
+        approvals = yield from ask(
+            ListApprovals(("pending",), who, limit=most, groups=arguments.names("groups", groups))
+        )
         escalations = yield from ask(ListEscalations(person=who, limit=most))
         effects = yield from ask(ListEffects(None, ("unknown",), most))
+        budgets = yield from ask(ListBudgets(limit=most, is_escalated=True))
         entries = [_approval_entry(one) for one in approvals]
         entries += [_escalation_entry(one) for one in escalations if one.person is not None]
         entries += [_effect_entry(one) for one in effects]
+        entries += [_budget_entry(one) for one in budgets]
         return sorted(entries, key=lambda entry: entry.since)
 
 
@@ -230,6 +245,15 @@ def _effect_entry(one: Effect) -> InboxEntry:
     title = f"{one.name}: it is not known whether it happened"
     identity = f"{one.job_id}:{one.step}:{one.name}"
     return InboxEntry("effect", identity, title, one.updated_at, None, (), one.job_id, None, one)
+
+
+def _budget_entry(one: Budget) -> InboxEntry:
+    jobs = "1 job waits" if one.waiting == 1 else f"{one.waiting:,} jobs wait"
+    title = (
+        f"{shown_name(one.scope, one.unit, one.per)} has {show_amount(one.unit, one.left)} left of "
+        f"{show_amount(one.unit, one.limit)}, and {jobs} for a raise"
+    )
+    return InboxEntry("budget", one.name, title, one.waiting_since or one.updated_at, None, (), None, None, one)
 
 
 def _get(approval_id: str) -> Steps[Approval]:
@@ -263,4 +287,4 @@ def _decide(
 
 
 def _link_key() -> Steps[str]:
-    return (yield from ask(KeepSecret(KEY_NAME, new_secret())))
+    return link_key((yield from ask(KeepSecret(KEY_NAME, new_secret()))))

@@ -31,7 +31,9 @@ from tenure.effects.prompts import request_key
 from tenure.effects.stream import StreamLog
 from tenure.effects.workspace import Workspace
 from tenure.errors import ConfigError, LeaseLost, nearest
+from tenure.handler.arguments import Names
 from tenure.handler.budgets import Reservation
+from tenure.handler.building import limiter_keys
 from tenure.handler.context import Context
 from tenure.handler.signals import Interrupt, Parked, Permanent, RateLimited, Snooze
 from tenure.model.budget import Money
@@ -157,6 +159,7 @@ def agents(
     artifacts: Path | str | None = None,
     hide: Iterable[str] = (),
     max_attempts: int | None = None,
+    limits: Names = (),
 ) -> Agents:
     """Kinds that run coding agents, for `app.use(agents(AgentTool(…), root="data"))`.
 
@@ -168,6 +171,8 @@ def agents(
         workspaces: Where agents work while they run; a folder in the system's temporary one if left out.
         artifacts: Where transcripts and artifacts are kept, a folder per job; the worker's own if left out.
         hide: Values that must not show in logs, errors and results, besides those in the tools' environments.
+        limits: Limiters that the jobs carry: with exactly one, a rate limit that a tool reports holds back all of them.
+            Tools of several providers name their own as jobs are enqueued: `limits=["anthropic"]`.
     """
     named = {tool.name: tool for tool in tools}
     if len(named) != len(tools):
@@ -177,7 +182,7 @@ def agents(
     return Agents(
         named,
         Place(root),
-        Terms(queue, max_attempts=max_attempts),
+        Terms(queue, max_attempts=max_attempts, limiter=limiter_keys("limits", limits)),
         Path(tempfile.gettempdir(), f"tenure-agents-{os.geteuid()}") if workspaces is None else Path(workspaces),
         None if artifacts is None else Path(artifacts),
         Redactor(hidden),
@@ -224,7 +229,7 @@ class _Work:
             return await self._run(kept, reservation)
 
     def _reserve(self, kept: dict[str, Any]) -> Reservation:
-        """The most that a run may cost, as far as the tool's bounds tell. Unknown costs need a budget that has room."""
+        """The most that a run may cost, as far as the tool's bounds tell. Unknown costs reserve what is left."""
         tool = self._tool
         usd: Money | None = tool.reserve_usd
         if usd is None and tool.max_cost_usd is not None:

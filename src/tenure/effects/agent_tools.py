@@ -60,7 +60,7 @@ class AgentTool:
         stream: Let Claude Code print its events as they happen (`stream-json`) instead of one object at the end.
         max_cost_usd: Once a job's runs have cost this much, no further one is started.
         reserve_usd, reserve_tokens: The most that one run may cost, reserved from budgets before it starts. Without
-            `reserve_usd` what `max_cost_usd` leaves is reserved; without either a run starts while anything is left.
+            `reserve_usd` what `max_cost_usd` leaves is reserved; without either, all that is left, so runs take turns.
         skills: Names that `codex_skill` may use.
         schema_keywords: Keywords that a payload's `outputSchema` may use although a small schema can take very long
             by them: `pattern`, `patternProperties`, `$ref`. Each check is bounded all the same.

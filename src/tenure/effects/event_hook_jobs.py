@@ -22,7 +22,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import timedelta
 from typing import Any, Final, TypedDict
 
@@ -86,7 +86,8 @@ class EventHooks:
         policy = QueuePolicy(max_attempts=12, backoff=Backoff(base_seconds=5.0, cap_seconds=3_600.0))
         terms = Terms(self.queue, policy)
         register(app, self.watch_kind, self.watch, lambda: Watch, terms)
-        register(app, self.deliver_kind, self.deliver, lambda: Delivery, terms)
+        # A receiver that says 429 means all deliveries to it.
+        register(app, self.deliver_kind, self.deliver, lambda: Delivery, replace(terms, limiter=self.queue))
         register(app, self.start_kind, self.start, lambda: dict, terms)
         app.schedule(self.start_kind, None, self.start_kind, {}, every=START_SECONDS, missed="one")
 

@@ -72,6 +72,8 @@ class Terms:
     max_attempts: int | None = None
     timeout_seconds: float | None = None
     lease_seconds: float | None = None
+    limiter: str | None = None
+    """The limiters that the jobs carry; see model.limiter."""
 
 
 def register(
@@ -100,6 +102,7 @@ def register(
             max_attempts=terms.max_attempts,
             timeout_seconds=terms.timeout_seconds,
             lease_seconds=terms.lease_seconds,
+            limiter=terms.limiter,
             key_of=key_of,
             needs_store=True,
             is_durable=is_durable,

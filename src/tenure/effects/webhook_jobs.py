@@ -11,6 +11,7 @@ operator to the hosts, and a secret also to the headers, that it is for.
 from __future__ import annotations
 
 import json
+import math
 import socket
 import time
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.effects.kinds import Host, Terms, register
 from tenure.errors import ConfigError, nearest
+from tenure.handler.arguments import Names
+from tenure.handler.building import limiter_keys
 from tenure.handler.context import Context
 from tenure.handler.ledger import EffectCall, NotDone
 from tenure.handler.signals import Permanent, RateLimited
@@ -181,6 +184,7 @@ def webhooks(
     queue: str = "webhooks",
     kind: str = "http_request",
     max_attempts: int | None = None,
+    limits: Names = (),
     resolver: Resolver = resolve_by_system,
 ) -> Webhooks:
     """The kind `http_request`, for `app.use(webhooks(…))`.
@@ -196,6 +200,8 @@ def webhooks(
         signing: Keys that sign requests, by name. `default_sign` signs where a payload names none and the host is
             one of the key's own.
         secrets: Values for headers that say `secret://name`.
+        limits: Limiters that the jobs carry: with exactly one, a 429 holds back all of them. Jobs for several receivers
+            name their own as they are enqueued: `app.enqueue("http_request", …, limits=["crm"])`.
 
     Raises:
         ConfigError: A secret or a key is not bound to hosts, or `default_sign` names no key.
@@ -209,7 +215,7 @@ def webhooks(
         raise ConfigError(f"default_sign: there is no signing key {default_sign!r}.{nearest(default_sign, keys)}")
     return Webhooks(
         kind,
-        Terms(queue, max_attempts=max_attempts),
+        Terms(queue, max_attempts=max_attempts, limiter=limiter_keys("limits", limits)),
         policy or SsrfPolicy(),
         keys,
         default_sign,
@@ -242,7 +248,8 @@ def retry_after(value: str | None) -> float:
     if value is None:
         return BUSY_SECONDS
     try:
-        return min(max(float(value), 0.0), 3600.0)
+        seconds = float(value)
+        return BUSY_SECONDS if math.isnan(seconds) else min(max(seconds, 0.0), 3600.0)
     except ValueError:
         pass
     try:

@@ -51,7 +51,7 @@ class Reservation:
     """What is reserved for a piece of work, as a context manager, sync or async.
 
     Entering reserves, or lets the job wait. Leaving settles: with what `used` was told; what it was not told counts as
-    reserved, because it may have been spent. Seconds are measured if they were reserved and not told.
+    reserved, because it may have been spent. Seconds are measured if they were not told.
     """
 
     __slots__ = ("_begun", "_context", "_is_limited", "_is_once", "_is_open", "_is_unused", "_key", "_used", "amounts")
@@ -131,7 +131,7 @@ class Reservation:
         if not self._is_limited:
             return
         used = dict(self._used)
-        if self.amounts.get("seconds") and "seconds" not in used:
+        if self.amounts.get("seconds") != 0 and "seconds" not in used:
             used["seconds"] = read_amount("seconds", time.monotonic() - self._begun)
         # A job that waits inside the block goes on behind it: what is counted stays, and is not reserved again.
         is_done = kind is None or issubclass(kind, Parked)
@@ -141,14 +141,12 @@ class Reservation:
         context = self._context
         if refusal.on_empty == "fail":
             return BudgetEmpty(refusal)
-        due: float | None = refusal.window_seconds
         if refusal.on_empty == "escalate":
-            due = None
             context.event("escalation", {"budget": refusal.name, "message": refusal.says()})
         value = json.dumps({"key": self._key, "asked": dict(self.amounts)})
         # A new key for every wait: what is closed once stays closed.
         key = f"$budget/{context.token}/{self._key}"
-        return context.park_on(refusal.name, NewStep(key, "budget", "open", value, None, refusal.name, due))
+        return context.park_on(refusal.name, NewStep(key, "budget", "open", value, None, refusal.name))
 
 
 def reservation_key(context: Context, name: str | None, number: int) -> tuple[str, bool]:

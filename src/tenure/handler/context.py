@@ -394,8 +394,9 @@ class Context(DurableCalls):
         nothing. One inside a step's function is made whenever that function runs.
 
         Args:
-            usd: Dollars, as text, Decimal or int; `usd_micro` in millionths. What is left out or 0 is taken as
-                unknown: the budget must not be used up, and what `used` tells is counted.
+            usd: Dollars, as text, Decimal or int; `usd_micro` in millionths. An amount that is left out is unknown: all
+                that a budget of its unit has left is reserved, so no other job spends of it meanwhile. 0 says that
+                nothing will be spent.
             seconds: Measured, unless `used` tells them.
             name: Tells reservations of one attempt apart. Without it they are counted.
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from mcp_types import ElicitRequest, ElicitRequestFormParams
 
 from tenure.mcp.envelope import one_line
 from tenure.model.approval import NOTE_CHARS, Approval, same_name
+from tenure.model.visible import visible
+
+ARGS_CHARS: Final = 8_000
+"""An answer is about all that was shown, so arguments that are longer are not put into a form."""
+
+
+def fits_form(approval: Approval) -> bool:
+    """Whether a form shows the arguments whole."""
+    return approval.args_text is not None and len(visible(approval.args_text)) <= ARGS_CHARS
 
 
 def approval_text(approval: Approval) -> str:
-    """What is asked, with the exact arguments that an answer is bound to."""
+    """What is asked. The exact arguments, which an answer is bound to, come first: name and text are the job's own
+    words, which may pretend to be arguments."""
     said = f"{approval.name}: {approval.text}" if approval.text else approval.name
-    return f"{one_line(said)} Arguments: {one_line(approval.args_text or 'removed by retention')}"
+    return f"Arguments: {visible(approval.args_text or '')} In the job's own words: {one_line(said)}"
 
 
 def approval_form(approval: Approval) -> dict[str, Any]:
@@ -46,6 +56,6 @@ def read_form(answer: Any) -> tuple[Literal["approve", "deny"] | None, str | Non
 
 
 def may_answer(approval: Approval, person: str) -> bool:
-    """Whether an answer of this person would count."""
+    """Whether this person can be shown it in a form, and their answer would count."""
     is_asked = not approval.asked_of or any(same_name(person, one) for one in approval.asked_of)
-    return is_asked and not any(same_name(person, one) for one in approval.involved)
+    return fits_form(approval) and is_asked and not any(same_name(person, one) for one in approval.involved)

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from tenure.app import App
 from tenure.errors import ConfigError, Forbidden
-from tenure.model.access import MCP, Scope, allows
+from tenure.model.access import MCP, Scope, allows, groups_of
 from tenure.model.frozen import frozen
 from tenure.model.job import Job
 
@@ -35,6 +35,8 @@ VERB_OF: Final[Mapping[str, str]] = {
 }
 """The scope by which a token gets a toolset."""
 CALLS_PER_MINUTE: Final = 600
+WORKER_NAME_CHARS: Final = 100
+"""The name is cut, never the id behind it: the id tells who holds a grant and who asked an approval."""
 
 
 @frozen
@@ -83,7 +85,12 @@ class Caller:
     @property
     def worker(self) -> str:
         """The name under which this caller claims. Callers of one name are kept apart by their ids."""
-        return f"{self.name}@{self.id}"[:200]
+        return f"{self.name[:WORKER_NAME_CHARS]}@{self.id}"
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups in whose name the caller answers, as its token has them. The user of a pipe has none."""
+        return groups_of(self.scopes)
 
     @property
     def owner(self) -> str:
@@ -139,7 +146,7 @@ def on_pipe(app: App, access: Access, name: str) -> Caller:
     scopes = [Scope(verb, queue, kind) for verb in {*verbs, "read:meta", "operate"} for queue, kind in places]
     return Caller(
         app=app,
-        id=f"pipe:{name}"[:180],
+        id=f"pipe:{name}"[:90],
         name=name,
         tools=frozenset(tools & READS if access.read_only else tools),
         scopes=tuple(scopes),

@@ -20,11 +20,13 @@ from pydantic import BaseModel, Field
 
 from tenure.app import App
 from tenure.errors import ConfirmationRequired, Forbidden, InvalidArgument
+from tenure.mcp.approvals import ARGS_CHARS
 from tenure.mcp.caller import Caller, caller
 from tenure.mcp.envelope import one_line
 from tenure.mcp.signatures import read_signed, signed
 from tenure.mcp.tools.answers import error_text, get_job, told
 from tenure.model.frozen import frozen
+from tenure.model.visible import visible
 
 SECONDS: Final = 600.0
 ASKS_BY_ANSWER: Final = "2026-07-28"
@@ -99,9 +101,9 @@ async def _agreed(ctx: Context) -> Agreement | Elicit[Agreement]:
     if code is not None:
         await _spend(who, tool, arguments, str(code))
         return Agreement(agree=True)
-    if can_ask(ctx):
-        shown = one_line(json.dumps(arguments, ensure_ascii=False))
-        return Elicit(f"{one_line(who.name)} asks for `{tool}` with {shown}. Shall it be done?", Agreement)
+    shown = visible(json.dumps(arguments, ensure_ascii=False))
+    if can_ask(ctx) and len(shown) <= ARGS_CHARS:  # a person agrees to what they see, so nothing is cut
+        return Elicit(f"{one_line(who.name)} asks for `{tool}` with {shown} Shall it be done?", Agreement)
     plan = await signed(who.app, "plan", [tool, arguments, who.id, who.name])
     refusal = ConfirmationRequired(
         "A person must agree to this first, and nothing was changed. Ask them to run `tenure confirm` with the plan "

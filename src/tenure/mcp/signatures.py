@@ -5,6 +5,8 @@ They are signed with a key that all processes on one database share, so another 
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -27,6 +29,16 @@ async def read_signed(app: App, purpose: str, text: str) -> Any:
     return unsign(await _key(app), purpose, text)
 
 
+async def state_key(app: App) -> bytes:
+    """The key for what a client carries from a question to its answer: any process on the database takes it back."""
+    return _state_key(await _key(app))
+
+
+def state_key_now(app: App) -> bytes:
+    """The same, where no loop runs yet."""
+    return _state_key(app.access.shared_secret(SECRET).encode())
+
+
 async def grant_text(who: Caller, grant: Grant) -> str:
     """What proves that this caller holds this job: the store's token, bound to the caller."""
     return await signed(who.app, "grant", [grant.id, grant.token, who.id])
@@ -39,6 +51,10 @@ async def read_grant(who: Caller, job_id: str, text: str) -> int | None:
     except ValueError:
         return None
     return int(token) if known_id == job_id and holder == who.id else None
+
+
+def _state_key(key: bytes) -> bytes:
+    return hmac.new(key, b"request state", hashlib.sha256).digest()
 
 
 async def _key(app: App) -> bytes:

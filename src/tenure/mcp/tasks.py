@@ -94,14 +94,14 @@ class Tasks(Extension):
         self, params: CallToolRequestParams, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         """Answer with a task where the client declared the extension on this request and the tool started one."""
-        if not _declares(ctx):
+        if not declares_tasks(ctx):
             return await call_next(ctx)
         mark = _WANTED.set(True)
         try:
             return await call_next(ctx)
         except TaskStarted as started:
             app = self.app_of(ctx)
-            return {"resultType": "task", **await self._shown(ctx, await app.aio.get(started.job_id))}
+            return {"resultType": "task", **await self.shown(ctx, await app.aio.get(started.job_id))}
         finally:
             _WANTED.reset(mark)
 
@@ -138,7 +138,7 @@ class Tasks(Extension):
 
     async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
         job = await self._find(ctx, params.task_id)
-        return {"resultType": "complete", **await self._shown(ctx, job)}
+        return {"resultType": "complete", **await self.shown(ctx, job)}
 
     async def _update(self, ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
         job = await self._find(ctx, params.task_id)
@@ -165,7 +165,8 @@ class Tasks(Extension):
             raise MCPError(INVALID_PARAMS, "There is no such task. It may have been deleted after its ttlMs.")
         return job
 
-    async def _shown(self, ctx: ServerRequestContext[Any, Any], job: Job) -> dict[str, Any]:
+    async def shown(self, ctx: ServerRequestContext[Any, Any], job: Job) -> dict[str, Any]:
+        """A job as a task."""
         task: dict[str, Any] = {
             "taskId": job.id,
             "status": "working",
@@ -208,7 +209,8 @@ class Tasks(Extension):
         return None if seconds < 0 else int(seconds * 1000)
 
 
-def _declares(ctx: ServerRequestContext[Any, Any]) -> bool:
+def declares_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
+    """Whether the client declared the extension on this request."""
     declared = ctx.session.client_capabilities
     return ctx.protocol_version in VERSIONS and bool(declared and declared.extensions and TASKS in declared.extensions)
 

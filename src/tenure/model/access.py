@@ -15,6 +15,7 @@ A scope is a verb, for `enqueue` and `worker` with the queues and kinds that it 
     admin                              queues, gates, tokens, audit; implies operate
     mcp                                no permission: the token is for MCP, which takes no other, and no other door
                                        takes it
+    group:billing                      no permission: the holder answers approvals that are asked of this group
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ TOKEN_PATTERN: Final = r"tnr_[0-9A-Za-z]{12}_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}"  # 
 VERBS: Final = ("read:meta", "read:payload", "enqueue", "worker", "operate", "approve", "admin", "mcp")
 MCP: Final = "mcp"
 """The audience of a token. A token with it is good at MCP alone, one without it everywhere else."""
+GROUP: Final = "group:"
+"""A group of the holder. Only who hands out tokens says so: no door takes a group from a request."""
 BOUND: Final = ("enqueue", "worker")
 """Verbs that say for which queues and kinds they hold."""
 IMPLIED: Final = {"admin": ("operate", "read:meta"), "operate": ("read:meta",)}
@@ -68,9 +71,11 @@ def parse_scope(text: str) -> Scope:
     """A scope from its text. Raises: InvalidArgument."""
     if text in VERBS and text not in BOUND:
         return Scope(text)
+    if text.startswith(GROUP) and _NAME.fullmatch(text.removeprefix(GROUP)):
+        return Scope(text)
     verb, _, bounds = text.partition(":")
     if verb not in BOUND:
-        raise InvalidArgument(f"{text!r} is no scope. Scopes are: {', '.join((*EVERYTHING, MCP))}.")
+        raise InvalidArgument(f"{text!r} is no scope. Scopes are: {', '.join((*EVERYTHING, MCP, GROUP + 'NAME'))}.")
     if bounds == "*":
         return Scope(verb)
     found: dict[str, str] = {}
@@ -87,7 +92,7 @@ def parse_scope(text: str) -> Scope:
 def parse_scopes(texts: Iterable[str]) -> tuple[Scope, ...]:
     """Scopes from their texts, each once. Raises: InvalidArgument, also if there is none."""
     found = tuple(dict.fromkeys(parse_scope(text) for text in texts))
-    if all(scope.verb == MCP for scope in found):
+    if all(scope.verb == MCP or scope.verb.startswith(GROUP) for scope in found):
         raise InvalidArgument(f"No scope was given, and a token without one may do nothing. Name: {', '.join(VERBS)}.")
     return found
 
@@ -95,6 +100,11 @@ def parse_scopes(texts: Iterable[str]) -> tuple[Scope, ...]:
 def allows(held: Iterable[Scope], wanted: Scope) -> bool:
     """Whether one of the held scopes covers what is wanted. An audience is not held: it allows nothing by itself."""
     return wanted.verb == MCP or any(scope.covers(wanted) for scope in held)
+
+
+def groups_of(held: Iterable[Scope]) -> tuple[str, ...]:
+    """The groups of a holder."""
+    return tuple(scope.verb.removeprefix(GROUP) for scope in held if scope.verb.startswith(GROUP))
 
 
 @frozen

@@ -13,11 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final
 
 from tenure.errors import InvalidArgument
+from tenure.model.access import Scope
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 
@@ -47,6 +50,8 @@ class Vote:
     door: str
     """Where the answer was given: python, cli, http, console, link, mcp."""
     at: datetime
+    vouched_by: str | None = None
+    """Who made the link by which it was given."""
 
 
 @frozen
@@ -182,6 +187,26 @@ def check_question(where: str, asked: Question) -> None:
         raise InvalidArgument(f"{where}: it expires after more than 0 seconds, not {asked.expires!r}.")
     if asked.expires is None and asked.on_expiry == "grant":
         raise InvalidArgument(f"{where}: on_expiry is 'grant', but it never expires. Say when with `expires`.")
+
+
+def is_asker(approval: Approval, token_id: str | None, scopes: Iterable[Scope]) -> bool:
+    """Whether the holder of a token is the agent that asks: its token works for the job's queue by name, or claimed
+    the job. A worker with a token claims as `NAME@TOKEN_ID`, whatever name it gives itself."""
+    works = any(one.verb == "worker" and one.queue is not None and one.queue == approval.queue for one in scopes)
+    return works or (token_id is not None and approval.asked_by.endswith(f"@{token_id}"))
+
+
+def same_arguments(left: str, right: str) -> bool:
+    """Whether two JSON texts say the same: numbers by value, and no number is a truth value."""
+    return bool(_parsed(left) == _parsed(right))
+
+
+def _parsed(text: str) -> Any:
+    # In Python 1 == True. No JSON value is a tuple, so a number in one equals a number only.
+    def number(digits: str) -> tuple[str, Decimal]:
+        return "number", Decimal(digits)
+
+    return json.loads(text, parse_int=number, parse_float=number)
 
 
 def same_name(left: str, right: str | None) -> bool:

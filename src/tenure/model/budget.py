@@ -67,6 +67,8 @@ class Budget:
     waiting: int
     """Jobs that wait for it."""
     updated_at: datetime
+    waiting_since: datetime | None = None
+    """Since when the first of them waits."""
 
     @property
     def left(self) -> int:
@@ -102,10 +104,15 @@ class Refusal:
     def says(self) -> str:
         """In words."""
         taken = show_amount(self.unit, self.used + self.reserved)
+        more = (
+            f"{show_amount(self.unit, self.asked)} more were asked for"
+            if self.asked
+            else "what is asked for is unknown"
+        )
         return (
             f"The budget {shown_name(self.scope, self.unit, self.per)} is used up for this: {taken} of "
-            f"{show_amount(self.unit, self.limit)} are used or reserved, and {show_amount(self.unit, self.asked)} more "
-            f"were asked for. `{raise_command(self.scope, self.unit, self.per)}` raises it."
+            f"{show_amount(self.unit, self.limit)} are used or reserved, and {more}. "
+            f"`{raise_command(self.scope, self.unit, self.per)}` raises it."
         )
 
 

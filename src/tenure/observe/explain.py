@@ -270,7 +270,8 @@ def _short_of(step: Step, name: str, budget: Budget | None) -> Reason:
             f"has {show_amount(unit, budget.left)} left of {show_amount(unit, budget.limit)} "
             f"({show_amount(unit, budget.used)} used, {show_amount(unit, budget.reserved)} reserved)"
         )
-    until = "" if step.due_at is None else f" The window ends at {step.due_at:%Y-%m-%d %H:%M:%S} UTC."
+    ends = None if budget is None or budget.on_empty == "escalate" else budget.window_until
+    until = "" if ends is None else f" The window ends at {ends:%Y-%m-%d %H:%M:%S} UTC."
     return Reason(
         "waits_for_budget",
         f"It asks for {show_amount(unit, asked)}, and the budget {shown_name(scope, unit, per)} {stands}.{until} It "

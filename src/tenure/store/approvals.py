@@ -13,7 +13,8 @@ by the flow's own wake-up, with the value `{"approval", "state", "granted", "by"
 
 **Bound to what was shown.** A vote carries the hash of the arguments that the voter saw; a vote with another hash is
 refused. Neither who had the job done (its `actor`, `created_by` and `requested_by`) nor what does it (its queue, which
-is its agent, and the worker that asked) may vote.
+is its agent, and the worker that asked) may vote. One person counts once: who made a link for another does not answer
+the same approval, and the links of one maker count once, unless each was made for a person who was asked by name.
 
 **Over with the job.** A job that ends voids what it still asks, in the same transaction. Expiry is judged by the
 store's clock: a vote at or after `expires_at` is refused, and SweepFlow closes what has expired.
@@ -37,7 +38,8 @@ class DecideApproval(Request[Approval]):
     `need` approvals grant it; one denial denies it. The same answer of the same person again is harmless. Leaves an
     audit row.
 
-    Raises: NotFound; Forbidden (the voter has the job done, does it, or is not among those asked); IllegalMove (another
+    Raises: NotFound; Forbidden (the voter has the job done, does it, is not among those asked, or has answered by a
+    link); IllegalMove (another
     hash than was asked about, decided, expired, void, the job has ended, or the voter has answered otherwise);
     InvalidArgument.
     """
@@ -49,7 +51,8 @@ class DecideApproval(Request[Approval]):
     args_hash: str
     note: str | None = None
     groups: Sequence[str] = ()
-    """Names under which the voter may answer besides their own, as the door knows them."""
+    """Names under which the voter may answer besides their own, as the door knows them: never as the voter typed them.
+    On PostgreSQL only a login with the role tenure_admin may name any."""
     door: str = "python"
     vouched_by: str | None = None
     """Who made the link by which it was given. They must be as uninvolved as the voter."""
@@ -66,6 +69,8 @@ class ListApprovals(Request[Page[Approval]]):
     ids: Sequence[str] | None = None
     limit: int = 50
     after: str | None = None
+    groups: Sequence[str] = ()
+    """With `person`: also what is asked of these."""
 
 
 @frozen

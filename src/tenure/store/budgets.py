@@ -1,15 +1,18 @@
 """Budgets: reserve before, settle after.
 
 **Never above the limit.** A reservation is made only if it fits into every budget that concerns the job: those of `all`
-and of its queue, kind, tenant, workflow and of the job itself. What is reserved counts as used. A reservation that asks
-for nothing of a budget's unit still needs that budget not to be used up, because its cost is not known.
+and of its queue, kind, tenant, workflow and of the job itself. What is reserved counts as used. A reservation that
+names no amount of a budget's unit reserves all that is left of it, because its cost is not known: until it is settled
+no other job spends of that budget. Its settle says what it was; work that ended well and says nothing has spent nothing
+of it. An amount of 0 says that nothing will be spent: it needs no room.
 
 **Fails closed.** What a reservation did cost is told by its settle. Where that never comes, because the worker died or
 its handler raised, the whole reservation counts as used: the money may be spent. A settle that comes late corrects it,
 even after the job has passed on, because a known usage is better than a guess.
 
 **Windows.** A budget per hour, day or month (UTC) begins anew with each; what was reserved in a window counts there,
-whenever it is settled.
+whenever it is settled. A new window makes room like a raise: jobs are woken that fit, and no others. Jobs that wait for
+a budget with `on_empty` escalate stay as they are until it is raised.
 
 **No wake-up is lost.** A job that does not fit parks on an open step of kind `budget`; its `awaits` names the budget
 that refused, its value tells what is asked for. Whatever makes room (a raise, a settle below the reservation, a removed
@@ -91,7 +94,8 @@ class RemoveBudgets(Request[list[str]]):
 
 @frozen
 class ListBudgets(Request[list[Budget]]):
-    """Budgets by scope, unit and window, behind `after` (the last one's name); with `scopes`, only of these.
+    """Budgets by scope, unit and window, behind `after` (the last one's name); with `scopes`, only of these. With
+    `is_escalated`, only those with `on_empty` escalate for which jobs wait.
 
     A window that has ended is shown as begun anew.
     """
@@ -99,6 +103,7 @@ class ListBudgets(Request[list[Budget]]):
     scopes: Sequence[str] = ()
     limit: int = 200
     after: str | None = None
+    is_escalated: bool = False
 
 
 @frozen

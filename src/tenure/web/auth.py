@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tenure.model.access import MCP, Scope, allows, parse_scope, parse_token
+from tenure.model.access import MCP, Scope, allows, groups_of, parse_scope, parse_token
 from tenure.model.frozen import frozen
 from tenure.web.problems import Problem
 from tenure.web.site import Site
@@ -57,6 +57,11 @@ class Principal:
     def id(self) -> str:
         """What limits are counted by."""
         return self.token_id or self.session or self.name
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups in whose name it answers, as its token has them."""
+        return groups_of(self.scopes)
 
     def has(self, verb: str) -> bool:
         """Whether it may do this at all, in some queue."""

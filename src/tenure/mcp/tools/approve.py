@@ -9,12 +9,12 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from tenure.errors import ConfirmationRequired, Forbidden, NotFound
-from tenure.mcp.approvals import approval_text
+from tenure.mcp.approvals import approval_text, fits_form
 from tenure.mcp.caller import Caller, caller
 from tenure.mcp.confirm import Agreement, can_ask
 from tenure.mcp.envelope import untrusted
 from tenure.mcp.tools.answers import Answer, Count, Text, error_text, told
-from tenure.model.approval import Approval
+from tenure.model.approval import Approval, is_asker
 
 Choice = Literal["approve", "deny"]
 ApprovalId = Annotated[str, Field(description="The approval's id, as `inbox` shows it.", max_length=64)]
@@ -40,6 +40,15 @@ async def agree_to_answer(
         raise Forbidden(
             "The arguments are other than those that were shown. Nothing was changed. Look at `inbox` again."
         )
+    if not fits_form(found):
+        raise ToolError(
+            error_text(
+                ConfirmationRequired(
+                    "The arguments are too long to be shown whole here, and an answer is about all of them. Nothing "
+                    "was changed. A person answers by `tenure inbox`, in the console, or by a link."
+                )
+            )
+        )
     return Elicit(f"{choice.capitalize()} this? {approval_text(found)}", Agreement)
 
 
@@ -49,7 +58,7 @@ class Approve:
     async def inbox(self, limit: Count = 20) -> Answer:
         """What waits for the caller's answer, oldest first: approvals, escalations, effects of unknown outcome."""
         who = caller()
-        entries = await who.app.aio.inbox(who.name, limit=limit)
+        entries = await who.app.aio.inbox(who.name, groups=who.groups, limit=limit)
         return {"entries": [_shown(who, one) for one in entries if _is_within(who, one.subject)][:limit]}
 
     async def decide(
@@ -66,7 +75,9 @@ class Approve:
         agreement.check()
         approvals = who.app.aio.approvals
         answer = approvals.approve if choice == "approve" else approvals.deny
-        done = await answer(approval_id, by=who.name, args_hash=args_hash, note=note or None, door="mcp")
+        done = await answer(
+            approval_id, by=who.name, args_hash=args_hash, note=note or None, groups=who.groups, door="mcp"
+        )
         return {"approval_id": done.id, "state": done.state, "approved": done.approved, "need": done.need}
 
 
@@ -75,8 +86,11 @@ async def _find(who: Caller, approval_id: str) -> Approval:
     found = await who.app.aio.approvals.get(approval_id)
     if not _is_within(who, found):
         raise NotFound(f"There is no approval {approval_id} among those that this caller may see.")
-    if found.asked_by == who.worker:
-        raise Forbidden("This caller asked for this approval itself, so it cannot answer it. Nothing was changed.")
+    if found.asked_by == who.worker or is_asker(found, who.id, who.scopes):
+        raise Forbidden(
+            "This caller asked for this approval itself, or works for the queue that asks, so it cannot answer it. "
+            "Nothing was changed."
+        )
     return found
 
 

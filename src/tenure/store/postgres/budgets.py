@@ -49,9 +49,10 @@ def _budgets(answer: Any, _: Any) -> list[Budget]:
 
 
 def _budget(row: Sequence[Any]) -> Budget:
-    scope, unit, per, limit, used, reserved, on_empty, window_from, window_until, waiting, updated_at = row
+    scope, unit, per, limit, used, reserved, on_empty, window_from, window_until, waiting, updated_at, since = row
     window = maybe_moment(window_from), maybe_moment(window_until)
-    return Budget(scope, unit, per, limit, used, reserved, on_empty, *window, waiting, moment(updated_at))
+    counted = limit, used, reserved
+    return Budget(scope, unit, per, *counted, on_empty, *window, waiting, moment(updated_at), maybe_moment(since))
 
 
 def _reserved(answer: Any, _: ReserveBudget) -> Reserved | None:

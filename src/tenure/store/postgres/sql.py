@@ -44,6 +44,7 @@ FUNCTIONS: Final = (
     "streams",
     "approvals",
     "budgets",
+    "usage",
     "limits",
     "gauges",
     "memo",

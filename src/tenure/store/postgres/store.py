@@ -44,6 +44,7 @@ from tenure.store.postgres import (
     memory,
     queries,
     streams,
+    usage,
     workflows,
 )
 from tenure.store.postgres import migrate as migrations
@@ -74,6 +75,7 @@ _CALLS: dict[type[Any], Call] = {
     **streams.CALLS,
     **approvals.CALLS,
     **budgets.CALLS,
+    **usage.CALLS,
     **gauges.CALLS,
 }
 _TRIES = 6

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from tenure.errors import Forbidden, IllegalMove, NotFound
-from tenure.model.approval import VOIDS_MAX, Approval, Vote, hash_of, parse_question, same_name
+from tenure.model.approval import VOIDS_MAX, Approval, Vote, hash_of, parse_question, same_arguments, same_name
 from tenure.model.clock import from_us
 from tenure.model.ids import JobId, Token
 from tenure.model.step import NewStep
@@ -70,7 +70,7 @@ def use(transaction: Transaction, job_id: JobId, approval_id: str, step: str, na
             f"Effect {name!r} of job {job_id} may not use approval {approval_id}: it is not granted, or another effect "
             "has used it. Ask for an approval of its own. Nothing was done."
         )
-    if row[0] is not None and json.loads(row[0]) != json.loads(args):
+    if row[0] is not None and not same_arguments(row[0], args):
         raise IllegalMove(
             f"Effect {name!r} of job {job_id} has other arguments than approval {approval_id} was given for. Do it "
             "with the arguments of the decision. Nothing was done."
@@ -126,12 +126,14 @@ def decide(transaction: Transaction, request: DecideApproval) -> Approval:
         "note": request.note,
         "args_hash": request.args_hash,
         "door": request.door,
+        "vouched_by": None if request.vouched_by is None else request.vouched_by.strip(),
         "now": transaction.now,
     }
     before = transaction.one(_SQL["vote_of"], values)
     if before == (request.choice, request.args_hash):
         return _read(transaction, request.id)
     _refuse(request, asked, transaction.now, before)
+    _refuse_second(request, asked, [(row[0], row[1]) for row in transaction.all(_SQL["votes_of"], values)])
     transaction.run(_SQL["vote"], values)
     approved = transaction.one(_SQL["count_votes"], values)
     state = "pending"
@@ -192,6 +194,25 @@ def _refuse(request: DecideApproval, asked: _Asked, now: int, before: Row | None
         raise IllegalMove(f"{where}: {request.voter!r} has answered already ({before[0]}). Nothing was changed.")
 
 
+def _refuse_second(request: DecideApproval, asked: _Asked, votes: list[tuple[str, str | None]]) -> None:
+    """Refuse a second answer of one person under another name. Raises: Forbidden."""
+    named = json.loads(asked.asked_of)
+
+    def is_named(person: str) -> bool:
+        return any(same_name(person, one) for one in named)
+
+    maker = request.vouched_by
+    who = request.voter if maker is None else maker
+    for person, vouched_by in votes:
+        has_answered = maker is not None and same_name(maker, person)
+        has_lent = same_name(who, vouched_by)
+        if has_answered or (has_lent and not (maker is not None and is_named(person) and is_named(request.voter))):
+            raise Forbidden(
+                f"Approval {request.id}: {who!r} has answered already, by themselves or by a link that they made, and "
+                "one person counts once. Another person has to answer. Nothing was changed."
+            )
+
+
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -202,7 +223,7 @@ def list_approvals(transaction: Transaction, request: ListApprovals) -> Page[App
     values = {
         "ids": None if request.ids is None else dump(list(request.ids)),
         "states": dump(list(request.states)),
-        "person": None if request.person is None else request.person.strip().lower(),
+        "people": None if request.person is None else dump([_plain(one) for one in (request.person, *request.groups)]),
         "job_id": request.job_id,
         "after": request.after,
         "limit": request.limit,
@@ -210,6 +231,10 @@ def list_approvals(transaction: Transaction, request: ListApprovals) -> Page[App
     is_inbox = list(request.states) == ["pending"] and request.ids is None and request.job_id is None
     found = [_approval(row) for row in transaction.all(_SQL["list_pending" if is_inbox else "list"], values)]
     return Page(found, found[-1].id if found and len(found) == request.limit else None)
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower()
 
 
 def count_approvals(transaction: Transaction, _: CountApprovals) -> int:
@@ -227,7 +252,8 @@ def _approval(row: Row) -> Approval:
     values[8] = tuple(json.loads(row[8]))
     values[13:17] = [None if at is None else from_us(at) for at in row[13:17]]
     values[24] = tuple(
-        Vote(who, choice, note, door, from_us(at)) for who, choice, note, door, at in json.loads(row[24])
+        Vote(who, choice, note, door, from_us(at), vouched_by)
+        for who, choice, note, door, at, vouched_by in json.loads(row[24])
     )
     return Approval(*values)
 

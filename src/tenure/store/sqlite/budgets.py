@@ -54,9 +54,9 @@ class _Budget(NamedTuple):
     def room(self) -> int:
         return self.cap - self.used - self.reserved
 
-    def fits(self, amount: int) -> bool:
-        """An amount of 0 stands for a cost that is not known: it fits while anything is left."""
-        return amount <= self.room and self.room > 0
+    def fits(self, amount: int | None) -> bool:
+        """None stands for a cost that is not known: it fits while anything is left."""
+        return self.room > 0 if amount is None else amount == 0 or amount <= self.room
 
 
 class _Spend(NamedTuple):
@@ -70,6 +70,7 @@ class _Spend(NamedTuple):
     reserved: int
     used: int
     window_from: int | None
+    is_rest: int
 
     def place(self) -> dict[str, Any]:
         return {"job_id": self.job_id, "token": self.token, "key": self.key, "budget_id": self.budget_id}
@@ -139,7 +140,8 @@ def list_budgets(transaction: Transaction, request: ListBudgets) -> list[Budget]
     check_limit(request.limit)
     scope, unit, per = (None, None, None) if request.after is None else parts_of(request.after)
     scopes = dump(list(request.scopes)) if request.scopes else None
-    values = {"scopes": scopes, "scope": scope, "unit": unit, "per": per, "limit": request.limit}
+    place = {"scope": scope, "unit": unit, "per": per}
+    values = {"scopes": scopes, **place, "limit": request.limit, "is_escalated": request.is_escalated}
     return [_budget(row, transaction.now) for row in transaction.all(_SQL["budgets_list"], values)]
 
 
@@ -188,7 +190,10 @@ def settle_budget(transaction: Transaction, request: SettleBudget) -> bool:
     freed = set()
     for one in open_:
         unit = units.get(one.budget_id, "")
-        amount = request.used.get(unit, one.used if one.state == "broken" else one.reserved)
+        untold = one.used if one.state == "broken" else one.reserved
+        if one.is_rest and request.is_done:
+            untold = 0
+        amount = request.used.get(unit, untold)
         freed.add(_end(transaction, one, amount, "done" if request.is_done else "broken"))
     for name in sorted(name for name in freed if name is not None):
         wake(transaction, name)
@@ -212,6 +217,12 @@ def end_left(transaction: Transaction, limit: int) -> int:
 
 
 # --- those who wait
+
+
+def turn_over(transaction: Transaction, limit: int) -> int:
+    """Begin windows anew that jobs wait for, and leave events for these jobs. Answers how many windows."""
+    over = transaction.all(_SQL["budgets_over"], {"now": transaction.now, "limit": limit})
+    return len([_turned(transaction, _Budget(*row)) for row in over])
 
 
 def close_if_fits(transaction: Transaction, job_id: JobId, token: Token, key: str) -> bool:
@@ -255,11 +266,9 @@ def _hold_asked(transaction: Transaction, job_id: JobId, token: Token, asked: Ma
 
 
 def _await_other(transaction: Transaction, job_id: JobId, key: str, refusal: Refusal) -> None:
-    due_at = None if refusal.window_seconds is None else transaction.now + round(refusal.window_seconds * 1_000_000)
-    due_at = None if refusal.on_empty == "escalate" else due_at
-    values = {"job_id": job_id, "key": key, "awaits": refusal.name, "due_at": due_at}
+    values = {"job_id": job_id, "key": key, "awaits": refusal.name}
     transaction.run(_SQL["step_await_other"], values)
-    transaction.run(_SQL["job_await_other"], {**values, "run_at": flow.NEVER if due_at is None else due_at})
+    transaction.run(_SQL["job_await_other"], values)
 
 
 def _close(transaction: Transaction, job_id: JobId, key: str, value: str) -> None:
@@ -281,15 +290,16 @@ def _hold(
 ) -> Refusal | None:
     """Reserve in all budgets, or in none: then the first that refuses is told."""
     for one in budgets:
-        amount = amounts.get(one.unit, 0)
-        if not one.fits(amount):
-            return _refusal(one, amount, transaction.now)
+        asked = amounts.get(one.unit)
+        if not one.fits(asked):
+            return _refusal(one, asked or 0, transaction.now)
     for one in budgets:
-        amount = amounts.get(one.unit, 0)
+        amount = amounts.get(one.unit, one.room)
         values = {"id": one.id, "reserved": amount, "used": 0, "window_from": one.window_from}
         transaction.run(_SQL["budget_move"], values)
         spend = {"job_id": job_id, "token": token, "key": key, "budget_id": one.id, "state": state}
-        put = {**spend, "reserved": amount, "window_from": one.window_from, "now": transaction.now}
+        put = {**spend, "reserved": amount, "is_rest": one.unit not in amounts}
+        put |= {"window_from": one.window_from, "now": transaction.now}
         transaction.run(_SQL["spend_put"], put)
     return None
 
@@ -321,8 +331,8 @@ def _drop(transaction: Transaction, spends: list[_Spend]) -> None:
 
 def _is_same(granted: list[_Spend], budgets: list[_Budget], amounts: Amounts) -> bool:
     """Whether what was reserved while the job waited is what it asks for now, in the windows of now."""
-    wanted = {(one.id, one.window_from, amounts.get(one.unit, 0)) for one in budgets}
-    return {(one.budget_id, one.window_from, one.reserved) for one in granted} == wanted
+    wanted = {(one.id, one.window_from, amounts.get(one.unit)) for one in budgets}
+    return {(one.budget_id, one.window_from, None if one.is_rest else one.reserved) for one in granted} == wanted
 
 
 def _find(transaction: Transaction, scope: str, unit: str | None, per: str | None) -> list[_Budget]:
@@ -336,12 +346,15 @@ def _budgets_of(transaction: Transaction, job_id: JobId) -> list[_Budget]:
 
 
 def _turned(transaction: Transaction, budget: _Budget) -> _Budget:
-    """The budget in the window of now."""
+    """The budget in the window of now. A new one makes room, so those who wait are looked at."""
     if budget.window_until is None or transaction.now < budget.window_until:
         return budget
     window_from, window_until = _window(budget.per, transaction.now)
     values = {"id": budget.id, "window_from": window_from, "window_until": window_until}
     transaction.run(_SQL["budget_turn"], values)
+    is_awaited = transaction.one(_SQL["budget_is_awaited"], {"awaits": budget.name}) is not None
+    if is_awaited and budget.on_empty != "escalate":
+        flow.put_event(transaction, "budget", budget.name)
     return budget._replace(used=0, reserved=0, window_from=window_from, window_until=window_until)
 
 
@@ -368,13 +381,13 @@ def _refusal(budget: _Budget, amount: int, now: int) -> Refusal:
 
 
 def _shown(transaction: Transaction, scope: str, unit: str, per: str) -> Budget:
-    values = {"scopes": dump([scope]), "scope": None, "unit": None, "per": None, "limit": 1000}
+    values = {"scopes": dump([scope]), "scope": None, "unit": None, "per": None, "limit": 1000, "is_escalated": False}
     rows = transaction.all(_SQL["budgets_list"], values)
     return next(_budget(row, transaction.now) for row in rows if row[2:4] == (unit, per))
 
 
 def _budget(row: Row, now: int) -> Budget:
-    one, waiting = _Budget(*row[:-1]), row[-1]
+    one, (waiting, since) = _Budget(*row[:-1]), json.loads(row[-1])
     if one.window_until is not None and now >= one.window_until:
         window_from, window_until = _window(one.per, now)
         one = one._replace(used=0, reserved=0, window_from=window_from, window_until=window_until)
@@ -390,6 +403,7 @@ def _budget(row: Row, now: int) -> Budget:
         None if one.window_until is None else from_us(one.window_until),
         waiting,
         from_us(one.updated_at),
+        None if since is None else from_us(since),
     )
 
 

@@ -76,7 +76,7 @@ def put_steps(
             "value": step.value,
             "error": None if step.error is None else step.error[:ERROR_CHARS],
             "awaits": step.awaits,
-            "due_at": None if step.due_seconds is None else transaction.now + round(step.due_seconds * 1_000_000),
+            "due_at": _due_at(transaction, step),
             "ended_at": None if step.state in ("open", "armed") else transaction.now,
         }
         if not transaction.run(_SQL["step_insert"], values).rowcount:
@@ -93,6 +93,13 @@ def put_steps(
 def note_durable(transaction: Transaction, job_id: JobId) -> None:
     """A job that has recorded no step is durable all the same."""
     transaction.run(_SQL["note_steps"], {"job_id": job_id, "step_token": 0})
+
+
+def _due_at(transaction: Transaction, step: NewStep) -> int | None:
+    """When a step is due. A wait for a budget never is: a new window wakes only those who fit into it."""
+    if step.due_seconds is None or step.kind == "budget":
+        return None
+    return transaction.now + round(step.due_seconds * 1_000_000)
 
 
 def held_job(transaction: Transaction, job_id: JobId, token: Token) -> tuple[int | None, bool] | None:

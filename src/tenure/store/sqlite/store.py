@@ -50,6 +50,7 @@ from tenure.store.sqlite import (
     steps,
     streams,
     sweep,
+    usage,
     workflows,
 )
 from tenure.store.sqlite import measuring as bench
@@ -160,6 +161,7 @@ READS: Final[Mapping[type, Act]] = {
     **streams.READS,
     **approvals.READS,
     **budgets.READS,
+    **usage.READS,
     **gauges.READS,
 }
 

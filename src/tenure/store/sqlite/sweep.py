@@ -38,7 +38,7 @@ def sweep_flow(transaction: Transaction, request: SweepFlow) -> Swept:
 
 def _sweep_by_time(transaction: Transaction, limit: int) -> Swept:
     """What no event tells of."""
-    if budgets.end_left(transaction, limit):
+    if budgets.end_left(transaction, limit) or budgets.turn_over(transaction, limit):
         return Swept(0, 0, more=True)
     ended = transaction.all(_SQL["awaited_ended"], {"limit": limit})
     share = max(limit // max(len(ended), 1), 1)

@@ -12,7 +12,7 @@ from fastapi import Path, Query, Request, Response
 from pydantic import Field
 
 from tenure.errors import Forbidden
-from tenure.model.approval import NAME_CHARS, NOTE_CHARS, Approval
+from tenure.model.approval import NAME_CHARS, NOTE_CHARS, Approval, is_asker
 from tenure.web.api.shapes import (
     Answer,
     Cursor,
@@ -65,7 +65,7 @@ class ApprovalShown(Answer):
 
 
 class InboxList(Answer):
-    """What waits for a person, oldest first: `kind` is approval, escalation or effect."""
+    """What waits for a person, oldest first: `kind` is approval, escalation, effect or budget."""
 
     items: list[dict[str, Any]]
 
@@ -97,7 +97,7 @@ async def decide_approval(who: Who, id: Id, body: DecisionBody) -> Response:  # 
     found = await who.app.aio.approvals.get(_valid(id))
     refuse_workers(who, found)
     act = who.app.aio.approvals.approve if body.choice == "approve" else who.app.aio.approvals.deny
-    done = await act(found.id, by=who.name, args_hash=body.args_hash, note=body.note, door="http")
+    done = await act(found.id, by=who.name, args_hash=body.args_hash, note=body.note, groups=who.groups, door="http")
     return JsonAnswer({"item": shown_approval(done)})
 
 
@@ -105,13 +105,14 @@ async def link_approval(who: Who, id: Id, body: LinkBody, request: Request) -> R
     """Make a link by which one person answers once, without an account."""
     found = await who.app.aio.approvals.get(_valid(id))
     refuse_workers(who, found)
-    text = await who.app.aio.approvals.link(found.id, body.person, by=who.name, valid=body.valid)
+    link = who.app.aio.approvals.link(found.id, body.person, by=who.name, groups=who.groups, valid=body.valid)
+    text = await link
     path = f"{request.scope.get('root_path', '')}/answer/{text}"
     return JsonAnswer({"path": path, "link": f"{str(request.base_url).rstrip('/')}/answer/{text}"})
 
 
 async def inbox(who: Who, person: Person = None, limit: Limit = 50) -> Response:
-    """List what waits for a person: approvals, escalations of workflows, effects of unknown outcome."""
+    """List what waits for a person: approvals, escalations of workflows, effects of unknown outcome, empty budgets."""
     names = ("kind", "id", "title", "since", "due_at", "asked_of", "job_id", "workflow_id")
     entries = await who.app.aio.inbox(person, limit=limit)
     return JsonAnswer({"items": [{name: getattr(one, name) for name in names} for one in entries]})
@@ -123,11 +124,11 @@ def shown_approval(one: Approval) -> dict[str, Any]:
 
 
 def refuse_workers(who: Principal, found: Approval) -> None:
-    """A token that works for the job's queue is the agent itself. Raises: Forbidden."""
-    if found.queue is not None and any(one.verb == "worker" and one.queue == found.queue for one in who.scopes):
+    """The agent itself cannot answer. Raises: Forbidden."""
+    if is_asker(found, who.token_id, who.scopes):
         raise Forbidden(
-            f"Approval {found.id}: {who.name!r} may work for queue {found.queue!r}, which asks this, so another person "
-            "has to answer. Nothing was changed."
+            f"Approval {found.id}: {who.name!r} may work for queue {found.queue!r} or claimed the job that asks this, "
+            "so another person has to answer. Nothing was changed."
         )
 
 

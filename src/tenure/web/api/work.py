@@ -386,7 +386,8 @@ async def _token(site: Site, who: Principal, job_id: str, text: str) -> Token | 
 
 
 def _worker_id(who: Principal, name: str) -> WorkerId:
-    return WorkerId(f"{name}@{who.token_id}"[:200])
+    # The name is cut, never the id behind it, by which the one that asks for an approval is known.
+    return WorkerId(f"{name[:180]}@{who.token_id}")
 
 
 def _worker_row(who: Principal, body: HeartbeatBody) -> Any:

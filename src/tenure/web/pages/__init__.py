@@ -99,6 +99,7 @@ async def _visit(request: Request) -> Visit:
             [str(scope) for scope in who.scopes],
             who.has,
             lambda verb, queue, kind: who.may(verb, queue=queue, kind=kind),
+            who.token_id,
         ),
         place=_place(who.app, who.tenant),
         pulse=_pulses.setdefault(who.app, Pulse(who.app)),

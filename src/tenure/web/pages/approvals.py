@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from tenure.errors import Forbidden, NotFound, UsageError
-from tenure.model.approval import Approval, same_name
+from tenure.model.access import parse_scope
+from tenure.model.approval import Approval, is_asker, same_name
 from tenure.model.frozen import frozen
 from tenure.web.pages import same_as
 from tenure.web.pages.filter_words import is_job_id
@@ -90,7 +91,9 @@ def answer(visit: Visit) -> Answer:
             "another person has to answer. Nothing was changed."
         )
     act = visit.app.approvals.approve if choice == "approve" else visit.app.approvals.deny
-    done = act(found.id, by=visit.viewer.name, args_hash=seen, note=note or None, door="console")
+    done = act(
+        found.id, by=visit.viewer.name, args_hash=seen, note=note or None, groups=visit.viewer.groups, door="console"
+    )
     visit.pulse.forget()
     said = {
         "granted": "Approved: the job goes on.",
@@ -126,6 +129,9 @@ def _line(one: Any, now: datetime, chosen: Approval | None) -> Asked:
     if one.kind == "escalation":
         sub = f"escalation, level {one.subject.level}, asked of {one.subject.person}"
         return Asked("escalation", one.title, sub, f"/workflows/{one.workflow_id}", due, "", "dead")
+    if one.kind == "budget":
+        sub = f"budget used up, since {span((now - one.since).total_seconds())}"
+        return Asked("budget", one.title, sub, "/agents", "", "", "waiting")
     sub = f"unknown effect, since {span((now - one.since).total_seconds())}"
     return Asked("effect", one.title, sub, f"/jobs/{one.job_id}?tab=effects", "", "", "unknown")
 
@@ -144,12 +150,13 @@ def _refusal(visit: Visit, found: Approval) -> Literal["scope", "involved", "ask
         return "scope"
     if any(same_name(who, one) for one in found.involved) or _works_for(visit, found):
         return "involved"
-    if found.asked_of and not any(same_name(who, one) for one in found.asked_of):
+    if found.asked_of and not any(
+        same_name(name, one) for one in found.asked_of for name in (who, *visit.viewer.groups)
+    ):
         return "asked"
     return "answered" if any(same_name(who, vote.voter) for vote in found.votes) else None
 
 
 def _works_for(visit: Visit, found: Approval) -> bool:
-    """Whether the viewer's token works for the queue that asks: then it is the agent itself."""
-    mine = f"worker:queue={found.queue}"
-    return any(scope == mine or scope.startswith(f"{mine},") for scope in visit.viewer.scopes)
+    """Whether the viewer is the agent that asks."""
+    return is_asker(found, visit.viewer.token_id, (parse_scope(one) for one in visit.viewer.scopes))

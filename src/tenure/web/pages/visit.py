@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
+from tenure.model.access import groups_of, parse_scope
 from tenure.model.frozen import frozen
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ class Viewer:
     scopes: Sequence[str]
     has: Callable[[str], bool]
     covers: Callable[[str, str | None, str | None], bool]
+    token_id: str | None = None
+    """The token that the session was opened with."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups in whose name the viewer answers."""
+        return groups_of(parse_scope(one) for one in self.scopes)
 
     @property
     def short_scopes(self) -> str:

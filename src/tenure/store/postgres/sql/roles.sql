@@ -129,6 +129,7 @@ BEGIN
                     ('sweep_flow',          'producer worker operator admin'),
                     ('signal',              'producer worker operator admin'),
                     ('list_steps',          'worker reader operator admin'),
+                    ('sum_usage',           'reader operator admin'),
                     ('get_group',           'worker reader operator admin'),
                     ('list_children',       'worker reader operator admin'),
                     ('list_approvals',      'worker reader operator admin'),

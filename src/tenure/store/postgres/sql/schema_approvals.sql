@@ -44,6 +44,7 @@ CREATE TABLE tenure.vote (
     note text,
     args_hash text NOT NULL,
     door text NOT NULL,
+    vouched_by text,
     at timestamptz NOT NULL,
     PRIMARY KEY (approval_id, person),
     CONSTRAINT vote_choice_known CHECK (choice IN ('approve', 'deny'))

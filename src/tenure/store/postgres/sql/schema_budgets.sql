@@ -38,6 +38,8 @@ CREATE TABLE tenure.spend (
     budget_id uuid NOT NULL,
     state text NOT NULL,
     reserved bigint NOT NULL,
+    -- No amount was named, so all that was left is reserved.
+    is_rest boolean NOT NULL DEFAULT false,
     used bigint NOT NULL DEFAULT 0,
     -- The budget's window when it was reserved: it counts there and in no other.
     window_from timestamptz,

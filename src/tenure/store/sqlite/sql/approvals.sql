@@ -88,8 +88,11 @@ WHERE a.id = ?;
 SELECT choice, args_hash FROM tenure_vote WHERE approval_id = :id AND person = :person;
 
 -- name: vote
-INSERT INTO tenure_vote (approval_id, person, voter, choice, note, args_hash, door, at)
-VALUES (:id, :person, :voter, :choice, :note, :args_hash, :door, :now);
+INSERT INTO tenure_vote (approval_id, person, voter, choice, note, args_hash, door, vouched_by, at)
+VALUES (:id, :person, :voter, :choice, :note, :args_hash, :door, :vouched_by, :now);
+
+-- name: votes_of
+SELECT person, vouched_by FROM tenure_vote WHERE approval_id = :id;
 
 -- name: count_votes
 SELECT count(*) FROM tenure_vote WHERE approval_id = :id AND choice = 'approve';
@@ -120,20 +123,20 @@ WHERE id = :id AND job_id = :job_id AND (state = 'granted' OR state = 'used' AND
 RETURNING args;
 
 -- name: list
--- Newest first. person is in lower case.
+-- Newest first. people are in lower case.
 SELECT a.id, a.job_id, a.step_key, a.name, a.args, a.args_hash, a.text, a.need, a.asked_of, a.asked_by, a.state, a.why, a.on_expiry,
     a.created_at, a.expires_at, a.decided_at, a.used_at, j.kind, j.queue, j.state, j.actor, j.created_by_user_id, j.requested_by_user_id,
     j.workflow_id,
-    (SELECT json_group_array(json_array(o.voter, o.choice, o.note, o.door, o.at)) FROM (
-        SELECT v.voter, v.choice, v.note, v.door, v.at FROM tenure_vote AS v WHERE v.approval_id = a.id ORDER BY v.at, v.person) AS o)
+    (SELECT json_group_array(json_array(o.voter, o.choice, o.note, o.door, o.at, o.vouched_by)) FROM (
+        SELECT v.voter, v.choice, v.note, v.door, v.at, v.vouched_by FROM tenure_vote AS v WHERE v.approval_id = a.id ORDER BY v.at, v.person) AS o)
 FROM tenure_approval AS a
 LEFT JOIN tenure_job AS j ON j.id = a.job_id
 WHERE (:ids IS NULL OR a.id IN (SELECT value FROM json_each(:ids)))
     AND (:after IS NULL OR a.id < :after)
     AND (:job_id IS NULL OR a.job_id = :job_id)
     AND (json_array_length(:states) = 0 OR a.state IN (SELECT value FROM json_each(:states)))
-    AND (:person IS NULL OR a.asked_of = '[]'
-        OR EXISTS (SELECT 1 FROM json_each(a.asked_of) AS o WHERE lower(trim(o.value)) = :person))
+    AND (:people IS NULL OR a.asked_of = '[]'
+        OR EXISTS (SELECT 1 FROM json_each(a.asked_of) AS o WHERE lower(trim(o.value)) IN (SELECT value FROM json_each(:people))))
 ORDER BY a.id DESC
 LIMIT :limit;
 
@@ -142,14 +145,14 @@ LIMIT :limit;
 SELECT a.id, a.job_id, a.step_key, a.name, a.args, a.args_hash, a.text, a.need, a.asked_of, a.asked_by, a.state, a.why, a.on_expiry,
     a.created_at, a.expires_at, a.decided_at, a.used_at, j.kind, j.queue, j.state, j.actor, j.created_by_user_id, j.requested_by_user_id,
     j.workflow_id,
-    (SELECT json_group_array(json_array(o.voter, o.choice, o.note, o.door, o.at)) FROM (
-        SELECT v.voter, v.choice, v.note, v.door, v.at FROM tenure_vote AS v WHERE v.approval_id = a.id ORDER BY v.at, v.person) AS o)
+    (SELECT json_group_array(json_array(o.voter, o.choice, o.note, o.door, o.at, o.vouched_by)) FROM (
+        SELECT v.voter, v.choice, v.note, v.door, v.at, v.vouched_by FROM tenure_vote AS v WHERE v.approval_id = a.id ORDER BY v.at, v.person) AS o)
 FROM tenure_approval AS a INDEXED BY approval_pending_idx
 LEFT JOIN tenure_job AS j ON j.id = a.job_id
 WHERE a.state = 'pending'
     AND (:after IS NULL OR a.id < :after)
-    AND (:person IS NULL OR a.asked_of = '[]'
-        OR EXISTS (SELECT 1 FROM json_each(a.asked_of) AS o WHERE lower(trim(o.value)) = :person))
+    AND (:people IS NULL OR a.asked_of = '[]'
+        OR EXISTS (SELECT 1 FROM json_each(a.asked_of) AS o WHERE lower(trim(o.value)) IN (SELECT value FROM json_each(:people))))
 ORDER BY a.id DESC
 LIMIT :limit;
 

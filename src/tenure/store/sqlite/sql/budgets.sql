@@ -57,7 +57,7 @@ ORDER BY b.scope, b.unit, b.per;
 
 -- name: budgets_list
 SELECT b.id, b.scope, b.unit, b.per, b.cap, b.used, b.reserved, b.on_empty, b.window_from, b.window_until, b.updated_at, b.raises, (
-        SELECT count(*)
+        SELECT json_array(count(*), min(s.created_at))
         FROM tenure_step AS s INDEXED BY step_awaits_idx
         CROSS JOIN tenure_job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
         WHERE s.awaits = 'budget:' || b.scope || ':' || b.unit || ':' || b.per AND s.state = 'open' AND s.awaits IS NOT NULL
@@ -65,26 +65,46 @@ SELECT b.id, b.scope, b.unit, b.per, b.cap, b.used, b.reserved, b.on_empty, b.wi
 FROM tenure_budget AS b
 WHERE (:scopes IS NULL OR b.scope IN (SELECT value FROM json_each(:scopes)))
     AND (:scope IS NULL OR (b.scope, b.unit, b.per) > (:scope, :unit, :per))
+    AND (NOT :is_escalated OR b.on_empty = 'escalate' AND EXISTS (
+        SELECT 1
+        FROM tenure_step AS s INDEXED BY step_awaits_idx
+        CROSS JOIN tenure_job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
+        WHERE s.awaits = 'budget:' || b.scope || ':' || b.unit || ':' || b.per AND s.state = 'open' AND s.awaits IS NOT NULL
+    ))
 ORDER BY b.scope, b.unit, b.per
 LIMIT :limit;
 
+-- name: budgets_over
+-- Budgets whose window has ended and that jobs wait for.
+SELECT id, scope, unit, per, cap, used, reserved, on_empty, window_from, window_until, updated_at, raises
+FROM tenure_budget AS b
+WHERE b.window_until <= :now AND b.on_empty <> 'escalate' AND EXISTS (
+    SELECT 1
+    FROM tenure_step AS s INDEXED BY step_awaits_idx
+    WHERE s.awaits = 'budget:' || b.scope || ':' || b.unit || ':' || b.per AND s.state = 'open' AND s.awaits IS NOT NULL
+)
+LIMIT :limit;
+
+-- name: budget_is_awaited
+SELECT 1 FROM tenure_step INDEXED BY step_awaits_idx WHERE awaits = :awaits AND state = 'open' AND awaits IS NOT NULL LIMIT 1;
+
 -- name: spends_of
 -- What a job has reserved: under one key, or, open ones, under all.
-SELECT job_id, token, key, budget_id, state, reserved, used, window_from
+SELECT job_id, token, key, budget_id, state, reserved, used, window_from, is_rest
 FROM tenure_spend
 WHERE job_id = :job_id AND (key = :key OR state = 'held')
 ORDER BY token, key, budget_id;
 
 -- name: spends_settled
 -- The rows of one reservation.
-SELECT job_id, token, key, budget_id, state, reserved, used, window_from
+SELECT job_id, token, key, budget_id, state, reserved, used, window_from, is_rest
 FROM tenure_spend
 WHERE job_id = :job_id AND token = :token AND key = :key
 ORDER BY budget_id;
 
 -- name: spend_put
-INSERT INTO tenure_spend (job_id, token, key, budget_id, state, reserved, window_from, at)
-VALUES (:job_id, :token, :key, :budget_id, :state, :reserved, :window_from, :now);
+INSERT INTO tenure_spend (job_id, token, key, budget_id, state, reserved, is_rest, window_from, at)
+VALUES (:job_id, :token, :key, :budget_id, :state, :reserved, :is_rest, :window_from, :now);
 
 -- name: spend_end
 UPDATE tenure_spend
@@ -104,7 +124,7 @@ WHERE job_id = :job_id AND key = :key AND state = 'granted';
 
 -- name: spends_left
 -- Reservations of grants that are over, and such as were made for a job that has ended instead of taking them over.
-SELECT s.job_id, s.token, s.key, s.budget_id, s.state, s.reserved, s.used, s.window_from
+SELECT s.job_id, s.token, s.key, s.budget_id, s.state, s.reserved, s.used, s.window_from, s.is_rest
 FROM tenure_spend AS s INDEXED BY spend_open_idx
 LEFT JOIN tenure_job AS j ON j.id = s.job_id
 WHERE s.state IN ('granted', 'held')
@@ -132,9 +152,8 @@ SELECT value FROM tenure_step WHERE job_id = :job_id AND key = :key AND state = 
 -- name: step_await_other
 -- Another budget than the one that the job waits for refuses now.
 UPDATE tenure_step
-SET awaits = :awaits,
-    due_at = :due_at
+SET awaits = :awaits
 WHERE job_id = :job_id AND key = :key AND state = 'open';
 
 -- name: job_await_other
-UPDATE tenure_job SET waiting_for = :awaits, run_at = :run_at WHERE id = :job_id AND state = 'waiting';
+UPDATE tenure_job SET waiting_for = :awaits WHERE id = :job_id AND state = 'waiting';

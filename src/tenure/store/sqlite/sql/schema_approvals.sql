@@ -44,6 +44,7 @@ CREATE TABLE tenure_vote (
     note TEXT,
     args_hash TEXT NOT NULL,
     door TEXT NOT NULL,
+    vouched_by TEXT,
     at INTEGER NOT NULL,
     PRIMARY KEY (approval_id, person),
     CONSTRAINT vote_choice_known CHECK (choice IN ('approve', 'deny'))

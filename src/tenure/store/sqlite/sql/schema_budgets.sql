@@ -37,6 +37,8 @@ CREATE TABLE tenure_spend (
     budget_id TEXT NOT NULL,
     state TEXT NOT NULL,
     reserved INTEGER NOT NULL,
+    -- No amount was named, so all that was left is reserved.
+    is_rest INTEGER NOT NULL DEFAULT 0,
     used INTEGER NOT NULL DEFAULT 0,
     -- The budget's window when it was reserved: it counts there and in no other.
     window_from INTEGER,

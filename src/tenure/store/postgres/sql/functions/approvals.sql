@@ -180,13 +180,19 @@ DECLARE
     v_choice text := p_request ->> 'choice';
     v_note text := p_request ->> 'note';
     v_door text := coalesce(p_request ->> 'door', 'sql');
+    v_maker text := btrim(p_request ->> 'vouched_by');
     v_involved text[];
+    v_named text[];
     v_name text;
     v_state text := 'pending';
 BEGIN
     IF coalesce(v_voter, '') = '' OR length(v_voter) > 200 OR coalesce(v_choice, '') NOT IN ('approve', 'deny') OR length(v_note) > 2000 THEN
         RAISE EXCEPTION 'An answer needs voter (a name of up to 200 characters), choice (approve or deny) and maybe a note of up to 2000 characters. Nothing was changed.'
             USING ERRCODE = 'TN007';
+    END IF;
+    -- A server speaks for people whose groups it knows; any other login would only type them.
+    IF json_array_length(coalesce(p_request -> 'groups', '[]')) > 0 AND NOT tenure.may('keep_secret') THEN
+        RAISE EXCEPTION 'Only a login with the role tenure_admin may answer in the name of a group. Nothing was changed.' USING ERRCODE = 'TN010';
     END IF;
     SELECT * INTO v_asked FROM tenure.approval AS a WHERE a.id = tenure.as_uuid(p_request ->> 'id') FOR UPDATE;
     IF NOT FOUND THEN
@@ -199,7 +205,7 @@ BEGIN
     SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = v_asked.job_id;
     v_involved := ARRAY[
         v_job.actor, v_job.created_by_user_id::text, v_job.requested_by_user_id::text, v_job.queue, nullif(v_asked.asked_by, '')];
-    FOREACH v_name IN ARRAY ARRAY[v_voter, btrim(p_request ->> 'vouched_by')] LOOP
+    FOREACH v_name IN ARRAY ARRAY[v_voter, v_maker] LOOP
         IF EXISTS (SELECT 1 FROM unnest(v_involved) AS i(name) WHERE lower(btrim(i.name)) = lower(v_name)) THEN
             RAISE EXCEPTION 'Approval %: % had this job done or does it, so another person has to answer. Nothing was changed.',
                 v_asked.id, quote_literal(v_name) USING ERRCODE = 'TN010';
@@ -233,8 +239,22 @@ BEGIN
         RAISE EXCEPTION 'Approval %: % has answered already (%). Nothing was changed.', v_asked.id, quote_literal(v_voter), v_vote.choice
             USING ERRCODE = 'TN008';
     END IF;
-    INSERT INTO tenure.vote (approval_id, person, voter, choice, note, args_hash, door, at)
-    VALUES (v_asked.id, lower(v_voter), v_voter, v_choice, v_note, v_asked.args_hash, v_door, v_now);
+    -- One person counts once: who answered makes no link that counts, who made one does not answer, and the links of one maker count once,
+    -- unless each was made for a person who was asked by name.
+    v_named := ARRAY(SELECT lower(btrim(o.name)) FROM json_array_elements_text(v_asked.asked_of) AS o(name));
+    IF EXISTS (
+        SELECT 1
+        FROM tenure.vote AS v
+        WHERE v.approval_id = v_asked.id
+            AND (v.person = lower(v_maker)
+                OR lower(v.vouched_by) = lower(coalesce(v_maker, v_voter))
+                    AND NOT (v_maker IS NOT NULL AND v.person = ANY (v_named) AND lower(v_voter) = ANY (v_named)))
+    ) THEN
+        RAISE EXCEPTION 'Approval %: % has answered already, by themselves or by a link that they made, and one person counts once. Another person has to answer. Nothing was changed.',
+            v_asked.id, quote_literal(coalesce(v_maker, v_voter)) USING ERRCODE = 'TN010';
+    END IF;
+    INSERT INTO tenure.vote (approval_id, person, voter, choice, note, args_hash, door, vouched_by, at)
+    VALUES (v_asked.id, lower(v_voter), v_voter, v_choice, v_note, v_asked.args_hash, v_door, v_maker, v_now);
     IF v_choice = 'deny' THEN
         v_state := 'denied';
     ELSIF (SELECT count(*) FROM tenure.vote AS v WHERE v.approval_id = v_asked.id AND v.choice = 'approve') >= v_asked.need THEN
@@ -255,7 +275,7 @@ $$;
 
 -- show_approval: [id, job_id, step_key, name, args, args_hash, text, need, asked_of, asked_by, state, why, on_expiry, created_at,
 -- expires_at, decided_at, used_at, kind, queue, state of the job, actor, created_by, requested_by, workflow_id, [[voter, choice, note,
--- door, at]]].
+-- door, at, vouched_by]]].
 CREATE OR REPLACE FUNCTION tenure.show_approval(p_approval tenure.approval) RETURNS json
 LANGUAGE sql STABLE
 AS $$
@@ -265,14 +285,14 @@ AS $$
         (p_approval).on_expiry, tenure.to_us((p_approval).created_at), tenure.to_us((p_approval).expires_at),
         tenure.to_us((p_approval).decided_at), tenure.to_us((p_approval).used_at), j.kind, j.queue, j.state, j.actor, j.created_by_user_id,
         j.requested_by_user_id, j.workflow_id,
-        (SELECT coalesce(json_agg(json_build_array(v.voter, v.choice, v.note, v.door, tenure.to_us(v.at)) ORDER BY v.at, v.person), '[]')
+        (SELECT coalesce(json_agg(json_build_array(v.voter, v.choice, v.note, v.door, tenure.to_us(v.at), v.vouched_by) ORDER BY v.at, v.person), '[]')
          FROM tenure.vote AS v WHERE v.approval_id = (p_approval).id))
     FROM (SELECT 1) AS one
     LEFT JOIN tenure.job AS j ON j.id = (p_approval).job_id
 $$;
 
--- list_approvals: {"states", "person", "job_id", "ids", "limit", "after": id} → approvals as show_approval shows them, newest first. To a worker
--- those of jobs that it may read.
+-- list_approvals: {"states", "person", "groups", "job_id", "ids", "limit", "after": id} → approvals as show_approval shows them, newest first. To a
+-- worker those of jobs that it may read.
 CREATE OR REPLACE FUNCTION tenure.list_approvals(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -280,7 +300,9 @@ SET enable_seqscan = off
 AS $$
 DECLARE
     v_states text[] := tenure.text_list(p_request -> 'states');
-    v_person text := lower(btrim(p_request ->> 'person'));
+    v_people text[] := ARRAY(
+        SELECT lower(btrim(n.name))
+        FROM unnest(ARRAY[p_request ->> 'person'] || coalesce(tenure.text_list(p_request -> 'groups'), '{}')) AS n(name));
     v_ids uuid[] := ARRAY(SELECT tenure.as_uuid(t.id) FROM unnest(tenure.text_list(p_request -> 'ids')) AS t(id));
     v_wanted text := 'true';
     v_answer json;
@@ -299,9 +321,9 @@ BEGIN
     IF p_request ->> 'after' IS NOT NULL THEN
         v_wanted := v_wanted || ' AND a.id < $4';
     END IF;
-    IF v_person IS NOT NULL THEN
+    IF p_request ->> 'person' IS NOT NULL THEN
         v_wanted := v_wanted || $w$ AND (json_array_length(a.asked_of) = 0
-            OR EXISTS (SELECT 1 FROM json_array_elements_text(a.asked_of) AS o(name) WHERE lower(btrim(o.name)) = $5))$w$;
+            OR EXISTS (SELECT 1 FROM json_array_elements_text(a.asked_of) AS o(name) WHERE lower(btrim(o.name)) = ANY ($5)))$w$;
     END IF;
     IF NOT tenure.reads_all() THEN
         v_wanted := v_wanted || ' AND tenure.sees_job(a.job_id)';
@@ -310,7 +332,7 @@ BEGIN
         SELECT coalesce(json_agg(tenure.show_approval(f.approval) ORDER BY (f.approval).id DESC), '[]')
         FROM (SELECT a AS approval FROM tenure.approval AS a WHERE $q$ || v_wanted || $q$ ORDER BY a.id DESC LIMIT $6) AS f $q$
     INTO v_answer
-    USING v_ids, v_states, tenure.as_uuid(p_request ->> 'job_id'), tenure.as_uuid(p_request ->> 'after'), v_person,
+    USING v_ids, v_states, tenure.as_uuid(p_request ->> 'job_id'), tenure.as_uuid(p_request ->> 'after'), v_people,
         tenure.page_limit(p_request);
     RETURN v_answer;
 END

@@ -49,17 +49,58 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     PERFORM 1 FROM tenure.budget AS b WHERE b.scope = ANY (p_scopes) ORDER BY b.id FOR NO KEY UPDATE;
-    UPDATE tenure.budget AS b
-    SET used = 0,
-        reserved = 0,
-        window_from = (tenure.budget_window(b.per, p_now)).window_from,
-        window_until = (tenure.budget_window(b.per, p_now)).window_until
-    WHERE b.scope = ANY (p_scopes) AND b.window_until <= p_now;
+    PERFORM tenure.turn_locked(ARRAY(SELECT b.id FROM tenure.budget AS b WHERE b.scope = ANY (p_scopes) AND b.window_until <= p_now), p_now);
+END
+$$;
+
+-- turn_locked: begin the windows of budgets anew that the caller has locked. A new window makes room, so those who wait are told; but a budget
+-- that escalates lets go only by a raise.
+CREATE OR REPLACE FUNCTION tenure.turn_locked(p_ids uuid[], p_now timestamptz) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_names text[];
+BEGIN
+    IF cardinality(p_ids) > 0 THEN
+        WITH turned AS (
+            UPDATE tenure.budget AS b
+            SET used = 0,
+                reserved = 0,
+                window_from = (tenure.budget_window(b.per, p_now)).window_from,
+                window_until = (tenure.budget_window(b.per, p_now)).window_until
+            WHERE b.id = ANY (p_ids)
+            RETURNING b.scope, b.unit, b.per, b.on_empty
+        )
+        SELECT array_agg(tenure.budget_name(t.scope, t.unit, t.per)) INTO v_names FROM turned AS t WHERE t.on_empty <> 'escalate';
+        PERFORM tenure.tell_budgets(v_names);
+    END IF;
+END
+$$;
+
+-- turn_budgets: begin windows anew that have ended and that jobs wait for, up to p_limit. Whether there was one.
+CREATE OR REPLACE FUNCTION tenure.turn_budgets(p_limit integer, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_ids uuid[];
+BEGIN
+    v_ids := ARRAY(
+        SELECT b.id
+        FROM tenure.budget AS b
+        WHERE b.window_until <= p_now AND b.on_empty <> 'escalate'
+            AND EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.awaits = tenure.budget_name(b.scope, b.unit, b.per) AND s.state = 'open')
+        ORDER BY b.id
+        LIMIT p_limit
+        FOR NO KEY UPDATE SKIP LOCKED
+    );
+    PERFORM tenure.turn_locked(v_ids, p_now);
+    RETURN cardinality(v_ids) > 0;
 END
 $$;
 
 -- hold_budgets: reserve amounts in every budget that concerns a job, or in none: then the first that refuses is answered, else a row of nulls.
--- The budgets are locked and in the window of now. An amount of 0 stands for a cost that is not known: it fits while anything is left.
+-- The budgets are locked and in the window of now. A unit without an amount stands for a cost that is not known: it fits while anything is left,
+-- and reserves all of that.
 CREATE OR REPLACE FUNCTION tenure.hold_budgets(
     p_job tenure.job, p_token bigint, p_key text, p_amounts json, p_state text, p_now timestamptz
 ) RETURNS tenure.budget
@@ -71,17 +112,21 @@ BEGIN
     SELECT * INTO v_refuses
     FROM tenure.budget AS b
     WHERE b.scope = ANY (tenure.job_scopes(p_job))
-        AND (coalesce((p_amounts ->> b.unit)::bigint, 0) > b.cap - b.used - b.reserved OR b.cap - b.used - b.reserved <= 0)
+        AND CASE
+            WHEN p_amounts ->> b.unit IS NULL THEN b.cap - b.used - b.reserved <= 0
+            ELSE (p_amounts ->> b.unit)::bigint > greatest(0, b.cap - b.used - b.reserved)
+        END
     ORDER BY b.scope COLLATE "C", b.unit, b.per
     LIMIT 1;
     IF v_refuses.id IS NULL THEN
-        INSERT INTO tenure.spend (job_id, token, key, budget_id, state, reserved, window_from, at)
-        SELECT p_job.id, p_token, p_key, b.id, p_state, coalesce((p_amounts ->> b.unit)::bigint, 0), b.window_from, p_now
+        INSERT INTO tenure.spend (job_id, token, key, budget_id, state, reserved, is_rest, window_from, at)
+        SELECT p_job.id, p_token, p_key, b.id, p_state, coalesce((p_amounts ->> b.unit)::bigint, b.cap - b.used - b.reserved),
+            p_amounts ->> b.unit IS NULL, b.window_from, p_now
         FROM tenure.budget AS b
         WHERE b.scope = ANY (tenure.job_scopes(p_job));
         UPDATE tenure.budget AS b
-        SET reserved = b.reserved + (p_amounts ->> b.unit)::bigint
-        WHERE b.scope = ANY (tenure.job_scopes(p_job)) AND (p_amounts ->> b.unit)::bigint > 0;
+        SET reserved = coalesce(b.reserved + (p_amounts ->> b.unit)::bigint, b.cap - b.used)
+        WHERE b.scope = ANY (tenure.job_scopes(p_job)) AND (p_amounts ->> b.unit IS NULL OR (p_amounts ->> b.unit)::bigint > 0);
     END IF;
     RETURN v_refuses;
 END
@@ -151,18 +196,20 @@ BEGIN
 END
 $$;
 
--- show_budget: [scope, unit, per, limit, used, reserved, on_empty, window_from, window_until, jobs that wait, updated_at].
+-- show_budget: [scope, unit, per, limit, used, reserved, on_empty, window_from, window_until, jobs that wait, updated_at, since when they wait].
 CREATE OR REPLACE FUNCTION tenure.show_budget(p_budget tenure.budget, p_now timestamptz) RETURNS json
 LANGUAGE sql STABLE
 AS $$
     SELECT json_build_array(
-        t.scope, t.unit, t.per, t.cap, t.used, t.reserved, t.on_empty, tenure.to_us(t.window_from), tenure.to_us(t.window_until), (
-            SELECT count(*)
-            FROM tenure.step AS s
-            JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
-            WHERE s.awaits = tenure.budget_name(t.scope, t.unit, t.per) AND s.state = 'open'
-        ), tenure.to_us(t.updated_at))
+        t.scope, t.unit, t.per, t.cap, t.used, t.reserved, t.on_empty, tenure.to_us(t.window_from), tenure.to_us(t.window_until), w.jobs,
+        tenure.to_us(t.updated_at), tenure.to_us(w.since))
     FROM tenure.turned_budget(p_budget, p_now) AS t
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS jobs, min(s.created_at) AS since
+        FROM tenure.step AS s
+        JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
+        WHERE s.awaits = tenure.budget_name(t.scope, t.unit, t.per) AND s.state = 'open'
+    ) AS w
 $$;
 
 -- show_refusal: [scope, unit, per, limit, used, reserved, asked, on_empty, seconds until the window ends]. An amount above the whole limit does
@@ -327,8 +374,8 @@ BEGIN
 END
 $$;
 
--- list_budgets: {"scopes", "limit", "after": the name of a budget} → [scope, unit, per, limit, used, reserved, on_empty, window_from, window_until,
--- jobs that wait, updated_at] for each. To a worker those that concern a job which it holds, or held until it was suspended.
+-- list_budgets: {"scopes", "limit", "after": the name of a budget, "is_escalated"} → for each as show_budget has it. With is_escalated only those
+-- with on_empty escalate for which jobs wait. To a worker those that concern a job which it holds, or held until it was suspended.
 CREATE OR REPLACE FUNCTION tenure.list_budgets(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -354,6 +401,11 @@ BEGIN
         FROM tenure.budget AS b
         WHERE (v_scopes IS NULL OR b.scope = ANY (v_scopes))
             AND (v_mine IS NULL OR b.scope = ANY (v_mine))
+            AND (NOT coalesce((p_request ->> 'is_escalated')::boolean, false) OR b.on_empty = 'escalate' AND EXISTS (
+                SELECT 1
+                FROM tenure.step AS s
+                JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
+                WHERE s.awaits = tenure.budget_name(b.scope, b.unit, b.per) AND s.state = 'open'))
             AND (v_after IS NULL OR (b.scope COLLATE "C", b.unit COLLATE "C", b.per COLLATE "C") > (v_after[1], v_after[2], v_after[3]))
         ORDER BY b.scope COLLATE "C", b.unit COLLATE "C", b.per COLLATE "C"
         LIMIT tenure.page_limit(p_request)
@@ -406,7 +458,7 @@ BEGIN
             FROM (SELECT * FROM tenure.spend AS s WHERE s.job_id = v_job.id AND s.key = v_key AND s.state = 'granted') AS s
             FULL JOIN (SELECT * FROM tenure.budget AS b WHERE b.scope = ANY (tenure.job_scopes(v_job))) AS b ON b.id = s.budget_id
             WHERE s.budget_id IS NULL OR b.id IS NULL OR s.window_from IS DISTINCT FROM b.window_from
-                OR s.reserved <> coalesce((v_amounts ->> b.unit)::bigint, 0)
+                OR s.is_rest <> (v_amounts ->> b.unit IS NULL) OR NOT s.is_rest AND s.reserved <> (v_amounts ->> b.unit)::bigint
         ) THEN
             UPDATE tenure.spend AS s SET state = 'held', token = v_job.token WHERE s.job_id = v_job.id AND s.key = v_key AND s.state = 'granted';
             RETURN json_build_object('refusal', NULL, 'is_paid', false, 'is_limited', true);
@@ -430,7 +482,7 @@ END
 $$;
 
 -- settle_budget: {"job_id", "token", "key", "used": {unit: amount}, "is_unused", "is_done"} → {"is_found", "flow"}. Units that are left out count
--- as reserved. Not fenced by the lease; but while another login holds the job under this token, nothing is changed.
+-- as reserved; such as no amount was named for, as nothing if the work is done. Not fenced by the lease; but while another login holds the job under this token, nothing is changed.
 CREATE OR REPLACE FUNCTION tenure.settle_budget(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -464,7 +516,9 @@ BEGIN
         'job_id', s.job_id, 'token', s.token, 'key', s.key, 'budget_id', s.budget_id, 'state', v_state,
         'used', CASE
             WHEN v_is_unused THEN 0
-            ELSE coalesce((v_used ->> b.unit)::bigint, CASE s.state WHEN 'broken' THEN s.used ELSE s.reserved END)
+            ELSE coalesce(
+                (v_used ->> b.unit)::bigint,
+                CASE WHEN s.is_rest AND v_state = 'done' THEN 0 WHEN s.state = 'broken' THEN s.used ELSE s.reserved END)
         END))
     INTO v_ends
     FROM tenure.spend AS s
@@ -528,7 +582,6 @@ DECLARE
     v_step tenure.step;
     v_refuses tenure.budget;
     v_asked json;
-    v_due timestamptz;
     v_woken uuid[] := '{}';
 BEGIN
     -- Wait for whatever is changing the budget, then let go of it again: the jobs are locked before budgets.
@@ -578,17 +631,11 @@ BEGIN
             v_woken := v_woken || v_step.job_id;
         ELSIF tenure.budget_name(v_refuses.scope, v_refuses.unit, v_refuses.per) <> p_awaits THEN
             -- Another budget refuses now: it is the one to wait for.
-            v_due := CASE
-                WHEN v_refuses.on_empty = 'park' AND v_refuses.cap > 0 AND v_refuses.cap >= coalesce((v_asked ->> v_refuses.unit)::bigint, 0)
-                    THEN v_refuses.window_until
-            END;
             UPDATE tenure.step AS s
-            SET awaits = tenure.budget_name(v_refuses.scope, v_refuses.unit, v_refuses.per),
-                due_at = v_due
+            SET awaits = tenure.budget_name(v_refuses.scope, v_refuses.unit, v_refuses.per)
             WHERE s.job_id = v_step.job_id AND s.key = v_step.key;
             UPDATE tenure.job AS j
-            SET waiting_for = tenure.budget_name(v_refuses.scope, v_refuses.unit, v_refuses.per),
-                run_at = coalesce(v_due, 'infinity')
+            SET waiting_for = tenure.budget_name(v_refuses.scope, v_refuses.unit, v_refuses.per)
             WHERE j.id = v_step.job_id AND j.state = 'waiting';
         END IF;
     END LOOP;

@@ -124,7 +124,9 @@ BEGIN
     PERFORM tenure.refuse_steps(p_steps);
     FOR v_step IN
         SELECT e.value AS given, s.key, coalesce(s.kind, 'step') AS kind, coalesce(s.state, 'done') AS state, e.value -> 'value' AS value,
-            left(s.error, 16384) AS error, s.awaits, p_now + s.due * interval '1 second' AS due_at
+            left(s.error, 16384) AS error, s.awaits,
+            -- A wait for a budget is never due: a new window wakes only those who fit into it.
+            CASE WHEN s.kind IS DISTINCT FROM 'budget' THEN p_now + s.due * interval '1 second' END AS due_at
         FROM json_array_elements(p_steps) WITH ORDINALITY AS e(value, nth)
         CROSS JOIN LATERAL json_to_record(e.value) AS s(key text, kind text, state text, error text, awaits text, due double precision)
         ORDER BY e.nth
@@ -740,7 +742,7 @@ DECLARE
     v_jobs integer := 0;
     v_events integer := 0;
 BEGIN
-    IF v_left > 0 THEN
+    IF v_left > 0 OR tenure.turn_budgets(p_limit, p_now) THEN
         RETURN json_build_object('events', 0, 'jobs', 0, 'more', true);
     END IF;
     v_awaits := ARRAY(
