@@ -73,7 +73,7 @@ def serve(
     mcp: Annotated[bool, typer.Option("--mcp", help="Serve agents too, at /mcp, by tokens of scope mcp.")] = False,
     look_seconds: Annotated[
         float,
-        typer.Option("--look-seconds", metavar="S", min=0.01, help="Stop a page's read that takes longer."),
+        typer.Option("--look-seconds", metavar="S", min=0.01, help="Stop a read that takes longer: 422 too_wide."),
     ] = 2.0,
     link: Annotated[bool, typer.Option("--link/--no-link", help="Print a link that signs in once.")] = True,
     url: Url = None,

@@ -36,7 +36,7 @@ class Limits:
     json_depth: int = 64
     json_digits: int = 19
     look_seconds: float = 2.0
-    """How long one read of a page may take before it is stopped and the page says so."""
+    """How long one read of a GET, of pages and programs alike, may take before it is stopped: 422 `too_wide`."""
     page: int = 200
     """Rows of one answer."""
     wait_seconds: float = 25.0

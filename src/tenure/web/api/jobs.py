@@ -13,10 +13,11 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Header, Path, Query, Request, Response
 from pydantic import Field
 
-from tenure.errors import Outdated
+from tenure.errors import InvalidArgument, Outdated
 from tenure.model.access import Scope
 from tenure.model.job import Job, NewJob
 from tenure.model.state import TERMINAL, State
+from tenure.observe.browse import SCAN, JobFilter, browse
 from tenure.observe.explain import explain as find_reasons
 from tenure.web.api.shapes import (
     Answer,
@@ -92,7 +93,8 @@ class EnqueuedJobs(Answer):
 
 
 class JobsPage(Answer):
-    """Newest first. `now` is the store's clock."""
+    """Newest first. While `next` is not null there may be more, also behind a page that is not full: a filter is looked
+    for in a bounded number of jobs at a time. `now` is the store's clock."""
 
     jobs: list[dict[str, Any]]
     next: str | None
@@ -254,12 +256,29 @@ async def list_jobs(
     given = {"state": None if state is None else [one.value for one in state], "queue": queue, "kind": kind}
     given |= {"key": key, "worker": worker, "workflow_id": workflow, "parent_id": parent}  # type: ignore[dict-item]
     chosen, after = await paged(site, who, "jobs", cursor, given)
-    page = await who.app.aio.jobs(**chosen, limit=limit, after=after)
-    following = await next_cursor(site, who, "jobs", chosen, page.next)
+    items, left = await _matching(who, chosen, limit, after)
+    following = await next_cursor(site, who, "jobs", chosen, left)
     now = await _now(who)
-    answer = {"jobs": all_shown(page.items, unmasked=unmasked), "next": following, "now": now}
+    answer = {"jobs": all_shown(items, unmasked=unmasked), "next": following, "now": now}
     headers = {} if following is None else {"Link": f'<?cursor={following}&limit={limit}>; rel="next"'}
     return JsonAnswer(answer, headers=headers)
+
+
+async def _matching(
+    who: Principal, chosen: dict[str, Any], limit: int, after: str | None
+) -> tuple[list[Job], str | None]:
+    """The newest jobs that match, and where to go on. A filter that no index serves is looked for in the newest SCAN jobs
+    below `after`, so that one that matches next to nothing costs no more than one that matches all."""
+    if not {"state", "queue", "kind", "key"} & set(chosen):
+        page = await who.app.aio.jobs(**chosen, limit=limit, after=after)
+        return page.items, page.next
+    for name in ("workflow_id", "parent_id"):
+        if chosen.get(name) is not None and not _ID.fullmatch(chosen[name]):
+            raise InvalidArgument(f"{name}: it is not the id of one.")
+    words = {"state": "stored_states", "queue": "queues", "kind": "kinds"}
+    wanted = JobFilter(**{words.get(name, name): value for name, value in chosen.items()})
+    found = await asyncio.to_thread(browse, who.app.store, wanted, limit=limit, scan=SCAN, after=after)
+    return found.items, found.next
 
 
 async def count_jobs(
