@@ -398,6 +398,70 @@ async def test_a_body_without_end_is_cut_off(small: Server) -> None:
     assert sent < 3_000_000
 
 
+async def test_a_body_that_drips_in_is_cut_off_by_its_whole_time(small: Server) -> None:
+    """Each piece comes in time; together they would take for ever, and hold a place meanwhile."""
+    slow = Server(small.app, body_seconds=0.2)
+    pieces = 0
+
+    async def dripping() -> Any:
+        nonlocal pieces
+        while True:
+            pieces += 1
+            yield b" "
+            await asyncio.sleep(0.02)
+
+    async with slow.client(slow.token("enqueue:*"), headers={"Content-Type": "application/json"}) as client:
+        async with asyncio.timeout(60):
+            answer = await client.post("/api/v1/jobs", content=dripping())
+
+    assert (answer.status_code, answer.json()["code"]) == (408, "timeout")
+
+
+async def test_an_explanation_repeats_no_error_to_those_who_may_not_read_it(server: Server) -> None:
+    """An error whose first line is short was repeated: the mask looked for more of it than the sentence has."""
+    server.app.set_queue("default", max_attempts=1)
+    job_id = server.app.enqueue("k").id
+    server.app.fail(server.app.claim()[0], f"{CANARY}\nTraceback: line 1\nline 2")
+
+    async with server.client(server.token("read:meta")) as client:
+        masked = await client.get(f"/api/v1/jobs/{job_id}/explain")
+    async with server.client(server.token("read:meta", "read:payload")) as client:
+        whole = await client.get(f"/api/v1/jobs/{job_id}/explain")
+
+    assert masked.status_code == 200
+    assert CANARY not in masked.text
+    assert CANARY in whole.text
+
+
+async def test_a_result_that_was_waited_for_is_shown_by_scope_and_audited(small: Server) -> None:
+    async def run_one() -> None:
+        while not (grants := await small.app.aio.claim(worker="w")):  # noqa: ASYNC110  it asks a database
+            await asyncio.sleep(0.01)
+        await small.app.aio.complete(grants[0], {"r": CANARY})
+
+    answers = []
+    for scopes in (["enqueue:*"], ["enqueue:*", "read:payload"]):
+        async with small.client(small.token(*scopes), headers={"Prefer": "wait=20"}) as client:
+            worker = asyncio.create_task(run_one())
+            answers.append(await client.post("/api/v1/jobs", json={"kind": "k"}))
+            await worker
+
+    assert [CANARY in answer.text for answer in answers] == [False, True]
+    assert len([row for row in small.app.audit(limit=500) if row.act == "http:read_payload"]) == 1
+
+
+async def test_the_hash_of_a_payload_is_masked_with_it(small: Server) -> None:
+    """A payload of few possible values is found by its hash."""
+    job_id = small.app.enqueue("k", {"pin": 1234}, key="a").id
+
+    async with small.client(small.token("read:meta", "read:payload")) as client:
+        masked = (await client.get(f"/api/v1/jobs/{job_id}")).json()["job"]
+        whole = (await client.get(f"/api/v1/jobs/{job_id}", params={"payload": True})).json()["job"]
+
+    assert masked["payload_hash"] is None
+    assert whole["payload_hash"]
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 async def test_the_api_takes_json_and_nothing_else(small: Server, kind: str) -> None:
     async with small.client(small.token("enqueue:*"), headers={"Content-Type": kind}) as client:

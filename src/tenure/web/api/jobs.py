@@ -19,6 +19,7 @@ from tenure.model.job import Job, NewJob
 from tenure.model.state import TERMINAL, State
 from tenure.observe.browse import SCAN, JobFilter, browse
 from tenure.observe.explain import explain as find_reasons
+from tenure.observe.explain import first_line
 from tenure.web.api.shapes import (
     Answer,
     Cursor,
@@ -32,6 +33,7 @@ from tenure.web.api.shapes import (
     Unmasked,
     Who,
     all_shown,
+    may_unmask,
     next_cursor,
     paged,
     plain,
@@ -196,10 +198,13 @@ async def enqueue(
             wanted = Scope("enqueue", job.queue, job.kind)
             raise Problem(403, "forbidden", f"{who.name!r} may not enqueue this: it needs the scope '{wanted}'. "
                           "Nothing was enqueued.")  # fmt: skip
-    await site.take_room(who.tenant, len(made))
     headers = {}
+    is_there = False
     if idempotency_key is not None:
         headers["Idempotency-Replayed"] = await _use_first_ids(request, who, idempotency_key, made)
+        is_there = (await who.app.aio.get_many([made[0].id]))[0] is not None
+    if not is_there:  # a repeat takes no room
+        await site.quotas.take_jobs(who.tenant, len(made))
     found = await who.app.aio.enqueue_many(made)
     if len(found) == 1:
         headers["Location"] = f"{request.scope.get('root_path', '')}/api/v1/jobs/{found[0].id}"
@@ -211,7 +216,7 @@ async def enqueue(
     headers["Preference-Applied"] = wait[0].strip(",; ")
     if waited.state not in TERMINAL:
         return JsonAnswer(answer, 202, headers)
-    return JsonAnswer({**answer, "job": shown(waited, unmasked=who.may("read:payload"))}, 201, headers)
+    return JsonAnswer({**answer, "job": shown(waited, unmasked=await may_unmask(request, who))}, 201, headers)
 
 
 def _new_job(who: Principal, body: NewJobBody) -> NewJob:
@@ -267,8 +272,8 @@ async def list_jobs(
 async def _matching(
     who: Principal, chosen: dict[str, Any], limit: int, after: str | None
 ) -> tuple[list[Job], str | None]:
-    """The newest jobs that match, and where to go on. A filter that no index serves is looked for in the newest SCAN jobs
-    below `after`, so that one that matches next to nothing costs no more than one that matches all."""
+    """The newest jobs that match, and where to go on. A filter that no index serves is looked for in the newest SCAN
+    jobs below `after`, so that one that matches next to nothing costs no more than one that matches all."""
     if not {"state", "queue", "kind", "key"} & set(chosen):
         page = await who.app.aio.jobs(**chosen, limit=limit, after=after)
         return page.items, page.next
@@ -373,7 +378,7 @@ async def explain(who: Who, id: Id) -> Response:  # noqa: A002
     found = plain(await asyncio.to_thread(find_reasons, who.app.store, job.id))
     if not who.may("read:payload"):  # a sentence may repeat the last error
         for reason in found["reasons"]:
-            if job.last_error and job.last_error[:20] in reason["sentence"]:
+            if job.last_error and first_line(job.last_error) in reason["sentence"]:
                 reason["sentence"] = "Its last attempt failed; the scope read:payload shows how."
     return JsonAnswer({"explanation": found})
 
@@ -432,13 +437,13 @@ async def signal(who: Who, body: SignalBody) -> Response:
     return JsonAnswer({"item": plain(sent)})
 
 
-async def resolve_effect(who: Who, id: Id, body: EffectBody) -> Response:  # noqa: A002
+async def resolve_effect(request: Request, who: Who, id: Id, body: EffectBody) -> Response:  # noqa: A002
     """Say what became of an effect of unknown outcome; the job that waits for it goes on."""
     await find(who, id)
     done = await who.app.aio.resolve_effect(
         id, body.name, body.outcome, actor=who.name, note=body.note, step=body.step, result=body.result
     )
-    return JsonAnswer({"items": [shown(done, unmasked=who.may("read:payload"))]})
+    return JsonAnswer({"items": [shown(done, unmasked=await may_unmask(request, who))]})
 
 
 async def find(who: Principal, job_id: str) -> Job:

@@ -167,6 +167,7 @@ BEGIN
                     ('backlog',             'worker reader operator admin'),
                     ('count_backlog',       'worker reader operator admin'),
                     ('read_gauges',         'reader operator admin'),
+                    ('read_usage',          'reader operator admin'),
                     ('read_totals',         'reader operator admin'),
                     ('summary',             'reader operator admin'),
                     ('standing',            'reader operator admin'),
