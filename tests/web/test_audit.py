@@ -98,7 +98,7 @@ async def test_pages_of_the_audit_follow_each_other_by_a_signed_cursor(url: str)
                 assert 'rel="next"' in answer.headers["link"]
                 app.set_queue("mail", max_attempts=50)  # what comes meanwhile moves no page
                 answer = await client.get("/api/v1/audit", params={"cursor": page["next"], "limit": 3})
-            forged = await client.get("/api/v1/audit", params={"cursor": page["next"] or "eyJhIjoxfQ.AAAA"})
+            forged = await client.get("/api/v1/audit", params={"cursor": "eyJhIjoxfQ.AAAA"})
 
         assert seen == expected
         assert forged.status_code == 400
