@@ -10,10 +10,24 @@ import pytest
 from tenure.errors import InvalidArgument, UnknownQueue
 from tenure.model.buckets import bucket_of
 from tenure.model.outcome import Completed
+from tenure.store.access import CreateToken, RevokeTokens
 from tenure.store.admin import PauseQueues, RemoveQueues
 from tenure.store.contract import Enqueue, Prune, Settle
-from tenure.store.gauges import KINDS_MAX, CountBacklog, ReadGauges, ReadTotals, Total
-from tests.conformance.acts import NO_BACKOFF, Subject, cancel, claim, complete, fail, make_queue, new_job, reject
+from tenure.store.gauges import KINDS_MAX, CountBacklog, ReadGauges, ReadTotals, ReadUsage, Total
+from tests.conformance.acts import (
+    NO_BACKOFF,
+    Subject,
+    cancel,
+    claim,
+    claim_one,
+    complete,
+    enqueue,
+    enqueue_many,
+    fail,
+    make_queue,
+    new_job,
+    reject,
+)
 from tests.conformance.engines import START, SteeredClock
 from tests.conformance.test_metrics import id_at, roll_up
 
@@ -222,3 +236,29 @@ def test_the_counters_of_a_queue_that_is_gone_are_not_told(store: Subject, clock
     store.do(RemoveQueues(["q"], actor="test"))
 
     assert store.do(ReadTotals()) == []
+
+
+def test_usage_tells_what_a_database_holds_and_counts_no_further_than_the_cap(
+    store: Subject, clock: SteeredClock
+) -> None:
+    before = store.do(ReadUsage(100))
+    make_queue(store, "mail")
+    enqueue_many(store, 5)
+    enqueue_many(store, 3, delay_seconds=3600)
+    claim_one(store)
+    cancel(store, enqueue(store))
+    store.do(CreateToken("a" * 12, "0" * 64, "ci", ["read:meta"], 60.0, "ops"))
+    store.do(CreateToken("b" * 12, "1" * 64, "ci", ["read:meta"], 600.0, "ops"))
+    store.do(CreateToken("c" * 12, "2" * 64, "ci", ["read:meta"], 600.0, "ops"))
+    store.do(RevokeTokens(["c" * 12], "ops"))
+    clock.advance(61)
+
+    after = store.do(ReadUsage(100))
+
+    assert (before.queued, before.tokens) == (0, 0)
+    assert (after.queued, after.queues, after.tokens) == (7, before.queues + 1, 1)
+    assert store.do(ReadUsage(2)).queued == 2
+    store.do(Enqueue([new_job(payload={"x": "y" * 500_000})]))
+    assert store.do(ReadUsage(2)).bytes > before.bytes > 0
+    with pytest.raises(InvalidArgument):
+        store.do(ReadUsage(0))

@@ -128,6 +128,17 @@ async def test_guessing_is_stopped_and_harms_no_other_address_and_no_token_that_
         assert int(answer.headers["retry-after"]) >= 1
 
 
+async def test_guessing_from_many_addresses_of_one_ipv6_network_is_one_guesser(small: Server) -> None:
+    """A network of 64 bits is what one customer gets: each guess could come from an address of its own."""
+    for number in range(21):
+        async with small.client(str(new_token()), address=f"2001:db8:0:1::{number:x}") as client:
+            answer = await client.get("/api/v1/me")
+    assert answer.status_code == 429
+
+    async with small.client(str(new_token()), address="2001:db8:0:2::1") as client:
+        assert (await client.get("/api/v1/me")).status_code == 401
+
+
 async def test_forwarded_addresses_count_only_from_named_proxies(small: Server) -> None:
     spoofed = {"X-Forwarded-For": "203.0.113.9"}
     async with small.client(str(new_token()), headers=spoofed) as client:

@@ -76,3 +76,30 @@ async def test_a_server_seals_what_it_did_and_writes_the_head_down(url: str, tmp
     assert (found.faults, found.unsealed) == ((), 0)
     number, head = heads.read_text().split()[-2:]
     assert (int(number), head) == (found.links, found.head)
+
+
+async def test_pages_of_the_audit_follow_each_other_by_a_signed_cursor(url: str) -> None:
+    with tenure.App(url) as app:
+        server = Server(app)
+        text = server.token("admin")
+        for number in range(7):
+            app.set_queue("mail", max_attempts=number + 1)
+        app.set_queue("other")
+        expected = [row.seq for row in app.audit(subject="mail")]
+
+        seen: list[int] = []
+        async with server.client(text) as client:
+            answer = await client.get("/api/v1/audit", params={"subject": "mail", "limit": 3})
+            while True:
+                page = answer.json()
+                seen += [row["seq"] for row in page["items"]]
+                if page["next"] is None:
+                    break
+                assert 'rel="next"' in answer.headers["link"]
+                app.set_queue("mail", max_attempts=50)  # what comes meanwhile moves no page
+                answer = await client.get("/api/v1/audit", params={"cursor": page["next"], "limit": 3})
+            forged = await client.get("/api/v1/audit", params={"cursor": "eyJhIjoxfQ.AAAA"})
+
+        assert seen == expected
+        assert forged.status_code == 400
+        assert [row.seq for row in app.audit(subject="mail", before=seen[2], limit=2)] == seen[3:5]

@@ -99,3 +99,65 @@ async def test_a_page_whose_look_is_too_wide_says_so_and_the_console_goes_on(url
     assert "That was too wide" in _text(wide)
     assert "too_wide" in _text(wide)
     assert went_on.status_code == 404
+
+
+async def test_a_list_of_programs_whose_look_is_too_wide_says_so_and_the_server_goes_on(
+    url: str, server: Server
+) -> None:
+    app = server.app
+    for _ in range(4):
+        app.enqueue_many([app.new_job("k", {"n": n}) for n in range(1000)])
+    narrow = Server(app, look_seconds=0.0001)
+
+    async with narrow.client(server.token("read:meta", "enqueue:*")) as client:
+        wide = await client.get("/api/v1/jobs", params={"key": "nothing has this"})
+        counted = await client.get("/api/v1/jobs:count")
+        made = await client.post("/api/v1/jobs", json={"kind": "k"})
+    async with server.client(server.token("read:meta")) as client:
+        after = await client.get("/api/v1/jobs:count")
+
+    assert (wide.status_code, wide.json()["code"]) == (422, "too_wide"), url
+    assert (counted.status_code, counted.json()["code"]) == (422, "too_wide")
+    assert made.status_code == 201
+    assert sum(one["jobs"] for one in after.json()["counts"]) == 4001
+
+
+async def test_a_filter_that_matches_little_is_looked_for_a_part_at_a_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page may hold fewer jobs than asked for, or none, while `next` leads on; in the end each was shown once."""
+    monkeypatch.setattr("tenure.web.api.jobs.SCAN", 10)
+    app = server.app
+    rare = {app.enqueue("rare", queue="default").id}
+    app.enqueue_many([app.new_job("k") for _ in range(35)])
+    rare.add(app.enqueue("rare").id)
+    app.enqueue_many([app.new_job("k") for _ in range(25)])
+
+    pages = []
+    async with server.client(server.token("read:meta")) as client:
+        found = (await client.get("/api/v1/jobs", params={"kind": "rare", "state": "queued"})).json()
+        pages.append(found["jobs"])
+        while found["next"]:
+            found = (await client.get("/api/v1/jobs", params={"cursor": found["next"]})).json()
+            pages.append(found["jobs"])
+
+    assert [len(page) for page in pages] == [0, 0, 1, 0, 0, 0, 1]
+    assert {job["id"] for page in pages for job in page} == rare
+
+
+async def test_a_stored_state_is_found_however_it_is_shown(server: Server) -> None:
+    """A job that waits to be tried again is shown as `retry_waiting`, and one without its payload as `cleaned`."""
+    app = server.app
+    app.set_queue("default", max_attempts=3)
+    retried, done = app.enqueue("k").id, app.enqueue("k").id
+    first, second = app.claim(limit=2)
+    app.fail(first, "boom")
+    app.complete(second)
+    app.prune(older_than=0.0)
+
+    async with server.client(server.token("read:meta")) as client:
+        queued = (await client.get("/api/v1/jobs", params={"state": "queued"})).json()["jobs"]
+        ended = (await client.get("/api/v1/jobs", params={"state": "succeeded"})).json()["jobs"]
+
+    assert [(one["id"], one["shown_state"]) for one in queued] == [(retried, "retry_waiting")]
+    assert [(one["id"], one["shown_state"]) for one in ended] == [(done, "cleaned")]

@@ -185,6 +185,45 @@ async def test_streams_of_one_token_are_bounded(small: Server) -> None:
         assert (await client.get("/api/v1/events")).status_code == 429
 
 
+async def test_streams_that_are_asked_for_at_once_are_bounded_too(small: Server) -> None:
+    """All are let in or refused before the first of them sends a byte."""
+    few = Server(small.app, streams=3)
+    token = few.token("read:meta")
+    streams = [Stream() for _ in range(12)]
+    tasks = []
+    for stream in streams:
+        asked = scope(token, "/api/v1/events")
+        asked |= {"method": "GET", "query_string": b""}
+        tasks.append(asyncio.create_task(few.asgi(asked, stream.receive, stream.send)))
+
+    async with asyncio.timeout(60):
+        while not all(stream.status for stream in streams):  # noqa: ASYNC110  twelve of them
+            await asyncio.sleep(0.01)
+    statuses = sorted(stream.status for stream in streams)
+    for stream in streams:
+        stream.is_gone.set()
+    await asyncio.wait(tasks, timeout=60)
+
+    assert statuses == [200] * 3 + [429] * 9
+    async with watching(few, token):
+        pass  # those that ended have left their places
+
+
+async def test_streams_of_one_tenant_are_bounded_and_its_neighbours_are_not(small: Server, tmp_path: Any) -> None:
+    with tenure.App(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        both = Server({"a": small.app, "b": other}, tenant_streams=1)
+        first, second = (small.app.access.new_token(name, "read:meta").text for name in ("one", "two"))
+        neighbour = other.access.new_token("three", "read:meta").text
+
+        async with watching(both, first), both.client(second) as client:
+            refused = await client.get("/api/v1/events")
+            assert (refused.status_code, refused.json()["code"]) == (429, "quota")
+            async with watching(both, neighbour):
+                pass
+        async with watching(both, second):
+            pass
+
+
 async def test_a_reader_that_lags_is_told_to_read_anew(small: Server) -> None:
     small.app.set_queue("default", events=True)
     tight = Server(small.app, stream_queue=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -74,3 +75,62 @@ def test_a_killed_worker_loses_nothing(name: str, url: str) -> None:
             with start(name, str(said["url"]), token, jobs=1) as worker:
                 assert worker.wait(60) == 0
         assert app.get(second).result == {"echo": {"n": 2}}
+
+
+SLOW = {
+    "bash": (
+        """handle() { jq -c '{echo: .payload}' <<<"$1"; }""",
+        """handle() { touch "$BEGUN"; while [ ! -e "$GO" ]; do sleep 0.1; done; echo '{"late": true}'; }""",
+    ),
+    "node": (
+        "  return { echo: job.payload };",
+        """  const { existsSync, writeFileSync } = await import("node:fs");
+  writeFileSync(process.env.BEGUN, "");
+  while (!existsSync(process.env.GO)) await new Promise((wake) => setTimeout(wake, 100));
+  return { late: true };""",
+    ),
+}
+"""The work of the examples, and work that says that it has begun and then waits for a word."""
+
+
+@pytest.mark.parametrize("name", WORKERS)
+@pytest.mark.parametrize("fate", ["killed", "stopped"])
+def test_a_worker_that_falls_silent_while_it_holds_a_job_ends_it_no_more(
+    name: str, fate: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole process group is killed, or stopped until another worker has done the job: then its late end is
+    refused by the token that it still has."""
+    command, _ = WORKERS[name]
+    before, after = SLOW[name]
+    script = Path(command[-1]).read_text()
+    assert before in script
+    slow = tmp_path / Path(command[-1]).name
+    slow.write_text(script.replace(before, after))
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    monkeypatch.setenv("BEGUN", str(begun))
+    monkeypatch.setenv("GO", str(go))
+    with tenure.App(url) as app, serving("--url", url, "--no-link") as said:
+        token = app.access.new_token(name, "worker:*").text
+        job_id = app.enqueue("k", {"n": 1}).id
+        monkeypatch.setitem(WORKERS, name, ([command[0], str(slow)], WORKERS[name][1]))
+        with start(name, str(said["url"]), token, jobs=1) as silent:
+            try:
+                wait_until(begun.exists, 60)
+                held = app.get(job_id)
+                os.killpg(silent.pid, signal.SIGKILL if fate == "killed" else signal.SIGSTOP)
+                monkeypatch.setitem(WORKERS, name, (command, WORKERS[name][1]))
+                with start(name, str(said["url"]), token, jobs=1) as other:
+                    assert other.wait(120) == 0
+                done = app.get(job_id)
+                go.touch()
+                if fate == "stopped":
+                    os.killpg(silent.pid, signal.SIGCONT)
+                    assert silent.wait(120) == 0
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(silent.pid, signal.SIGKILL)
+        ended = app.get(job_id)
+
+    assert (held.state, held.token) == ("running", 1)
+    assert (done.state, done.token, done.result) == ("succeeded", 2, {"echo": {"n": 1}})
+    assert ended == done

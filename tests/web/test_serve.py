@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 import tenure
+from tenure.model.access import new_token
 
 COMMAND = [sys.executable, "-m", "tenure.cli.main"]
 
@@ -34,7 +35,7 @@ def serving(*arguments: str) -> Iterator[dict[str, object]]:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line, process.stderr.read() if process.stderr else ""
-            yield json.loads(line)
+            yield {**json.loads(line), "pid": process.pid}
         finally:
             process.terminate()
             process.wait(20)
@@ -112,6 +113,8 @@ def test_a_key_that_others_can_read_is_refused(url: str, tmp_path: Path) -> None
 
 def test_half_open_connections_leave_the_server_answering(url: str) -> None:
     many = 2000 if os.environ.get("TENURE_LONG") == "1" else 300
+    with tenure.App(url) as app:
+        token = app.access.new_token("producer", "enqueue:*").text
     with serving("--url", url) as said:
         base = str(said["url"])
         host, port = base.removeprefix("http://").split(":")
@@ -122,9 +125,11 @@ def test_half_open_connections_leave_the_server_answering(url: str) -> None:
                 half.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
                 halves.append(half)
 
-            answer = httpx.get(f"{base}/healthz", timeout=10)
+            with httpx.Client(base_url=base, timeout=30, headers={"Authorization": f"Bearer {token}"}) as client:
+                statuses = [client.get("/healthz").status_code for _ in range(20)]
+                statuses += [client.post("/api/v1/jobs", json={"kind": "k"}).status_code for _ in range(20)]
 
-            assert answer.status_code == 200
+            assert statuses == [200] * 20 + [201] * 20
         finally:
             for half in halves:
                 half.close()
@@ -137,6 +142,153 @@ def test_a_connection_that_sends_no_head_is_closed(url: str) -> None:
             half.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
 
             assert half.recv(1) == b""
+
+
+def test_nothing_listens_where_the_address_is_refused(url: str) -> None:
+    """The port is not opened first and closed again."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    ended = subprocess.run(
+        [*COMMAND, "serve", "--host", "0.0.0.0", "--port", str(port), "--url", url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 2
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def raw(base: str, request: bytes) -> bytes:
+    """The first line of the answer to bytes on a real socket."""
+    host, port = base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(request)
+        return connection.makefile("rb").readline()
+
+
+def test_hosts_are_judged_on_a_real_socket(url: str) -> None:
+    with serving("--url", url) as said:
+        base = str(said["url"])
+        own = base.removeprefix("http://").encode()
+        port = own.partition(b":")[2]
+
+        def ask(*hosts: bytes) -> bytes:
+            lines = b"".join(b"Host: " + host + b"\r\n" for host in hosts)
+            return raw(base, b"GET /healthz HTTP/1.1\r\n" + lines + b"Connection: close\r\n\r\n")
+
+        assert b" 200 " in ask(own)
+        for hosts in (
+            (b"evil.test",),
+            (b"evil.test:" + port,),
+            (b"127.0.0.1.evil.test:" + port,),
+            (b"127.0.0.1:1",),
+            (own, own),
+            (own, b"evil.test"),
+            (),
+        ):
+            assert b" 421 " in ask(*hosts) or b" 400 " in ask(*hosts), hosts
+        assert b" 421 " in raw(base, b"GET /healthz HTTP/1.0\r\n\r\n")
+
+
+def test_a_large_body_is_refused_before_it_is_read_and_costs_no_memory(url: str) -> None:
+    """A gigabyte is announced, or sent in pieces without an end: it is refused after a mebibyte, and what comes behind
+    is thrown away until the connection is closed."""
+    with tenure.App(url) as app:
+        token = app.access.new_token("producer", "enqueue:*").text
+    head = b"POST /api/v1/jobs HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"
+    with serving("--url", url) as said:
+        base = str(said["url"])
+        host, port = base.removeprefix("http://").split(":")
+        begun = head % (f"{host}:{port}".encode(), token.encode())
+
+        assert b" 413 " in raw(base, begun + b"Content-Length: 1073741824\r\n\r\n")
+        before = _resident(said)
+        sent = 0
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(begun + b"Transfer-Encoding: chunked\r\n\r\n")
+            try:
+                while sent < 2**28:
+                    connection.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
+                    sent += 65536
+            except OSError:
+                pass  # it was cut off
+        assert _resident(said) - before < 64 * 2**20
+        assert httpx.get(f"{base}/healthz", timeout=30).status_code == 200
+
+
+def _resident(said: dict[str, object]) -> int:
+    """What the server's process holds in memory."""
+    pages = Path(f"/proc/{said['pid']}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_guessing_over_a_socket_is_slowed_and_the_owner_is_not_locked_out(url: str) -> None:
+    with tenure.App(url) as app:
+        token = app.access.new_token("owner", "read:meta").text
+    with serving("--url", url) as said, httpx.Client(base_url=str(said["url"]), timeout=60) as client:
+        own = {"Authorization": f"Bearer {token}"}
+        assert client.get("/api/v1/me", headers=own).status_code == 200
+        wrong = [
+            client.get("/api/v1/me", headers={"Authorization": f"Bearer {new_token()}"}).status_code for _ in range(40)
+        ]
+        assert wrong[:20] == [401] * 20
+        assert 429 in wrong[20:]
+        assert client.get("/api/v1/me", headers=own).status_code == 200
+
+
+def test_no_secret_is_seen_in_the_arguments_of_the_server_or_its_children(url: str, tmp_path: Path) -> None:
+    """A URL with a password comes by the environment; the process shows it in no command line."""
+    told = {**os.environ, "TENURE_URL": url}
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True, env=told, cwd=tmp_path
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = json.loads(process.stdout.readline())
+            shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            assert url.encode() not in shown
+            assert said["links"]["default"].partition("#")[2].encode() not in shown
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def test_connections_of_one_address_are_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest that has sent no request is let go of; a request that is being answered is not."""
+    import asyncio
+
+    from tenure.web.server import BoundedProtocol
+
+    class Closing(asyncio.Transport):
+        def __init__(self, address: str) -> None:
+            super().__init__({"peername": (address, 1), "sockname": ("127.0.0.1", 2)})
+            self.is_closed = False
+
+        def is_closing(self) -> bool:
+            return self.is_closed
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    async def connect() -> list[bool]:
+        import uvicorn
+        from uvicorn.server import ServerState
+
+        monkeypatch.setattr(BoundedProtocol, "per_address", 2)
+        monkeypatch.setattr(BoundedProtocol, "proxies", frozenset({"192.0.2.9"}))
+        config, state = uvicorn.Config(lambda: None, log_config=None, ws="none"), ServerState()
+        config.load()
+        made = [Closing(address) for address in ["192.0.2.1"] * 3 + ["192.0.2.2"] * 2 + ["192.0.2.9"] * 4]
+        for transport in made:
+            protocol = BoundedProtocol(config, state, {})
+            protocol.connection_made(transport)
+            await asyncio.sleep(0.001)
+        return [transport.is_closed for transport in made]
+
+    assert asyncio.run(connect()) == [True, False, False, False, False, False, False, False, False]
 
 
 def test_a_head_that_is_too_large_is_refused(url: str) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 import tenure
 from tenure.model.access import EVERYTHING
+from tenure.observe.stats import usage_of
 from tenure.web.application import table
 from tests.web.conftest import Server
 from tests.web.test_access import SAME_ORIGIN
 from tests.web.test_matrix import BODIES
+from tests.web.test_pages import signed_in
 
 pytestmark = pytest.mark.anyio
 
@@ -87,3 +90,95 @@ async def test_a_tenant_at_its_quota_is_refused_and_its_neighbour_is_not(tmp_pat
             assert (await one.post("/api/v1/jobs", json={"kind": "k"})).status_code == 201
             assert (await other.post("/api/v1/jobs", json=jobs)).status_code == 201
         assert sum(count.jobs for count in a.counts()) == 3
+
+
+async def _at_quota(
+    tmp_path: Path, act: Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]], **quota: int
+) -> None:
+    """The first tenant is let in twice and then refused, while its neighbour is not."""
+    with tenure.App(f"sqlite:///{tmp_path / 'a.db'}") as a, tenure.App(f"sqlite:///{tmp_path / 'b.db'}") as b:
+        server = Server({"a": a, "b": b}, **quota)
+        texts = [app.access.new_token("all", EVERYTHING).text for app in (a, b)]
+        async with server.client(texts[0]) as one, server.client(texts[1]) as other:
+            for number in range(2):
+                assert (await act(one, number)).status_code < 300
+            refused = await act(one, 2)
+            assert (refused.status_code, refused.json()["code"]) == (429, "quota"), refused.text
+            assert int(refused.headers["retry-after"]) > 0
+            assert (await act(one, 2)).status_code == 429
+            assert (await act(other, 0)).status_code < 300
+
+
+async def test_queues_are_bounded_and_those_that_are_there_can_be_changed(tmp_path: Path) -> None:
+    async def make(client: httpx.AsyncClient, number: int) -> httpx.Response:
+        changed = await client.put("/api/v1/queues/default", json={"settings": {"max_attempts": 4}})
+        assert changed.status_code == 200
+        return await client.put(f"/api/v1/queues/q{number}", json={"settings": {"max_attempts": 5}})
+
+    await _at_quota(tmp_path, make, queues=3)
+
+
+async def test_valid_tokens_are_bounded_and_a_revoked_one_makes_room(tmp_path: Path) -> None:
+    async def make(client: httpx.AsyncClient, number: int) -> httpx.Response:
+        return await client.post("/api/v1/tokens", json={"name": f"t{number}", "scopes": ["read:meta"]})
+
+    await _at_quota(tmp_path, make, tokens=3)
+
+
+async def test_clones_count_as_jobs_that_wait(tmp_path: Path) -> None:
+    ended: dict[httpx.AsyncClient, str] = {}
+
+    async def copy(client: httpx.AsyncClient, _number: int) -> httpx.Response:
+        if client not in ended:
+            made = await client.post("/api/v1/jobs", json={"kind": "k"})
+            ended[client] = made.json()["jobs"][0]["id"]
+            await client.post(f"/api/v1/jobs/{ended[client]}/cancel", json={"reason": "r"})
+        return await client.post(f"/api/v1/jobs/{ended[client]}/clone", json={"reason": "r"})
+
+    await _at_quota(tmp_path, copy, queued=3)
+
+
+async def test_a_tenant_whose_tables_are_full_is_refused_and_its_neighbour_is_not(tmp_path: Path) -> None:
+    with tenure.App(f"sqlite:///{tmp_path / 'a.db'}") as a, tenure.App(f"sqlite:///{tmp_path / 'b.db'}") as b:
+        texts = [app.access.new_token("producer", "enqueue:*").text for app in (a, b)]
+        room = max(usage_of(app.store, 10).bytes for app in (a, b)) + 400_000
+        a.enqueue_many([a.new_job("k", {"x": "y" * 50_000}) for _ in range(20)])
+        server = Server({"a": a, "b": b}, bytes=room)
+        async with server.client(texts[0]) as one, server.client(texts[1]) as other:
+            refused = await one.post("/api/v1/jobs", json={"kind": "k"})
+            assert (refused.status_code, refused.json()["code"]) == (429, "quota")
+            assert "--max-bytes" in refused.json()["detail"]
+            assert (await other.post("/api/v1/jobs", json={"kind": "k"})).status_code == 201
+
+
+async def test_a_repeat_by_idempotency_key_takes_no_room(tmp_path: Path) -> None:
+    with tenure.App(f"sqlite:///{tmp_path / 'a.db'}") as app:
+        server = Server(app, queued=1)
+        async with server.client(server.token("enqueue:*")) as client:
+            first = await client.post("/api/v1/jobs", json={"kind": "k"}, headers={"Idempotency-Key": "a"})
+            again = await client.post("/api/v1/jobs", json={"kind": "k"}, headers={"Idempotency-Key": "a"})
+            other = await client.post("/api/v1/jobs", json={"kind": "k"}, headers={"Idempotency-Key": "b"})
+            other_again = await client.post("/api/v1/jobs", json={"kind": "k"}, headers={"Idempotency-Key": "b"})
+
+        assert (first.status_code, again.status_code) == (201, 201)
+        assert again.json() == first.json()
+        assert (other.status_code, other_again.status_code) == (429, 429)
+        assert sum(count.jobs for count in app.counts()) == 1
+
+
+async def test_the_console_is_bound_by_the_same_quotas(tmp_path: Path) -> None:
+    with tenure.App(f"sqlite:///{tmp_path / 'a.db'}") as app:
+        app.enqueue("k")
+        app.access.new_token("first", "read:meta")
+        server = Server(app, queued=1, tokens=1)
+        async with signed_in(server) as client:
+            page = (await client.get("/ui/enqueue")).text
+            csrf = {"csrf": re.findall(r'name="csrf" value="([0-9a-f]+)"', page)[0]}
+            job = await client.post("/ui/enqueue", data={**csrf, "kind": "k", "payload": "{}"}, headers=SAME_ORIGIN)
+            token = await client.post(
+                "/ui/access/tokens", data={**csrf, "name": "t", "scope": "read:meta"}, headers=SAME_ORIGIN
+            )
+
+        assert (job.status_code, token.status_code) == (429, 429)
+        assert sum(count.jobs for count in app.counts()) == 1
+        assert len(app.access.tokens()) == 1

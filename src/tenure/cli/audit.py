@@ -24,12 +24,15 @@ def ls(
         str | None, typer.Option("--subject", metavar="NAME", help="Only this job, queue, gate, token …")
     ] = None,
     limit: Limit = 50,
+    before: Annotated[
+        int | None, typer.Option("--before", metavar="SEQ", min=1, help="Only older ones: the last `seq` shown.")
+    ] = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """List audit rows, newest first."""
     with opened(url) as tenure:
-        found = tenure.audit(subject=subject, limit=limit)
+        found = tenure.audit(subject=subject, limit=limit, before=before)
         screen = Screen(as_json, tenure.now())
     rows = [(one.seq, one.at, one.actor, one.act, one.subject, one.reason) for one in found]
     screen.show({"audit": found}, Grid(("seq", "at", "actor", "act", "subject", "reason"), rows, wide="reason"))

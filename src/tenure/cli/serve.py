@@ -70,10 +70,23 @@ def serve(
         int | None,
         typer.Option("--max-queued", metavar="N", min=1, help="Jobs of one tenant that may wait; then 429."),
     ] = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option("--max-bytes", metavar="N", min=1, help="What one tenant's tables may take; then 429."),
+    ] = None,
+    max_queues: Annotated[
+        int | None, typer.Option("--max-queues", metavar="N", min=1, help="Queues of one tenant; then 429.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", metavar="N", min=1, help="Valid tokens of one tenant; then 429.")
+    ] = None,
+    max_streams: Annotated[
+        int, typer.Option("--max-streams", metavar="N", min=1, help="Open event streams of one tenant; then 429.")
+    ] = 2048,
     mcp: Annotated[bool, typer.Option("--mcp", help="Serve agents too, at /mcp, by tokens of scope mcp.")] = False,
     look_seconds: Annotated[
         float,
-        typer.Option("--look-seconds", metavar="S", min=0.01, help="Stop a page's read that takes longer."),
+        typer.Option("--look-seconds", metavar="S", min=0.01, help="Stop a read that takes longer: 422 too_wide."),
     ] = 2.0,
     link: Annotated[bool, typer.Option("--link/--no-link", help="Print a link that signs in once.")] = True,
     url: Url = None,
@@ -94,6 +107,10 @@ def serve(
             audit_heads=audit_heads,
             mcp=mcp,
             queued=max_queued,
+            bytes=max_bytes,
+            queues=max_queues,
+            tokens=max_tokens,
+            tenant_streams=max_streams,
             look_seconds=look_seconds,
         )
         links = {name: where.sign_in(one) for name, one in apps.items()} if link else {}
@@ -236,7 +253,7 @@ def make_server(
     served = asgi(apps, hosts=hosts, secure=secure, proxies=proxies, audit_heads=audit_heads, mcp=agents, **limits)
     cert, key = tls
     files: dict[str, Any] = {"ssl_certfile": str(cert), "ssl_keyfile": str(key)} if cert and key else {}
-    return uvicorn.Server(uvicorn.Config(served, **uvicorn_settings(), **files))
+    return uvicorn.Server(uvicorn.Config(served, **uvicorn_settings(proxies), **files))
 
 
 @contextlib.contextmanager

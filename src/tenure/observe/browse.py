@@ -35,6 +35,7 @@ class JobFilter:
     """Which jobs a page shows. See store.browsing.BrowseJobs."""
 
     states: Sequence[str] = ()
+    stored_states: Sequence[str] = ()
     queues: Sequence[str] = ()
     kinds: Sequence[str] = ()
     key: str | None = None
@@ -51,6 +52,7 @@ def browse(store: Store, wanted: JobFilter, *, limit: int, scan: int = SCAN, aft
     return store.do(
         BrowseJobs(
             states=wanted.states,
+            stored_states=wanted.stored_states,
             queues=wanted.queues,
             kinds=wanted.kinds,
             key=wanted.key,

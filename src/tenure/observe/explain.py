@@ -142,7 +142,7 @@ def _why_paused(store: Store, queue: QueueRow) -> str | None:
 def _ended(job: Job) -> Iterator[Reason]:
     when = f" at {job.finished_at:%Y-%m-%d %H:%M:%S} UTC" if job.finished_at else ""
     tries = f"after {job.attempt} of {job.max_attempts} attempts"
-    said = _first_line(job.last_error)
+    said = first_line(job.last_error)
     if job.state is State.SUCCEEDED:
         yield Reason("succeeded", f"It has succeeded{when}, {tries}.", blocks=False)
     elif job.state is State.CANCELLED:
@@ -326,7 +326,7 @@ def _too_early(scene: _Scene) -> Iterator[Reason]:
         return
     at = f"{job.run_at:%Y-%m-%d %H:%M:%S} UTC, in {_span(left)}"
     if job.shown_state == "retry_waiting":
-        said = _first_line(job.last_error)
+        said = first_line(job.last_error)
         yield Reason(
             "backing_off",
             f"Attempt {job.attempt} of {job.max_attempts} ended as {job.failure_class} ({said}). The next is due {at}.",
@@ -356,7 +356,7 @@ def _at_a_limit(scene: _Scene) -> Iterator[Reason]:
 def _held_back(scene: _Scene) -> Iterator[Reason]:
     for limiter in scene.limiters:
         fix = f"tenure limits clear {shlex.quote(limiter.key)}"
-        said = f": {_first_line(limiter.reason)}" if limiter.reason else ""
+        said = f": {first_line(limiter.reason)}" if limiter.reason else ""
         if limiter.blocked_until is not None and limiter.blocked_until > scene.stood.at:
             left = _span((limiter.blocked_until - scene.stood.at).total_seconds())
             yield Reason(
@@ -483,5 +483,6 @@ def _span(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def _first_line(error: str | None) -> str:
+def first_line(error: str | None) -> str:
+    """What a sentence repeats of an error."""
     return (error or "no error was written down").split("\n", 1)[0][:200]

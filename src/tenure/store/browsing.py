@@ -6,23 +6,25 @@ and says whether there were more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import Job
 from tenure.store.contract import Request
 
+T = TypeVar("T")
+
 _LOOK_SECONDS: Final[ContextVar[float | None]] = ContextVar("look_seconds", default=None)
 
 
 @contextmanager
 def bounded_looks(seconds: float) -> Iterator[None]:
-    """Within it, a read by `Store.do` that takes longer is stopped by the engine and raises TooWide.
+    """Within it, a read by `Store.do` or `Store.ado` that takes longer is stopped by the engine and raises TooWide.
 
     PostgreSQL stops it by `statement_timeout`, SQLite by its progress handler. Reads outside cost nothing more.
     """
@@ -31,6 +33,19 @@ def bounded_looks(seconds: float) -> Iterator[None]:
         yield
     finally:
         _LOOK_SECONDS.reset(kept)
+
+
+def within_look(call: Callable[..., T]) -> Callable[..., T]:
+    """`call` for a thread of a pool, with the bound of the task that hands it over."""
+    seconds = look_seconds()
+    if seconds is None:
+        return call
+
+    def bounded(*given: Any) -> T:
+        with bounded_looks(seconds):
+            return call(*given)
+
+    return bounded
 
 
 def look_seconds() -> float | None:
@@ -67,6 +82,8 @@ class BrowseJobs(Request[Browsed]):
     """
 
     states: Sequence[str] = ()
+    stored_states: Sequence[str] = ()
+    """Only jobs in one of these states as they are stored; the counts are of those alone."""
     queues: Sequence[str] = ()
     kinds: Sequence[str] = ()
     key: str | None = None

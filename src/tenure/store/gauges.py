@@ -79,6 +79,29 @@ class ReadGauges(Request[Gauges]):
     cap: int = GAUGE_CAP
 
 
+@frozen
+class Usage:
+    """The answer to a ReadUsage."""
+
+    queued: int
+    """Jobs in state `queued`, due or not. At most the cap, as the next two."""
+    queues: int
+    tokens: int
+    """API tokens that are valid."""
+    bytes: int
+    """What the tables and their indexes take up on disk, free pages apart where the engine can tell them (SQLite)."""
+
+
+@frozen
+class ReadUsage(Request[Usage]):
+    """What a database holds, for quotas. Costs at most `cap` index entries for each count, whatever the database holds.
+
+    Raises: InvalidArgument (the cap).
+    """
+
+    cap: int
+
+
 TotalOf = Literal["created", "retried", "expired", "succeeded", "cancelled", "dead", "failed", "run", "wait"]
 
 

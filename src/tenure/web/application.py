@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 import tenure
 from tenure.errors import TenureError
+from tenure.observe.browse import bounded_looks
 from tenure.web import answer, auth, mounted, pages, problems, signin
 from tenure.web.api import ROUTES, live
 from tenure.web.guard import Guard, check_json
@@ -126,7 +127,10 @@ async def _checked(route: Route, site: Site, request: Request, handler: Callable
         if kind != "application/json" and (body or kind):
             raise Problem(415, "unsupported_media_type", "The API takes application/json and nothing else.")
         check_json(body, site.limits.json_depth, site.limits.json_digits)
-    return cast(Response, await handler(request))
+        await site.quotas.take_for(route.audit, request.state.principal.tenant)
+        return cast(Response, await handler(request))
+    with bounded_looks(site.limits.look_seconds):
+        return cast(Response, await handler(request))
 
 
 def _paged(page: UiRoute) -> Endpoint:
@@ -144,6 +148,9 @@ def _paged(page: UiRoute) -> Endpoint:
             if request.method not in auth.SAFE:
                 assert who.csrf is not None
                 await auth.check_form(request, who.csrf)
+                await site.quotas.take_for(page.audit, who.tenant)
+                if page.audit == "enqueue":
+                    await site.quotas.take_jobs(who.tenant, 1)
             return await page.page(request)
 
         return await _audited(page.audit, who, request, act)

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from tenure.errors import InvalidArgument
 from tenure.web.auth import Principal
@@ -37,9 +39,6 @@ async def stream(request: Request, who: Principal, topics: Topics, *, unmasked: 
     """Events as they happen. `Last-Event-ID` resumes. Raises: Problem 400, 429."""
     site: Site = request.state.site
     key = ("stream", who.id)
-    if site.in_use.get(key, 0) >= site.limits.streams:
-        raise Problem(429, "too_many_requests", f"At most {site.limits.streams} streams may be open at a time.",
-                      headers={"Retry-After": "5"})  # fmt: skip
     given = request.headers.get("last-event-id") or None
     after = None
     if given is not None:
@@ -48,18 +47,38 @@ async def stream(request: Request, who: Principal, topics: Topics, *, unmasked: 
         except InvalidArgument as exc:
             raise Problem(400, "invalid_argument", f"Last-Event-ID: {exc}") from exc
 
-    async def lines() -> AsyncIterator[bytes]:
-        site.in_use[key] = site.in_use.get(key, 0) + 1
-        try:
-            async for line in _lines(request, site, who, topics, after, unmasked=unmasked):
-                yield line
-        finally:
-            site.in_use[key] -= 1
-            if not site.in_use[key]:
-                del site.in_use[key]
-
+    place = ExitStack()
+    place.enter_context(site.quotas.stream(who.tenant))
+    place.enter_context(_counted(site, key))
     headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-    return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
+    lines = _lines(request, site, who, topics, after, unmasked=unmasked)
+    return _Stream(place, lines, media_type="text/event-stream", headers=headers)
+
+
+class _Stream(StreamingResponse):
+    """Holds its place from the moment at which it was let in, also while it is not read yet, until it ends."""
+
+    def __init__(self, place: ExitStack, lines: AsyncIterator[bytes], **settings: Any) -> None:
+        super().__init__(lines, **settings)
+        self._place = place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._place:
+            await super().__call__(scope, receive, send)
+
+
+@contextmanager
+def _counted(site: Site, key: tuple[str, str]) -> Iterator[None]:
+    if site.in_use.get(key, 0) >= site.limits.streams:
+        raise Problem(429, "too_many_requests", f"At most {site.limits.streams} streams may be open at a time.",
+                      headers={"Retry-After": "5"})  # fmt: skip
+    site.in_use[key] = site.in_use.get(key, 0) + 1
+    try:
+        yield
+    finally:
+        site.in_use[key] -= 1
+        if not site.in_use[key]:
+            del site.in_use[key]
 
 
 async def _lines(

@@ -104,7 +104,7 @@ class _Sending:
 
 
 class _Body:
-    """Counts what arrives, and does not wait for ever."""
+    """Counts what arrives, and does not wait for ever: one time for the whole body, however it is cut into pieces."""
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive = receive
@@ -112,12 +112,15 @@ class _Body:
         self._seconds = seconds
         self._got = 0
         self._is_whole = False
+        self._until: float | None = None
 
     async def __call__(self) -> Message:
         if self._is_whole:  # what comes now is the end of the connection, and may take as long as it likes
             return await self._receive()
+        if self._until is None:
+            self._until = asyncio.get_running_loop().time() + self._seconds
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout_at(self._until):
                 message = await self._receive()
         except TimeoutError:
             raise Problem(408, "timeout", f"The body did not arrive within {self._seconds:g} s.") from None

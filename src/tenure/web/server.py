@@ -2,12 +2,13 @@
 
 uvicorn has no limit on how long a client may take to send its headers, so half-open connections would stay for ever
 (slowloris). The protocol here gives each connection ten seconds for each head, and when there are too many connections,
-lets go of the one that has waited longest without a request.
+in all or of one address, lets go of the one that has waited longest without a request.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -15,22 +16,35 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 HEAD_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 60
 CONNECTIONS: Final = 4096
+PER_ADDRESS: Final = 3072
+"""Of one address, so that it cannot take all places."""
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 with a time limit on heads."""
+    """HTTP/1.1 with a time limit on heads, and limits on connections."""
 
+    per_address = PER_ADDRESS
+    proxies: frozenset[str] = frozenset()
+    """They speak for many, so no limit by address holds for them."""
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
         super().connection_made(transport)
         self._arm()
-        if len(self.connections) > CONNECTIONS:
-            # A set has no order, so each connection knows when it began.
-            headless = [one for one in self.connections if isinstance(one, BoundedProtocol) and one.is_headless()]
-            if headless:
-                min(headless, key=lambda one: one.began).drop()
+        ours = [one for one in self.connections if isinstance(one, BoundedProtocol)]
+        if len(ours) > CONNECTIONS:
+            self._make_room(ours)
+        elif len(ours) > self.per_address and self.client is not None and self.client[0] not in self.proxies:
+            same = [one for one in ours if one.client is not None and one.client[0] == self.client[0]]
+            if len(same) > self.per_address:
+                self._make_room(same)
+
+    def _make_room(self, among: list[BoundedProtocol]) -> None:
+        """Let go of the connection that has waited longest without a request; of this one, if all others have one."""
+        headless = [one for one in among if one.is_headless()]
+        # A set has no order, so each connection knows when it began.
+        min(headless, key=lambda one: one.began).drop()
 
     @property
     def began(self) -> float:
@@ -70,10 +84,10 @@ class BoundedProtocol(H11Protocol):
             self._head_timer = None
 
 
-def uvicorn_settings() -> dict[str, Any]:
+def uvicorn_settings(proxies: Iterable[str] = ()) -> dict[str, Any]:
     """The settings of every server that we start."""
     return {
-        "http": BoundedProtocol,
+        "http": type("Protocol", (BoundedProtocol,), {"proxies": frozenset(proxies)}),
         "ws": "none",
         "lifespan": "on",
         "access_log": False,

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from ipaddress import IPv4Address, IPv6Network, ip_address
+from typing import TYPE_CHECKING, Any
 
 from tenure.errors import ConfigError, InvalidArgument
 from tenure.model import signed
 from tenure.model.frozen import frozen
 from tenure.web.background import Background
 from tenure.web.hub import Hub
-from tenure.web.problems import Problem
+from tenure.web.quotas import Quotas
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tenure.app import App
     from tenure.web.mounted import Mounted
-
-COUNT_SECONDS: Final = 1.0
 
 
 @frozen
@@ -36,7 +34,7 @@ class Limits:
     json_depth: int = 64
     json_digits: int = 19
     look_seconds: float = 2.0
-    """How long one read of a page may take before it is stopped and the page says so."""
+    """How long one read of a GET, of pages and programs alike, may take before it is stopped: 422 `too_wide`."""
     page: int = 200
     """Rows of one answer."""
     wait_seconds: float = 25.0
@@ -48,7 +46,15 @@ class Limits:
     streams: int = 64
     """Event streams of one token or session at a time."""
     queued: int | None = None
-    """Jobs of one tenant that may wait; further ones are refused with 429. Counted at most once a second."""
+    """Jobs of one tenant that may wait; further ones are refused with 429 `quota`, as with the next four."""
+    bytes: int | None = None
+    """What one tenant's tables may take on disk before no further job is taken."""
+    queues: int | None = None
+    """Queues of one tenant."""
+    tokens: int | None = None
+    """Valid tokens of one tenant."""
+    tenant_streams: int = 2048
+    """Event streams of one tenant at a time."""
     stream_queue: int = 1000
     """Events that a slow reader may lag behind before it is told to read anew."""
 
@@ -80,30 +86,10 @@ class Site:
         """Token id → the tenant that it was found in: saves looking through all of them."""
         self.in_use: dict[tuple[str, str], int] = {}
         self.hub = Hub()
+        self.quotas = Quotas(self.tenants, self.limits)
         self.background = Background(self, audit_heads)
         self.mcp = mcp
         self._secrets: dict[tuple[str, str], bytes] = {}
-        self._waiting: dict[str, tuple[float, int]] = {}
-
-    async def take_room(self, tenant: str, jobs: int) -> None:
-        """Refuse jobs beyond the tenant's quota. Raises: Problem 429."""
-        most = self.limits.queued
-        if most is None:
-            return
-        counted_at, waiting = self._waiting.get(tenant, (-math.inf, 0))
-        if time.monotonic() - counted_at >= COUNT_SECONDS:
-            counts = await self.tenants[tenant].aio.counts(state=["queued"])
-            counted_at, waiting = time.monotonic(), sum(one.jobs for one in counts)
-        if waiting + jobs > most:
-            self._waiting[tenant] = (counted_at, waiting)
-            raise Problem(
-                429,
-                "quota",
-                f"At most {most:,} jobs may wait here, and {waiting:,} do. Nothing was enqueued. Enqueue them when "
-                "workers have caught up, or ask the operator for a larger `--max-queued`.",
-                headers={"Retry-After": "5"},
-            )
-        self._waiting[tenant] = (counted_at, waiting + jobs)
 
     def answers_to(self, host: str) -> bool:
         """Whether the Host header is one of ours."""
@@ -152,7 +138,7 @@ class Failures:
 
     def wait_seconds(self, address: str) -> float:
         """How long this address must still wait; 0 if it may try."""
-        count, at = self._counts.get(address, (0, 0.0))
+        count, at = self._counts.get(network(address), (0, 0.0))
         if count < self._allowed:
             return 0.0
         pause = min(900.0, 2.0 ** min(20, count - self._allowed))
@@ -160,6 +146,7 @@ class Failures:
 
     def add(self, address: str) -> None:
         """One more wrong one."""
+        address = network(address)
         count, at = self._counts.pop(address, (0, 0.0))
         now = time.monotonic()
         if now - at > 900.0:
@@ -170,4 +157,15 @@ class Failures:
 
     def clear(self, address: str) -> None:
         """A right one: forget the wrong ones."""
-        self._counts.pop(address, None)
+        self._counts.pop(network(address), None)
+
+
+def network(address: str) -> str:
+    """What one party has of addresses: IPv4 one, IPv6 a network of 64 bits, out of which it may choose any at will."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv4Address):
+        return address
+    return str(found.ipv4_mapped) if found.ipv4_mapped else str(IPv6Network((int(found) >> 64 << 64, 64)))

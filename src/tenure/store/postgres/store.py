@@ -18,7 +18,7 @@ from tenure.model import failpoints
 from tenure.model.clock import from_us
 from tenure.model.job import Enqueued
 from tenure.store.admin import InstalledProfile, InstallProfile
-from tenure.store.browsing import look_seconds
+from tenure.store.browsing import look_seconds, within_look
 from tenure.store.contract import (
     Claim,
     Enqueue,
@@ -133,7 +133,7 @@ class PostgresStore:
         """Carry out a request without blocking the event loop: in a thread, which ends by itself when the await is
         cancelled."""
         executor = self._pool_for(request).executor()
-        return await asyncio.get_running_loop().run_in_executor(executor, self.do, request)
+        return await asyncio.get_running_loop().run_in_executor(executor, within_look(self.do), request)
 
     def enqueue_on(self, connection: Any, request: Enqueue) -> list[Enqueued]:
         """Enqueue inside the caller's transaction."""

@@ -71,6 +71,7 @@ def _look(request: BrowseJobs) -> str:
 
 def _values(request: BrowseJobs) -> dict[str, Any]:
     return {
+        "stored_states": _some(request.stored_states),
         "queues": _some(request.queues),
         "kinds": _some(request.kinds),
         "key": request.key,

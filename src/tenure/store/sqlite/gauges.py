@@ -8,7 +8,17 @@ from typing import Any, Final
 from tenure.errors import InvalidArgument, UnknownQueue, nearest
 from tenure.model.clock import from_us
 from tenure.model.outcome import Triage
-from tenure.store.gauges import CAP_MAX, CountBacklog, Gauges, QueueLoad, ReadGauges, ReadTotals, Total
+from tenure.store.gauges import (
+    CAP_MAX,
+    CountBacklog,
+    Gauges,
+    QueueLoad,
+    ReadGauges,
+    ReadTotals,
+    ReadUsage,
+    Total,
+    Usage,
+)
 from tenure.store.sqlite.codec import moment
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction
@@ -54,6 +64,15 @@ def read_totals(transaction: Transaction, _request: ReadTotals) -> list[Total]:
     return [Total(*row) for row in transaction.all(_SQL["totals"])]
 
 
+def read_usage(transaction: Transaction, request: ReadUsage) -> Usage:
+    """See store.gauges.ReadUsage."""
+    _check(request.cap)
+    row = transaction.one(_SQL["usage"], {"cap": request.cap, "now": transaction.now})
+    assert row is not None
+    queued, queues, tokens, size = row
+    return Usage(min(queued, request.cap), queues, tokens, size)
+
+
 def add_totals(transaction: Transaction, after: int, until: int) -> None:
     """Add the minutes that were just counted to the counters."""
     values = {"after": after, "until": until}
@@ -92,4 +111,5 @@ READS: Final[Mapping[type, Callable[[Transaction, Any], Any]]] = {
     CountBacklog: count_backlog,
     ReadGauges: read_gauges,
     ReadTotals: read_totals,
+    ReadUsage: read_usage,
 }

@@ -11,6 +11,7 @@ from tenure.errors import InvalidArgument
 from tenure.model.clock import from_us
 from tenure.model.event import Event
 from tenure.model.job import Attempt, DeadLetter, Job
+from tenure.model.state import ACTIVE
 from tenure.store.contract import Pruned
 from tenure.store.queries import (
     Audit,
@@ -95,9 +96,10 @@ def list_jobs(transaction: Transaction, request: ListJobs) -> Page[Job]:
 def count_jobs(transaction: Transaction, request: CountJobs) -> list[Count]:
     """See store.queries.CountJobs."""
     values = {"queues": _some(request.queues), "states": _some(request.states)}
+    statement = _SQL["count_live" if request.states and ACTIVE.issuperset(request.states) else "count"]
     return [
         Count(queue, kind, state, jobs, from_us(oldest))
-        for queue, kind, state, jobs, oldest in transaction.all(_SQL["count"], values)
+        for queue, kind, state, jobs, oldest in transaction.all(statement, values)
     ]
 
 

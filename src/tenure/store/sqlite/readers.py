@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenure.errors import TooWide
 from tenure.model.clock import Clock
-from tenure.store.browsing import look_seconds
+from tenure.store.browsing import look_seconds, within_look
 from tenure.store.sqlite.connection import WatchedFile, open_reader
 from tenure.store.sqlite.errors import is_broken, translate
 from tenure.store.sqlite.statements import load
@@ -65,7 +65,7 @@ class Readers:
                 from concurrent.futures import ThreadPoolExecutor
 
                 self._pool = ThreadPoolExecutor(MAX_READERS, thread_name_prefix="tenure-sqlite-reader")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self.call, act, request, clock)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, within_look(self.call), act, request, clock)
 
     def _call(self, act: Act, request: Any, clock: Clock, seconds: float | None = None) -> Any:
         connection, identity = self._take()

@@ -9,7 +9,7 @@ from fastapi import Path, Query, Response
 from pydantic import Field
 
 from tenure.model.access import allows, parse_scopes
-from tenure.web.api.shapes import Answer, JsonAnswer, Name, Strict, Who, plain
+from tenure.web.api.shapes import Answer, Cursor, Here, JsonAnswer, Name, Strict, Who, next_cursor, paged, plain
 from tenure.web.problems import Problem, not_found
 from tenure.web.routes import Route
 
@@ -34,6 +34,7 @@ class Listed(Answer):
     """Rows, newest first."""
 
     items: list[dict[str, Any]]
+    next: str | None = None
 
 
 class Changed(Answer):
@@ -92,11 +93,18 @@ async def end_session(who: Who, id: Annotated[str, Path(max_length=100)]) -> Res
 
 async def audit(
     who: Who,
+    site: Here,
     subject: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Cursor = None,
 ) -> Response:
     """List what people and programs with power did, newest first."""
-    return JsonAnswer({"items": plain(await who.app.aio.audit(subject=subject, limit=limit))})
+    chosen, after = await paged(site, who, "audit", cursor, {"subject": subject})
+    rows = await who.app.aio.audit(**chosen, limit=limit, before=None if after is None else int(after))
+    last = str(rows[-1].seq) if len(rows) == limit else None
+    following = await next_cursor(site, who, "audit", chosen, last)
+    headers = {} if following is None else {"Link": f'<?cursor={following}&limit={limit}>; rel="next"'}
+    return JsonAnswer({"items": plain(rows), "next": following}, headers=headers)
 
 
 async def verify_audit(who: Who) -> Response:

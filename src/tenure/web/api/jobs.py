@@ -13,11 +13,13 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Header, Path, Query, Request, Response
 from pydantic import Field
 
+from tenure.errors import InvalidArgument, Outdated
 from tenure.model.access import Scope
-from tenure.model.clock import to_us
 from tenure.model.job import Job, NewJob
 from tenure.model.state import TERMINAL, State
+from tenure.observe.browse import SCAN, JobFilter, browse
 from tenure.observe.explain import explain as find_reasons
+from tenure.observe.explain import first_line
 from tenure.web.api.shapes import (
     Answer,
     Cursor,
@@ -31,6 +33,7 @@ from tenure.web.api.shapes import (
     Unmasked,
     Who,
     all_shown,
+    may_unmask,
     next_cursor,
     paged,
     plain,
@@ -92,7 +95,8 @@ class EnqueuedJobs(Answer):
 
 
 class JobsPage(Answer):
-    """Newest first. `now` is the store's clock."""
+    """Newest first. While `next` is not null there may be more, also behind a page that is not full: a filter is looked
+    for in a bounded number of jobs at a time. `now` is the store's clock."""
 
     jobs: list[dict[str, Any]]
     next: str | None
@@ -115,6 +119,14 @@ class Counts(Answer):
 class ActBody(Strict):
     """Why; it goes into the audit."""
 
+    reason: Reason
+
+
+class EditBody(Strict):
+    """Another payload, another priority, or both, for a job that waits in its queue."""
+
+    payload: Any = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     reason: Reason
 
 
@@ -186,10 +198,13 @@ async def enqueue(
             wanted = Scope("enqueue", job.queue, job.kind)
             raise Problem(403, "forbidden", f"{who.name!r} may not enqueue this: it needs the scope '{wanted}'. "
                           "Nothing was enqueued.")  # fmt: skip
-    await site.take_room(who.tenant, len(made))
     headers = {}
+    is_there = False
     if idempotency_key is not None:
         headers["Idempotency-Replayed"] = await _use_first_ids(request, who, idempotency_key, made)
+        is_there = (await who.app.aio.get_many([made[0].id]))[0] is not None
+    if not is_there:  # a repeat takes no room
+        await site.quotas.take_jobs(who.tenant, len(made))
     found = await who.app.aio.enqueue_many(made)
     if len(found) == 1:
         headers["Location"] = f"{request.scope.get('root_path', '')}/api/v1/jobs/{found[0].id}"
@@ -201,7 +216,7 @@ async def enqueue(
     headers["Preference-Applied"] = wait[0].strip(",; ")
     if waited.state not in TERMINAL:
         return JsonAnswer(answer, 202, headers)
-    return JsonAnswer({**answer, "job": shown(waited, unmasked=who.may("read:payload"))}, 201, headers)
+    return JsonAnswer({**answer, "job": shown(waited, unmasked=await may_unmask(request, who))}, 201, headers)
 
 
 def _new_job(who: Principal, body: NewJobBody) -> NewJob:
@@ -246,12 +261,29 @@ async def list_jobs(
     given = {"state": None if state is None else [one.value for one in state], "queue": queue, "kind": kind}
     given |= {"key": key, "worker": worker, "workflow_id": workflow, "parent_id": parent}  # type: ignore[dict-item]
     chosen, after = await paged(site, who, "jobs", cursor, given)
-    page = await who.app.aio.jobs(**chosen, limit=limit, after=after)
-    following = await next_cursor(site, who, "jobs", chosen, page.next)
+    items, left = await _matching(who, chosen, limit, after)
+    following = await next_cursor(site, who, "jobs", chosen, left)
     now = await _now(who)
-    answer = {"jobs": all_shown(page.items, unmasked=unmasked), "next": following, "now": now}
+    answer = {"jobs": all_shown(items, unmasked=unmasked), "next": following, "now": now}
     headers = {} if following is None else {"Link": f'<?cursor={following}&limit={limit}>; rel="next"'}
     return JsonAnswer(answer, headers=headers)
+
+
+async def _matching(
+    who: Principal, chosen: dict[str, Any], limit: int, after: str | None
+) -> tuple[list[Job], str | None]:
+    """The newest jobs that match, and where to go on. A filter that no index serves is looked for in the newest SCAN
+    jobs below `after`, so that one that matches next to nothing costs no more than one that matches all."""
+    if not {"state", "queue", "kind", "key"} & set(chosen):
+        page = await who.app.aio.jobs(**chosen, limit=limit, after=after)
+        return page.items, page.next
+    for name in ("workflow_id", "parent_id"):
+        if chosen.get(name) is not None and not _ID.fullmatch(chosen[name]):
+            raise InvalidArgument(f"{name}: it is not the id of one.")
+    words = {"state": "stored_states", "queue": "queues", "kind": "kinds"}
+    wanted = JobFilter(**{words.get(name, name): value for name, value in chosen.items()})
+    found = await asyncio.to_thread(browse, who.app.store, wanted, limit=limit, scan=SCAN, after=after)
+    return found.items, found.next
 
 
 async def count_jobs(
@@ -304,6 +336,36 @@ async def revive(
     return JsonAnswer({"id": done.job_id, "state": done.state, "answer": None})
 
 
+async def edit(
+    who: Who,
+    id: Id,  # noqa: A002
+    body: EditBody,
+    if_match: Annotated[str | None, Header(max_length=500)] = None,
+) -> Response:
+    """Give a job that waits in its queue another payload, another priority, or both.
+
+    `If-Match` is the ETag of the job as it was read: if it has changed since, the answer is 412 and nothing was
+    changed. `If-Match: *` edits it however it stands. A new payload is checked as that of an enqueue is, and needs the
+    scope `enqueue` for the job's queue and kind as well: what it says is what a worker will do.
+    """
+    job = await find(who, id)
+    if if_match is None:
+        raise Problem(428, "precondition_required", "An edit needs the header If-Match with the job's ETag, so that it "
+                      "overwrites nothing unread; `*` edits it however it stands. Nothing was changed.")  # fmt: skip
+    _check_tag(job, if_match)
+    given: dict[str, Any] = {} if body.priority is None else {"priority": body.priority}
+    if "payload" in body.model_fields_set:
+        if not who.may("enqueue", queue=job.queue, kind=job.kind):
+            wanted = Scope("enqueue", job.queue, job.kind)
+            raise Problem(403, "forbidden", f"{who.name!r} may not set this payload: it needs the scope '{wanted}'. "
+                          "Nothing was changed.")  # fmt: skip
+        given["payload"] = body.payload
+    version = None if if_match.strip() == "*" else job.version
+    edited = await who.app.aio.edit(id, **given, version=version, actor=who.name, reason=body.reason)
+    answer = {"job": shown(edited, unmasked=False), "now": await _now(who)}
+    return JsonAnswer(answer, headers={"ETag": etag(edited, unmasked=False)})
+
+
 async def clone(who: Who, id: Id, body: ActBody) -> Response:  # noqa: A002
     """Enqueue a copy of a job that has ended."""
     await find(who, id)
@@ -316,7 +378,7 @@ async def explain(who: Who, id: Id) -> Response:  # noqa: A002
     found = plain(await asyncio.to_thread(find_reasons, who.app.store, job.id))
     if not who.may("read:payload"):  # a sentence may repeat the last error
         for reason in found["reasons"]:
-            if job.last_error and job.last_error[:20] in reason["sentence"]:
+            if job.last_error and first_line(job.last_error) in reason["sentence"]:
                 reason["sentence"] = "Its last attempt failed; the scope read:payload shows how."
     return JsonAnswer({"explanation": found})
 
@@ -375,13 +437,13 @@ async def signal(who: Who, body: SignalBody) -> Response:
     return JsonAnswer({"item": plain(sent)})
 
 
-async def resolve_effect(who: Who, id: Id, body: EffectBody) -> Response:  # noqa: A002
+async def resolve_effect(request: Request, who: Who, id: Id, body: EffectBody) -> Response:  # noqa: A002
     """Say what became of an effect of unknown outcome; the job that waits for it goes on."""
     await find(who, id)
     done = await who.app.aio.resolve_effect(
         id, body.name, body.outcome, actor=who.name, note=body.note, step=body.step, result=body.result
     )
-    return JsonAnswer({"items": [shown(done, unmasked=who.may("read:payload"))]})
+    return JsonAnswer({"items": [shown(done, unmasked=await may_unmask(request, who))]})
 
 
 async def find(who: Principal, job_id: str) -> Job:
@@ -396,14 +458,17 @@ async def find(who: Principal, job_id: str) -> Job:
 
 def etag(job: Job, *, unmasked: bool) -> str:
     """What changes whenever the job does."""
-    return f'"{job.token}.{to_us(job.updated_at)}{".p" if unmasked else ""}"'
+    return f'"{job.version}{".p" if unmasked else ""}"'
 
 
 async def _check_match(who: Principal, job_id: str, if_match: str | None) -> None:
-    job = await find(who, job_id)
-    tags = [part.strip() for part in (if_match or "*").split(",")]
+    _check_tag(await find(who, job_id), if_match or "*")
+
+
+def _check_tag(job: Job, if_match: str) -> None:
+    tags = [part.strip() for part in if_match.split(",")]
     if "*" not in tags and not {etag(job, unmasked=True), etag(job, unmasked=False)} & set(tags):
-        raise Problem(412, "precondition_failed", f"Job {job.id} has changed since it was read, so nothing was done.")
+        raise Outdated(f"Job {job.id} has changed since it was read, so nothing was changed. Read it again first.")
 
 
 async def _ended(request: Request, site: Site, who: Principal, job_id: str, seconds: float) -> Job:
@@ -451,6 +516,7 @@ ROUTES: Final = (
     Route("GET", _J + "/{id}", "read:meta", None, get_job, answers=OneJob, others=(304,)),
     Route("POST", _J + "/{id}/cancel", "operate", "cancel", cancel, answers=StateAnswer, others=(409, 412)),
     Route("POST", _J + "/{id}/revive", "operate", "revive", revive, answers=StateAnswer, others=(409, 412)),
+    Route("PATCH", _J + "/{id}", "operate", "edit", edit, answers=OneJob, others=(409, 412, 428)),
     Route("POST", _J + "/{id}/clone", "operate", "clone", clone, status=201, answers=EnqueuedJobs, others=(409,)),
     Route("GET", _J + "/{id}/explain", "read:meta", None, explain, answers=Explained),
     Route("GET", _J + "/{id}/attempts", "read:meta", None, attempts, answers=Rows),

@@ -153,8 +153,9 @@ async def queue_backlog(
     return JsonAnswer({"item": {"queue": name, "backlog": await who.app.aio.backlog(name, cap=cap)}})
 
 
-async def set_queue(who: Who, name: NamePart, body: PolicyBody) -> Response:
+async def set_queue(who: Who, site: Here, name: NamePart, body: PolicyBody) -> Response:
     """Create a queue, or change settings of its policy."""
+    await site.quotas.take_queue(who.tenant, name)
     try:
         row = await who.app.aio.set_queue(name, actor=who.name, **body.settings)
     except TypeError as exc:

@@ -17,7 +17,7 @@ from tenure.web.problems import Problem
 from tenure.web.site import Site
 
 SECRET: Final = frozenset(
-    {"payload", "result", "result_summary", "progress", "last_error", "final_error", "sample_error"}
+    {"payload", "payload_hash", "result", "result_summary", "progress", "last_error", "final_error", "sample_error"}
     | {"error", "args", "data", "triage_note", "value"}
 )
 """Fields that may hold what a job is about. Without the scope read:payload they are null, and `masked` is true."""
@@ -112,6 +112,13 @@ async def _payload_wanted(
         return False
     if not who.may("read:payload"):
         raise Problem(403, "forbidden", f"This needs the scope 'read:payload', which {who.name!r} does not have.")
+    return await may_unmask(request, who)
+
+
+async def may_unmask(request: Request, who: Principal) -> bool:
+    """Whether the caller may see what a job is about; if so, an audit row says that it was shown."""
+    if not who.may("read:payload"):
+        return False
     detail = {"token": who.token_id, "address": who.address, "query": str(request.url.query)[:500]}
     detail["request"] = request.state.request_id
     await who.app.aio.access.note("http:read_payload", request.url.path[:200], actor=who.name, detail=detail)

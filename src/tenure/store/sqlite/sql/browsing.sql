@@ -1,22 +1,22 @@
 -- Reads for pages: each looks at the newest :scan rows, through an index, and at nothing else.
 
 -- name: browse_newest
--- The jobs to look at: the newest ones below a place.
-SELECT id FROM tenure_job WHERE :after IS NULL OR id < :after ORDER BY id DESC LIMIT :scan;
+-- The jobs to look at: the newest ones below a place. Ids are of the digits 0 to f, so 'g' stands above all of them.
+SELECT id FROM tenure_job WHERE id < coalesce(:after, 'g') ORDER BY id DESC LIMIT :scan;
 
 -- name: browse_workflow
 SELECT id FROM tenure_job INDEXED BY job_workflow_idx
-WHERE workflow_id = :workflow_id AND (:after IS NULL OR id < :after)
+WHERE workflow_id = :workflow_id AND id < coalesce(:after, 'g')
 ORDER BY id DESC LIMIT :scan;
 
 -- name: browse_parent
 SELECT id FROM tenure_job INDEXED BY job_parent_idx
-WHERE parent_id = :parent_id AND (:after IS NULL OR id < :after)
+WHERE parent_id = :parent_id AND id < coalesce(:after, 'g')
 ORDER BY id DESC LIMIT :scan;
 
 -- name: browse_held
 SELECT id FROM tenure_job INDEXED BY job_lease_idx
-WHERE state IN ('leased', 'running') AND lease_owner = :worker AND (:after IS NULL OR id < :after)
+WHERE state IN ('leased', 'running') AND lease_owner = :worker AND id < coalesce(:after, 'g')
 ORDER BY id DESC LIMIT :scan;
 
 -- name: browse_matching
@@ -33,6 +33,7 @@ WHERE id <= :first AND id >= :last
     AND (:workflow_id IS NULL OR workflow_id = :workflow_id)
     AND (:parent_id IS NULL OR parent_id = :parent_id)
     AND (:worker IS NULL OR (lease_owner = :worker AND state IN ('leased', 'running')))
+    AND (:stored_states IS NULL OR state IN (SELECT value FROM json_each(:stored_states)))
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
     AND (:key IS NULL OR idempotency_key = :key)
@@ -55,6 +56,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
     AND (:workflow_id IS NULL OR workflow_id = :workflow_id)
     AND (:parent_id IS NULL OR parent_id = :parent_id)
     AND (:worker IS NULL OR (lease_owner = :worker AND state IN ('leased', 'running')))
+    AND (:stored_states IS NULL OR state IN (SELECT value FROM json_each(:stored_states)))
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
     AND (:key IS NULL OR idempotency_key = :key)

@@ -162,3 +162,27 @@ WHERE true
 GROUP BY c.queue, c.what, c.part
 HAVING sum(c.n) > 0
 ON CONFLICT (queue, what, part) DO UPDATE SET n = n + excluded.n;
+
+-- name: usage
+-- What the database holds, each count up to :cap. A page that is free takes no room that a new row could not have.
+SELECT
+    (
+        SELECT count(*)
+        FROM (
+            SELECT *
+            FROM (SELECT 1 FROM tenure_job INDEXED BY job_claim_idx WHERE state = 'queued' AND is_due = 1 AND suspicion < 2 LIMIT :cap)
+            UNION ALL
+            SELECT *
+            FROM (SELECT 1 FROM tenure_job INDEXED BY job_suspect_idx WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2 LIMIT :cap)
+            UNION ALL
+            SELECT *
+            FROM (
+                SELECT 1 FROM tenure_job INDEXED BY job_due_idx
+                WHERE is_due = 0 AND state IN ('queued', 'waiting') AND state = 'queued'
+                LIMIT :cap
+            )
+        )
+    ) AS queued,
+    (SELECT count(*) FROM (SELECT 1 FROM tenure_queue LIMIT :cap)) AS queues,
+    (SELECT count(*) FROM (SELECT 1 FROM tenure_api_token WHERE revoked_at IS NULL AND expires_at > :now LIMIT :cap)) AS tokens,
+    (SELECT (c.page_count - f.freelist_count) * s.page_size FROM pragma_page_count AS c, pragma_freelist_count AS f, pragma_page_size AS s);

@@ -22,7 +22,7 @@ SELECT
     result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
     cleaned_at, suspicion, group_id, step_token, limiter
 FROM tenure_job
-WHERE (:after IS NULL OR id < :after)
+WHERE id < coalesce(:after, 'g')
     AND (:workflow_id IS NULL OR workflow_id = :workflow_id)
     AND (:parent_id IS NULL OR parent_id = :parent_id)
     AND (
@@ -142,6 +142,31 @@ WHERE (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
 GROUP BY queue, kind, state
 ORDER BY queue, kind, state;
 
+-- name: count_live
+-- The same of jobs that are still to do. Four indexes hold them all, so the ended ones cost nothing.
+SELECT queue, kind, state, count(*), min(created_at)
+FROM (
+    SELECT queue, kind, state, created_at
+    FROM tenure_job INDEXED BY job_claim_idx
+    WHERE state = 'queued' AND is_due = 1 AND suspicion < 2
+    UNION ALL
+    SELECT queue, kind, state, created_at
+    FROM tenure_job INDEXED BY job_suspect_idx
+    WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2
+    UNION ALL
+    SELECT queue, kind, state, created_at
+    FROM tenure_job INDEXED BY job_due_idx
+    WHERE is_due = 0 AND state IN ('queued', 'waiting')
+    UNION ALL
+    SELECT queue, kind, state, created_at
+    FROM tenure_job INDEXED BY job_lease_idx
+    WHERE state IN ('leased', 'running')
+)
+WHERE (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
+    AND state IN (SELECT value FROM json_each(:states))
+GROUP BY queue, kind, state
+ORDER BY queue, kind, state;
+
 -- name: attempts
 -- The attempts of a job that did not end well, oldest first.
 SELECT job_id, token, attempt, worker, claimed_at, ended_at, outcome, failure_class, error, fingerprint, run_at
@@ -254,7 +279,7 @@ LIMIT :limit;
 -- What was done, newest first.
 SELECT seq, at, actor, act, subject, reason, detail
 FROM tenure_audit
-WHERE :before IS NULL OR seq < :before
+WHERE seq < coalesce(:before, 9223372036854775807)
 ORDER BY seq DESC
 LIMIT :limit;
 
@@ -262,7 +287,7 @@ LIMIT :limit;
 -- The same of one subject.
 SELECT seq, at, actor, act, subject, reason, detail
 FROM tenure_audit INDEXED BY audit_subject_idx
-WHERE subject = :subject AND (:before IS NULL OR seq < :before)
+WHERE subject = :subject AND seq < coalesce(:before, 9223372036854775807)
 ORDER BY seq DESC
 LIMIT :limit;
 
@@ -424,7 +449,7 @@ SELECT sqlite_version(),
 
 -- name: inspect_jobs
 -- When the newest job was made, and the highest event number.
-SELECT (SELECT created_at FROM tenure_job ORDER BY id DESC LIMIT 1), coalesce((SELECT max(seq) FROM tenure_event), 0);
+SELECT (SELECT created_at FROM tenure_job WHERE id = (SELECT max(id) FROM tenure_job)), coalesce((SELECT max(seq) FROM tenure_event), 0);
 
 -- name: prunable
 -- What a prune without a limit would remove. What it cleans may be old enough to go at once.

@@ -12,6 +12,7 @@ DECLARE
     v_limit bigint := tenure.page_limit(p_request);
     v_scan bigint := (p_request ->> 'scan')::bigint;
     v_states text[] := tenure.text_list(p_request -> 'states');
+    v_stored text[] := tenure.text_list(p_request -> 'stored_states');
     v_queues text[] := tenure.text_list(p_request -> 'queues');
     v_kinds text[] := tenure.text_list(p_request -> 'kinds');
     v_look text := 'true';
@@ -32,6 +33,9 @@ BEGIN
     END IF;
     IF p_request ->> 'after' IS NOT NULL THEN
         v_look := v_look || ' AND j.id < $8';
+    END IF;
+    IF v_stored IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND s.state = ANY ($14)';
     END IF;
     IF v_queues IS NOT NULL THEN
         v_wanted := v_wanted || ' AND s.queue = ANY ($2)';
@@ -71,7 +75,7 @@ BEGIN
     INTO v_answer
     USING v_states, v_queues, v_kinds, p_request ->> 'key', tenure.as_uuid(p_request ->> 'workflow_id'),
         tenure.as_uuid(p_request ->> 'parent_id'), p_request ->> 'worker', tenure.as_uuid(p_request ->> 'after'),
-        p_request ->> 'tenant', (p_request ->> 'since')::bigint, p_request ->> 'error', v_scan, v_limit;
+        p_request ->> 'tenant', (p_request ->> 'since')::bigint, p_request ->> 'error', v_scan, v_limit, v_stored;
     RETURN v_answer;
 END
 $$;

@@ -192,6 +192,46 @@ BEGIN
 END
 $$;
 
+-- read_usage: {"cap"} → [queued, queues, tokens, bytes]: what the database holds, each count up to the cap. Jobs are counted in the order
+-- of their indexes, so that a read of the table can never be the cheaper plan.
+CREATE OR REPLACE FUNCTION tenure.read_usage(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    v_cap bigint := tenure.gauge_cap(p_request);
+    v_due bigint;
+    v_later bigint;
+BEGIN
+    SELECT count(*) INTO v_due
+    FROM (
+        SELECT 1
+        FROM tenure.job AS j
+        WHERE j.state = 'queued' AND j.is_due
+        ORDER BY j.queue, (j.suspicion >= 2), coalesce(j.limiter, ''), j.rank, j.run_at, j.id
+        LIMIT v_cap
+    ) AS d;
+    SELECT count(*) INTO v_later
+    FROM (
+        SELECT 1
+        FROM tenure.job AS j
+        WHERE NOT j.is_due AND j.state IN ('queued', 'waiting') AND j.state = 'queued'
+        ORDER BY j.run_at
+        LIMIT v_cap
+    ) AS l;
+    RETURN json_build_array(
+        least(v_cap, v_due + v_later),
+        (SELECT count(*) FROM (SELECT 1 FROM tenure.queue LIMIT v_cap) AS q),
+        (SELECT count(*) FROM (SELECT 1 FROM tenure.api_token AS t WHERE t.revoked_at IS NULL AND t.expires_at > tenure.now() LIMIT v_cap) AS t),
+        (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class AS c
+            WHERE c.relnamespace = 'tenure'::regnamespace AND c.relkind IN ('r', 'm'))
+    );
+END
+$$;
+
 -- read_totals: the counters. {} → [[queue, what, part, n], …]. Those of a queue that was removed are not told.
 CREATE OR REPLACE FUNCTION tenure.read_totals(p_request json) RETURNS json
 LANGUAGE sql STABLE SECURITY DEFINER

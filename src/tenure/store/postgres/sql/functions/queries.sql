@@ -344,7 +344,19 @@ BEGIN
 END
 $$;
 
--- count_jobs: jobs by queue, kind and state, exact at the moment of asking.
+-- live_jobs: every job that is still to do, by the three partial indexes that hold them all: the ended ones cost nothing. A waiting
+-- job is never due. Plain SQL without settings of its own, so that it is planned as a part of what asks for it.
+CREATE OR REPLACE FUNCTION tenure.live_jobs() RETURNS SETOF tenure.job
+LANGUAGE sql STABLE
+AS $$
+    SELECT j.* FROM tenure.job AS j WHERE j.state = 'queued' AND j.is_due
+    UNION ALL
+    SELECT j.* FROM tenure.job AS j WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
+    UNION ALL
+    SELECT j.* FROM tenure.job AS j WHERE j.state IN ('leased', 'running')
+$$;
+
+-- count_jobs: jobs by queue, kind and state, exact at the moment of asking. Those that are still to do are counted by their indexes.
 CREATE OR REPLACE FUNCTION tenure.count_jobs(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -353,6 +365,17 @@ DECLARE
     v_queues text[] := tenure.text_list(p_request -> 'queues');
     v_states text[] := tenure.text_list(p_request -> 'states');
 BEGIN
+    IF v_states <@ '{queued,leased,running,waiting}' THEN
+        RETURN (
+            SELECT coalesce(json_agg(row_to_json(c) ORDER BY c.queue, c.kind, c.state), '[]')
+            FROM (
+                SELECT j.queue, j.kind, j.state, count(*) AS jobs, tenure.to_us(min(j.created_at)) AS oldest_at
+                FROM tenure.live_jobs() AS j
+                WHERE (v_queues IS NULL OR j.queue = ANY (v_queues)) AND j.state = ANY (v_states)
+                GROUP BY j.queue, j.kind, j.state
+            ) AS c
+        );
+    END IF;
     RETURN (
         SELECT coalesce(json_agg(row_to_json(c) ORDER BY c.queue, c.kind, c.state), '[]')
         FROM (
@@ -700,8 +723,8 @@ SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     WITH live AS (
         SELECT j.queue, j.state, j.run_at, (j.state = 'queued' AND j.attempt > 0 AND j.failure_class IS NOT NULL) AS is_retry
-        FROM tenure.job AS j
-        WHERE j.finished_at IS NULL AND (p_queues IS NULL OR j.queue = ANY (p_queues))
+        FROM tenure.live_jobs() AS j
+        WHERE p_queues IS NULL OR j.queue = ANY (p_queues)
     ), by_queue AS (
         SELECT l.queue,
             count(*) FILTER (WHERE l.state = 'queued' AND l.run_at <= p_now) AS due,
@@ -725,9 +748,13 @@ SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     WITH keyed AS (
         SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
-        FROM tenure.job AS j
+        FROM tenure.live_jobs() AS j
         WHERE j.idempotency_key IS NOT NULL AND (p_queues IS NULL OR j.queue = ANY (p_queues))
-            AND (j.finished_at IS NULL OR (j.finished_at > p_since AND j.cleaned_at IS NULL))
+        UNION ALL
+        SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
+        FROM tenure.job AS j
+        WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > p_since
+            AND j.idempotency_key IS NOT NULL AND (p_queues IS NULL OR j.queue = ANY (p_queues))
     ), repeated AS (
         SELECT k.queue, k.kind, k.idempotency_key, count(*) AS jobs, count(*) FILTER (WHERE k.finished_at IS NULL) AS active,
             max(k.id::text) AS newest_id
