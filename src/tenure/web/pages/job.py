@@ -18,7 +18,7 @@ from tenure.model.stream import StreamInfo
 from tenure.observe.browse import first_steps
 from tenure.observe.explain import Explanation, explain
 from tenure.web.pages import same_as
-from tenure.web.pages.changes import marker_of
+from tenure.web.pages.changes import EFFECTS, EVENTS, STEPS, marker_of
 from tenure.web.pages.filter_words import is_job_id
 from tenure.web.pages.jobs import progress_of
 from tenure.web.pages.json_text import json_line
@@ -27,8 +27,6 @@ from tenure.web.pages.visit import Answer, Moved, Shown, Visit
 from tenure.web.pages.words import first_line, number, short_id, span
 
 TABS: Final = ("attempts", "output", "steps", "effects", "logs", "data", "related", "audit")
-EVENTS: Final = 1_000
-STEPS: Final = 200
 OUTPUT_PAGES: Final = 40
 """Pages of a stream that one look reads: more than a job can keep."""
 OUTPUT_CHARS: Final = 100_000
@@ -80,7 +78,7 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
     app = visit.app
     why = explain(app.store, found.id)
     attempts = app.attempts(found.id)
-    effects = app.effects(job_id=found.id, limit=200).items
+    effects = app.effects(job_id=found.id, limit=EFFECTS).items
     events = app.events(job_id=found.id, limit=EVENTS)
     letters = app.dead_letters(job_id=found.id, limit=5).items
     unknown = [one for one in effects if one.state == "unknown"]
@@ -117,7 +115,7 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
             "outcomes": OUTCOMES,
             "output": output.name if output is not None and not output.is_ended else "",
             "output_after": output.after if output is not None else 0,
-            "seen": marker_of(found, events[-1].seq if events else 0),
+            "seen": marker_of(found, events, effects, steps),
             "stream": output,
             "streams": streams,
             "parent": parent,

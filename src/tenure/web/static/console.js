@@ -118,7 +118,7 @@ const live = () => {
     try {
       const answer = await fetch(address, { headers: { Accept: "text/plain" } });
       const marker = answer.ok ? await answer.text() : known;
-      if (known && marker !== known) stream.dispatchEvent(new CustomEvent("change", { bubbles: true }));
+      if (marker !== known) stream.dispatchEvent(new CustomEvent("change", { bubbles: true }));
       known = marker;
     } catch { /* the server is away: the next round asks again */ }
   };
