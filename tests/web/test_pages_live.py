@@ -12,6 +12,7 @@ import pytest
 
 import tenure
 from tenure.model.step import NewStep
+from tenure.observe.browse import newest_events
 from tenure.store.admin import AppendEvents, RecordEffect
 from tenure.store.flow import RecordSteps
 from tenure.web.pages import _pulses, overview
@@ -41,7 +42,7 @@ async def test_a_change_while_a_page_is_made_is_told_by_its_stream(
     page kept what it showed until something else changed."""
     app = small.app
     app.enqueue("welcome")
-    read = overview.newest_events
+    read = newest_events
 
     def read_while_a_job_comes(store: Any, count: int) -> Any:
         found = read(store, count)

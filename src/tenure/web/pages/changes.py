@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -33,7 +34,7 @@ from tenure.web.pages.pulse import Look, Pulse
 from tenure.web.problems import Problem
 
 if TYPE_CHECKING:
-    from tenure import Effect
+    from tenure import Budget, Effect, Limiter
     from tenure.app import App
     from tenure.model.event import Event
     from tenure.model.job import Job
@@ -47,6 +48,8 @@ EVENTS: Final = 1_000
 EFFECTS: Final = 200
 STEPS: Final = 200
 """How much of a job a page shows, and its marker covers."""
+BUDGETS: Final = 100
+"""How many budgets one page shows."""
 COMMENT_EVERY: Final = 15
 """Rounds without a message after which a comment keeps proxies from closing the connection."""
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -111,7 +114,10 @@ def _marker(app: App, pulse: Pulse, topic: str) -> Callable[[], str]:
         return lambda: workflow_marker(app, value)
     if name == "all" and not value:
         return lambda: board_marker(pulse.now())
-    raise Problem(400, "invalid_argument", "There is no such topic. Topics are all, job:ID and workflow:ID.")
+    if topic in LISTS:
+        return lambda: LISTS[topic](app)
+    known = ", ".join(("all", *LISTS, "job:ID and workflow:ID"))
+    raise Problem(400, "invalid_argument", f"There is no such topic. Topics are {known}.")
 
 
 def job_marker(app: App, job_id: str) -> str:
@@ -128,7 +134,7 @@ def job_marker(app: App, job_id: str) -> str:
 def marker_of(found: Job, events: Sequence[Event], effects: Sequence[Effect], steps: Sequence[Step]) -> str:
     """The marker of a job that is at hand."""
     told = (found.state, found.token, found.updated_at, found.progress, found.cancel_requested_at, found.cleaned_at)
-    return _digest(
+    return digest(
         told,
         events[-1].seq if events else 0,
         [(one.name, one.step, one.state, one.updated_at) for one in effects],
@@ -146,7 +152,35 @@ def workflow_marker(app: App, workflow_id: str) -> str:
 
 def workflow_marker_of(found: object) -> str:
     """The marker of a workflow that is at hand."""
-    return _digest(found)
+    return digest(found)
+
+
+def budgets_marker(app: App) -> str:
+    """Changes when a budget does, or the jobs that wait for one."""
+    return budgets_marker_of(app.budgets.list(limit=BUDGETS))
+
+
+def budgets_marker_of(found: Sequence[Budget]) -> str:
+    """The marker of budgets that are at hand."""
+    return digest([(one.name, one.limit, one.used, one.reserved, one.waiting, one.on_empty) for one in found])
+
+
+def limits_marker(app: App) -> str:
+    """Changes when a limiter does, or when a block ends."""
+    now = app.now()
+    return limits_marker_of(app.limits.all(), now)
+
+
+def limits_marker_of(found: Sequence[Limiter], now: datetime) -> str:
+    """The marker of limiters that are at hand."""
+    return digest(
+        [(one.key, one.per_minute, one.tokens_per_minute, one.strikes, one.blocked_until) for one in found],
+        [one.blocked_until is not None and one.blocked_until > now for one in found],
+    )
+
+
+LISTS: Final[Mapping[str, Callable[[App], str]]] = {"budgets": budgets_marker, "limits": limits_marker}
+"""Topics of pages that show one list."""
 
 
 def board_marker(look: Look | None) -> str:
@@ -155,7 +189,7 @@ def board_marker(look: Look | None) -> str:
         return ""
     seen = look.seen
     workers = sorted((one.row.id, one.held, one.is_leader) for one in seen.workers)
-    return _digest(
+    return digest(
         seen.summary.backlog,
         [(one.kind, one.succeeded, one.dead, one.failed, one.cancelled) for one in seen.summary.ran],
         seen.groups,
@@ -167,7 +201,7 @@ def board_marker(look: Look | None) -> str:
     )
 
 
-def _digest(*told: object) -> str:
+def digest(*told: object) -> str:
     return hashlib.sha256(repr(told).encode("utf-8", "replace")).hexdigest()[:16]
 
 

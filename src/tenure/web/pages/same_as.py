@@ -134,6 +134,24 @@ def approval(approval_id: str) -> str:
     return _line("inbox", "show", approval_id)
 
 
+def budgets() -> str:
+    return _line("budgets", "ls")
+
+
+def budget(act: str, scope: str, unit: str, per: str) -> str:
+    if act == "raise":
+        return _line("budgets", "raise", scope, f"--{unit}", "1", "--per", per, "--reason", "…")
+    return _line("budgets", "rm", scope, "--unit", unit, "--per", per, "--reason", "…")
+
+
+def limits() -> str:
+    return _line("limits", "ls")
+
+
+def limit(act: str, key: str) -> str:
+    return _line("limits", "clear" if act == "clear" else "rm", key, "--reason", "…")
+
+
 def agents() -> str:
     return _line("memory", "stats")
 
