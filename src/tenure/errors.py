@@ -114,6 +114,14 @@ class IllegalMove(UsageError):
     http_status = 409
 
 
+class Outdated(UsageError):
+    """What was to be changed has changed since the caller read it. Nothing was changed."""
+
+    code = "outdated"
+    exit_code = 4
+    http_status = 412
+
+
 class LeaseLost(UsageError):
     """A worker wrote to a job that it no longer holds. Nothing was changed."""
 

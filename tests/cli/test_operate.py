@@ -297,6 +297,45 @@ def test_explain_sees_a_lease_that_ran_out(cli: Cli, app: App) -> None:
     assert _codes(cli, job_id) == ["lease_ran_out"]
 
 
+def test_a_waiting_job_is_edited_and_ranked_anew(cli: Cli, app: App) -> None:
+    job_id = app.enqueue("k", {"to": "a"}, queue="mail").id
+
+    shown = cli("jobs", "edit", job_id, '{"to": "b"}', "--priority", "5", "--json").json["jobs"][0]
+
+    assert (shown["payload"], shown["priority"]) == ({"to": "b"}, 5)
+    assert app.get(job_id).payload == {"to": "b"}
+    (row,) = app.audit(subject=job_id)
+    assert (row.act, row.reason) == ("edit", "edited by hand")
+    app.claim(queues="mail")
+    late = cli("jobs", "edit", job_id, '{"to": "c"}')
+    assert late.code == 4
+    assert "is running" in late.err
+
+
+def test_an_editor_opens_on_the_payload_and_overwrites_nothing_unread(
+    cli: Cli, app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = app.enqueue("k", {"to": "ä"}, queue="mail").id
+    editor = tmp_path / "editor"
+    monkeypatch.setenv("EDITOR", str(editor))
+    monkeypatch.delenv("VISUAL", raising=False)
+
+    def let_it(script: str) -> None:
+        editor.write_text(f"#!/bin/sh\n{script}\n")
+        editor.chmod(0o755)
+
+    let_it("sed -i s/ä/b/ $1")
+    assert cli("jobs", "edit", job_id).code == 0
+    assert app.get(job_id).payload == {"to": "b"}
+    let_it("true")
+    same = cli("jobs", "edit", job_id)
+    let_it("echo '{' > $1")
+    broken = cli("jobs", "edit", job_id)
+    assert (same.code, broken.code) == (2, 2)
+    assert "left as it was" in same.err
+    assert app.get(job_id).payload == {"to": "b"}
+
+
 def test_schedules_are_listed_run_paused_and_resumed(cli: Cli, app: App) -> None:
     app.schedule("nightly", "0 3 * * *", "report", {"all": True}, tz="Europe/Berlin")
     app.schedules.declare()

@@ -58,7 +58,7 @@ def busy(app: App) -> dict[str, str]:
     app.fail(grant, "KeyError: 'a'")
     held = app.enqueue("k", queue="mail").id
     (grant,) = app.claim(queues="mail")
-    app.enqueue("k", queue="mail", delay=60, key="one")
+    later = app.enqueue("k", queue="mail", delay=60, key="one").id
     app.memory.remember("brake discs", agent="A")
     app.schedule("nightly", "@daily", "report")
     app.schedules.declare()
@@ -74,6 +74,7 @@ def busy(app: App) -> dict[str, str]:
     return {
         "bundle": "dead.gz",
         "dead": dead,
+        "later": later,
         "held": held,
         "token": str(grant.token),
         "done": done,
@@ -142,6 +143,7 @@ LOOKS = [
     "schedules rm nightly",
     "jobs cancel {held}",
     "jobs revive {dead}",
+    "jobs edit {later} --priority 4",
     "signal paid:7 12",
     "jobs forget-step {durable} one",
     "move sqlite:///cli.db sqlite:///other.db --leases carry",

@@ -50,6 +50,7 @@ from tenure.store.contract import (
     Cancel,
     Claim,
     Clone,
+    EditJob,
     Enqueue,
     Exchange,
     Heartbeat,
@@ -474,6 +475,20 @@ class ScriptWriter:
         copies = {job.id: self._new_id() for job in sorted(jobs, key=lambda job: job.id)}
         return self._maybe_twice(Clone(copies, actor="ops", reason="again"), 0.2) if copies else None
 
+    def _edit(self, world: World) -> Step:
+        jobs = self._some(world.jobs, prefer=lambda job: job.state is State.QUEUED)
+        return self._maybe_twice(
+            EditJob(
+                jobs[0].id if jobs else self._new_id(),
+                actor="ops",
+                reason="mended",
+                payload=self._pick((None, *PAYLOADS)),
+                priority=self._pick((None, -7, 0, 4, 2**31 - 1)),
+                version=self._pick((None, None, None, "0.0")),
+            ),
+            0.3,
+        )
+
     def _reap(self, world: World) -> Step:
         return Reap()  # no smaller limit: which of several go first is not promised
 
@@ -675,6 +690,7 @@ _WEIGHTS: dict[Callable[[ScriptWriter, World], Step | None], int] = {
     ScriptWriter._cancel: 5,
     ScriptWriter._revive: 3,
     ScriptWriter._clone: 2,
+    ScriptWriter._edit: 4,
     ScriptWriter._wake: 4,
     ScriptWriter._reap: 2,
     ScriptWriter._pause: 2,

@@ -23,6 +23,7 @@ from tenure.store.contract import (
     Cancel,
     Claim,
     Clone,
+    EditJob,
     Enqueue,
     Exchange,
     Heartbeat,
@@ -226,3 +227,15 @@ def test_a_cancel_a_revive_and_a_clone_happen_once(line: Line) -> None:
 
     line.insist(Revive([job.id], "ops", "why"))
     assert (read(line, job.id).state, count(line)) == ("queued", 2)
+
+
+def test_an_edit_is_answered_as_the_first_time_and_the_enqueue_before_it_too(line: Line) -> None:
+    job = a_job()
+    line.store.do(Enqueue([job]))
+    read_before = read(line, job.id)
+
+    edited = line.insist(EditJob(job.id, "ops", "why", '{"mended": 1}', 4, read_before.version))
+
+    assert (edited.payload, edited.priority) == ({"mended": 1}, 4)
+    line.insist(Enqueue([job]))
+    assert (read(line, job.id), count(line)) == (edited, 1)

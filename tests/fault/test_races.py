@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from tenure.errors import IllegalMove
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import Grant, Job, NewJob
 from tenure.model.outcome import Completed, Settled
@@ -21,6 +23,7 @@ from tenure.store.contract import (
     Cancel,
     Cancelled,
     Claim,
+    EditJob,
     Enqueue,
     Heartbeat,
     Hold,
@@ -170,6 +173,31 @@ def cancel_singly(store: Store, ids: list[JobId]) -> list[Cancelled]:
 
 def complete_singly(store: Store, grants: list[Grant]) -> list[Settled]:
     return [one for grant in grants for one in store.do(Settle([Completed(grant.id, grant.token)]))]
+
+
+def test_edit_against_claim(place: Place, rival: Store) -> None:
+    """A job is edited and then claimed with its new payload, or claimed with its old one and the editor is told."""
+    ids = fill(place.store, scaled(150, 3000))
+
+    edited, grants = both(lambda: edit_singly(place.store, ids), lambda: claim_singly(rival, len(ids)))
+
+    grants += claim_singly(rival, len(ids) - len(grants))  # a row that is being edited is passed over
+
+    assert len(grants) == len(ids)
+    for grant in grants:
+        assert grant.payload == ({"mended": 1} if grant.id in edited else {})
+        assert read(place.store, grant.id).payload == grant.payload
+    print(f"{len(edited)} of {len(ids)} edited before they were claimed")
+
+
+def edit_singly(store: Store, ids: list[JobId]) -> set[JobId]:
+    # From the far end, so that the two meet in the middle.
+    edited = set()
+    for job_id in reversed(ids):
+        with contextlib.suppress(IllegalMove):
+            store.do(EditJob(job_id, "ops", "race", '{"mended": 1}'))
+            edited.add(job_id)
+    return edited
 
 
 def test_revive_against_prune(place: Place, rival: Store) -> None:

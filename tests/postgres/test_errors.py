@@ -57,6 +57,7 @@ STATES: Final[dict[str, type[TenureError]]] = {
     "TN008": errors.IllegalMove,
     "TN009": errors.NotFound,
     "TN010": errors.Forbidden,
+    "TN011": errors.Outdated,
     "42601": errors.InternalError,
 }
 

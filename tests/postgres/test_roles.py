@@ -35,7 +35,8 @@ CALLERS: Final = {
     "reader operator admin": "count_jobs browse_jobs list_deaths list_dead_letters group_dead_letters list_workers "
     "list_events list_audit summary standing newest prunable list_metrics count_memories "
     "workflow_edges read_gauges read_totals",
-    "operator admin": "cancel revive forget_steps resolve_effect clone triage_dead_letters pause_queues prune "
+    "operator admin": "cancel revive forget_steps resolve_effect clone edit_job triage_dead_letters pause_queues "
+    "prune "
     "set_limiter block_limiter clear_limiter remove_limiter "
     "pause_schedules remove_schedules forget_memories "
     "answer_escalation cancel_workflow retry_workflow decide_approval set_budgets raise_budgets remove_budgets",

@@ -174,6 +174,73 @@ async def test_an_etag_saves_what_is_known_and_guards_what_changed(server: Serve
     assert server.app.get(grant.id).cancel_requested_at is None
 
 
+async def test_a_waiting_job_is_edited_by_the_one_who_read_it_last(server: Server) -> None:
+    job_id = server.app.enqueue("k", {"to": "a"}, queue="default").id
+    text = server.token("read:meta", "operate", "enqueue:queue=default,kind=k")
+    path = f"/api/v1/jobs/{job_id}"
+
+    async with server.client(text) as client:
+        tag = (await client.get(path)).headers["etag"]
+        edited = await client.patch(
+            path, json={"payload": {"to": CANARY, "n": BIG}, "priority": 7, "reason": "typo"}, headers={"If-Match": tag}
+        )
+        late = await client.patch(path, json={"priority": 1, "reason": "r"}, headers={"If-Match": tag})
+        unsure = await client.patch(path, json={"priority": 1, "reason": "r"})
+        newest = await client.get(path)
+
+    job = server.app.get(job_id)
+    assert (edited.status_code, edited.json()["job"]["priority"]) == (200, 7)
+    assert edited.headers["etag"] == newest.headers["etag"] != tag
+    assert CANARY not in edited.text
+    assert (job.payload, job.priority) == ({"to": CANARY, "n": BIG}, 7)
+    assert (late.status_code, late.json()["code"]) == (412, "outdated")
+    assert (unsure.status_code, unsure.json()["code"]) == (428, "precondition_required")
+    assert [row.act for row in server.app.audit(subject=job_id)] == ["edit"]
+
+
+async def test_a_new_payload_needs_the_right_to_enqueue_it(server: Server) -> None:
+    """What a payload says is what a worker will do: an operator who may not enqueue a kind may not rewrite its jobs."""
+    job_id = server.app.enqueue("k", {"to": "a"}).id
+    path = f"/api/v1/jobs/{job_id}"
+    anyway = {"If-Match": "*"}
+
+    async with server.client(server.token("operate", "enqueue:queue=default,kind=other")) as client:
+        refused = await client.patch(path, json={"payload": {"to": "b"}, "reason": "r"}, headers=anyway)
+        ranked = await client.patch(path, json={"priority": 2, "reason": "r"}, headers=anyway)
+    async with server.client(server.token("enqueue:*", "read:meta")) as client:
+        producer = await client.patch(path, json={"priority": 3, "reason": "r"}, headers=anyway)
+
+    job = server.app.get(job_id)
+    assert (refused.status_code, ranked.status_code, producer.status_code) == (403, 200, 403)
+    assert (job.payload, job.priority) == ({"to": "a"}, 2)
+
+
+async def test_an_edit_is_checked_as_an_enqueue_is(server: Server) -> None:
+    @server.app.job(kind="welcome")
+    def welcome(payload: Welcome) -> None: ...
+
+    server.app.set_queue("guarded", forbidden_keys=("password",))
+    typed = welcome.enqueue(Welcome(user_id=1)).id
+    guarded = server.app.enqueue("k", {}, queue="guarded").id
+    anyway = {"If-Match": "*"}
+
+    async with server.client(server.token("operate", "enqueue:*")) as client:
+
+        async def edit(job_id: str, body: dict[str, Any]) -> tuple[int, str]:
+            answer = await client.patch(f"/api/v1/jobs/{job_id}", json={"reason": "r", **body}, headers=anyway)
+            return answer.status_code, answer.json().get("code", "")
+
+        assert await edit(typed, {"payload": {"user_id": "seven"}}) == (422, "invalid_payload")
+        assert await edit(guarded, {"payload": {"a": [{"Password": 1}]}}) == (422, "forbidden_key")
+        assert await edit(typed, {}) == (400, "invalid_argument")
+        assert await edit(typed, {"payload": {"user_id": 7}}) == (200, "")
+        server.app.claim(queues=["default"], worker="w")
+        assert await edit(typed, {"payload": {"user_id": 8}}) == (409, "illegal_move")
+
+    assert server.app.get(typed).payload == {"user_id": 7}
+    assert server.app.get(guarded).payload == {}
+
+
 async def test_waiting_answers_when_the_job_has_ended(server: Server) -> None:
     text = server.token("read:meta", "enqueue:*", "read:payload")
     job_id = server.app.enqueue("k").id

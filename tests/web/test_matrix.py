@@ -21,6 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "cancel": {"reason": "r"},
     "revive": {"reason": "r"},
     "clone": {"reason": "r"},
+    "edit": {"priority": 3, "reason": "r"},
     "resolve_effect": {"name": "send", "outcome": "retry"},
     "claim": {"worker": "w", "queues": ["default"]},
     "heartbeat": {"worker": "w", "grants": []},

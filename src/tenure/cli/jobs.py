@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +15,7 @@ from tenure.cli import text
 from tenure.cli.group import noun
 from tenure.cli.ids import full_id, full_ids, short_ids
 from tenure.cli.job_parts import job_parts, says
+from tenure.cli.moves import AppName, Priority, Raw, producer
 from tenure.cli.options import (
     Actor,
     After,
@@ -22,7 +26,9 @@ from tenure.cli.options import (
     Queues,
     Url,
     Yes,
+    default_actor,
     duration,
+    json_value,
     opened,
 )
 from tenure.cli.screen import (
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
     from tenure.app import App
     from tenure.model.stream import Chunk
 
-app = noun("jobs", "List, show, explain, cancel, revive and await jobs.")
+app = noun("jobs", "List, show, explain, cancel, revive, edit and await jobs.")
 
 BATCH = 500
 REVIVABLE = (State.DEAD, State.FAILED, State.CANCELLED)
@@ -342,6 +348,65 @@ def revive(
     screen.show({"jobs": done}, each_or_counts(("id", "state"), rows, screen.is_terminal))
     if any(one.lost for one in done):
         raise typer.Exit(4)
+
+
+@app.command("edit")
+def edit(
+    job_id: JobIdArgument,
+    payload: Annotated[
+        str | None,
+        typer.Argument(
+            help="JSON, @FILE, or - for stdin. Left out, and without --priority: your editor opens on the one it has.",
+            show_default=False,
+        ),
+    ] = None,
+    priority: Priority = None,
+    reason: Annotated[
+        str, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")
+    ] = "edited by hand",
+    app_name: AppName = None,
+    raw: Raw = False,
+    actor: Actor = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Give a job that waits in its queue another payload or priority. Exit 4 if it does not wait, or has changed since.
+
+    The handler in the app checks the payload, as it does when a job is enqueued.
+    """
+    with producer(app_name, url, raw, create=False) as tenure:
+        job_id = full_id(tenure, job_id)
+        given: dict[str, Any] = {} if payload is None else {"payload": json_value("payload", payload)}
+        if payload is None and priority is None:
+            job = tenure.get(job_id)
+            given = {"payload": json_value("payload", _edited(json.dumps(job.payload, indent=2, ensure_ascii=False)))}
+            given["version"] = job.version
+        done = tenure.edit(job_id, **given, priority=priority, reason=reason, actor=actor or default_actor())
+    screen = Screen(as_json)
+    rows = [(done.id, state(done.shown_state), done.priority)]
+    screen.show({"jobs": [done], "next": None}, Grid(("id", "state", "priority"), rows))
+
+
+def _edited(before: str) -> str:
+    """What the person's editor ($VISUAL, $EDITOR) leaves of it. Raises: UsageError."""
+    import shlex
+    import subprocess
+    import tempfile
+
+    command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    with tempfile.TemporaryDirectory(prefix="tenure-") as folder:  # of mode 0700: no other user reads the payload
+        file = Path(folder, "payload.json")
+        file.write_text(f"{before}\n", encoding="utf-8")
+        try:
+            subprocess.run([*command, str(file)], check=True)
+            after = file.read_text(encoding="utf-8")
+        except (OSError, ValueError, subprocess.CalledProcessError) as exc:
+            raise UsageError(f"The editor {command[0]!r} failed, so nothing was changed: {exc}.") from exc
+    if after.strip() == before.strip():
+        raise UsageError("The payload was left as it was, so nothing was changed.")
+    if after.lstrip()[:1] in {"-", "@"}:  # of the command line these name a file; a file that is edited holds JSON
+        raise UsageError("What the editor left is not JSON, so nothing was changed.")
+    return after
 
 
 @app.command("forget-step")

@@ -123,7 +123,7 @@ def enqueue(
     }
     if lines and (key or job_id):
         raise UsageError("--lines makes many jobs, and a --key or --id belongs to one.")
-    with _producer(app_name, url, raw) as tenure:
+    with producer(app_name, url, raw) as tenure:
         _check_kind(tenure, kind)
         if lines:
             made = _enqueue_lines(tenure, kind, options)
@@ -294,12 +294,12 @@ def _granted(grant: Grant) -> Granted:
     )
 
 
-def _producer(app_name: str | None, url: str | None, raw: bool) -> Any:
+def producer(app_name: str | None, url: str | None, raw: bool, *, create: bool = True) -> Any:
     """The user's own app, which checks payloads and knows queues, or a bare one. Found as `tenure worker` finds it."""
     from tenure.cli.loading import default_target, loaded
 
     target = None if raw else app_name or default_target()
-    return opened(url, create=True) if target is None else loaded(target, url)
+    return opened(url, create=create) if target is None else loaded(target, url)
 
 
 def _check_kind(tenure: App, kind: str) -> None:

@@ -47,6 +47,7 @@ SHAPES: Mapping[str, type] = {
     "jobs wait": answers.Jobs,
     "jobs cancel": answers.CancelledJobs,
     "jobs revive": answers.SettledJobs,
+    "jobs edit": answers.Jobs,
     "jobs forget-step": answers.ForgottenSteps,
     "signal": answers.SentSignal,
     "dlq ls": answers.DeadLetters,

@@ -1,4 +1,4 @@
-"""Jobs: look at them, and cancel, revive, copy and wake them. Every change is recorded with its actor and reason."""
+"""Jobs: look at them, and cancel, revive, copy, edit and wake them. Changes are recorded with actor and reason."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from tenure.client.enqueue import log_moves
 from tenure.client.flow import every_step
 from tenure.client.handle import wait_for_result
 from tenure.client.operations import AsyncClient, Client, Steps, ask, operation
-from tenure.errors import IllegalMove, NotFound
+from tenure.errors import IllegalMove, InvalidArgument, NotFound
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
+from tenure.handler.building import MISSING, build_job
 from tenure.model.event import Event
 from tenure.model.ids import JobId, WorkerId, new_job_ids
 from tenure.model.job import Attempt, Enqueued, Job
 from tenure.model.outcome import Settled
 from tenure.model.state import MOVES, Move, State
-from tenure.store.contract import Cancel, Cancelled, Clone, Revive, Wake
+from tenure.store.contract import Cancel, Cancelled, Clone, EditJob, Revive, Wake
 from tenure.store.queries import Count, CountJobs, GetJobs, ListAttempts, ListEvents, ListJobs, ListQueues, Page
 
 PAGE_MAX = 1_000
@@ -33,7 +34,10 @@ class Jobs(Client):
     @operation
     def get(self, job_id: str) -> Steps[Job]:
         """One job. Raises: NotFound."""
-        (found,) = yield from ask(GetJobs([arguments.job_id("job_id", job_id)]))
+        return (yield from self._get(arguments.job_id("job_id", job_id)))
+
+    def _get(self, job_id: JobId) -> Steps[Job]:
+        (found,) = yield from ask(GetJobs([job_id]))
         if found is None:
             raise NotFound(f"There is no job {job_id}. Retention may have deleted it; see `tenure jobs ls`.")
         return found
@@ -193,6 +197,44 @@ class Jobs(Client):
             dict(zip(ids, new_job_ids(len(ids)), strict=True)), self._by(actor), arguments.text("reason", reason)
         )
         return (yield from ask(request))
+
+    @operation
+    def edit(
+        self,
+        job_id: str,
+        payload: Any = MISSING,
+        *,
+        reason: str,
+        priority: int | None = None,
+        version: str | None = None,
+        actor: str | None = None,
+    ) -> Steps[Job]:
+        """Give a job that waits in its queue another payload, another priority, or both; answers it as it is now.
+
+        The payload is checked as that of an enqueue is: by its kind's handler where this app has one, and by the queue.
+        Its key stays. With `version`, which `job.version` said when it was read, a job that has changed since is left
+        alone, so two editors never overwrite each other. A repeat is harmless. `reason` goes into the audit.
+
+        Raises: NotFound; IllegalMove, if it is held, has ended or has recorded steps; Outdated; InvalidPayload,
+        InvalidArgument.
+        """
+        identity = arguments.job_id("job_id", job_id)
+        if payload is MISSING and priority is None:
+            raise InvalidArgument("An edit needs a payload, a priority, or both. Nothing was changed.")
+        request = EditJob(
+            identity,
+            self._by(actor),
+            arguments.text("reason", reason),
+            None if payload is MISSING else self._encode((yield from self._get(identity)).kind, payload),
+            None if priority is None else arguments.whole("priority", priority),
+            version,
+        )
+        edited = yield from ask(request)
+        log_moves("edited", [{"job": identity, "kind": edited.kind, "queue": edited.queue}])
+        return edited
+
+    def _encode(self, kind: str, payload: Any) -> str:
+        return build_job(kind, payload, {}, self._state.registry.get(kind), self._state.limits, "default").payload
 
     @operation
     def wake(self, job_ids: str | Iterable[str] = (), *, waiting_for: str | None = None) -> Steps[list[JobId]]:

@@ -27,6 +27,7 @@ class EventKind(StrEnum):
     CANCEL_REQUESTED = "cancel_requested"
     CANCELLED = "cancelled"
     REVIVED = "revived"
+    EDITED = "edited"
     PROGRESS = "progress"
     LOG = "log"
     STDOUT = "stdout"

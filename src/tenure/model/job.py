@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from tenure.model.clock import to_us
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.state import State
@@ -146,6 +147,11 @@ class Job:
     def is_hidden(self) -> bool:
         """Whether this login may know that the job is there, but not what it carries (PostgreSQL)."""
         return bool(self.payload == HIDDEN)
+
+    @property
+    def version(self) -> str:
+        """What changes whenever the job does: an editor hands it back, so that it overwrites nothing unread."""
+        return f"{self.token}.{to_us(self.updated_at)}"
 
     @property
     def shown_state(self) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from tenure.errors import DiskFull, GateClosed
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
-from tenure.model.job import Enqueued, Grant, NewJob
+from tenure.model.job import Enqueued, Grant, Job, NewJob
 from tenure.model.outcome import Beat, Outcome, Settled
 from tenure.model.policy import QueuePolicy
 
@@ -271,6 +271,38 @@ class Clone(Request[list[Enqueued]]):
     job_ids: Mapping[JobId, JobId]
     actor: str
     reason: str
+
+
+@frozen
+class EditJob(Request[Job]):
+    """Give a job that waits in its queue another payload, another priority, or both. Answers the job as it stands now.
+
+    Only a `queued` job, which no worker holds; and its payload only while it has recorded no step, because steps go by
+    the payload that they saw. The new values are checked as those of an enqueue are: the queue's payload guard, the
+    priorities that its profile takes. Key, concurrency key and limiters stay; `payload_hash` becomes that of the new
+    payload, so a repeated enqueue of the key is compared with what the job carries now. A new priority ranks the job by
+    the queue's policy of today and the moment at which it was created.
+
+    `version`: what `Job.version` said when the caller read the job. A job that has changed since is left alone, so two
+    editors never overwrite each other; `updated_at` rises with every edit, even within one tick of the clock. Leaves an
+    audit row with the hashes of both payloads and both priorities, and an event `edited`.
+
+    A repeat is harmless: where all that is asked for stands already, nothing is written and the job is answered, in
+    whatever state it is.
+
+    Raises: NotFound; IllegalMove, if it is not queued or has steps; Outdated, if `version` is not the newest;
+    ForbiddenKey, InvalidArgument.
+    """
+
+    job_id: JobId
+    actor: str
+    reason: str
+    payload: str | None = None
+    """JSON text. None: it keeps its own."""
+    priority: int | None = None
+    """None: it keeps its own."""
+    version: str | None = None
+    """None: whatever it is now."""
 
 
 @frozen

@@ -33,6 +33,7 @@ TITLES: Final = {
     415: "Unsupported media type",
     421: "Misdirected request",
     422: "Invalid content",
+    428: "Precondition required",
     429: "Too many requests",
     431: "Headers too large",
     500: "Internal error",

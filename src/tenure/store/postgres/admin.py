@@ -29,11 +29,20 @@ from tenure.store.admin import (
     SetQueues,
     TriageDeadLetters,
 )
-from tenure.store.contract import Clone, Enqueue, Prune, Pruned, Request, Revive
+from tenure.store.contract import Clone, EditJob, Enqueue, Prune, Pruned, Request, Revive
 from tenure.store.measuring import DropQueue, Measure
-from tenure.store.postgres.codec import Call, effect_json, encode, encode_enqueue, moment, policy_columns, text
+from tenure.store.postgres.codec import (
+    Call,
+    effect_json,
+    encode,
+    encode_enqueue,
+    moment,
+    policy_columns,
+    priority_number,
+    text,
+)
 from tenure.store.postgres.errors import driver_errors, redact
-from tenure.store.postgres.queries import to_effect, to_gate, to_policy, to_queue_row
+from tenure.store.postgres.queries import to_effect, to_gate, to_job, to_policy, to_queue_row
 from tenure.store.postgres.sql import statement
 from tenure.store.queries import ListProfiles, ProfileRow
 from tenure.store.schedules import (
@@ -76,6 +85,13 @@ def _act_on_jobs(request: Revive | Clone) -> str:
     ids = dict(request.job_ids) if isinstance(request, Clone) else list(request.job_ids)
     from_step = {"from_step": request.from_step} if isinstance(request, Revive) and request.from_step else {}
     return text({"job_ids": ids, "actor": request.actor, "reason": request.reason, **from_step})
+
+
+def _edit_job(request: EditJob) -> str:
+    who = {"job_id": request.job_id, "actor": request.actor, "reason": request.reason, "version": request.version}
+    payload = "" if request.payload is None else f',"payload":{request.payload}'
+    priority = "" if request.priority is None else f',"priority":{priority_number(request.priority)}'
+    return f"{text(who)[:-1]}{payload}{priority}}}"
 
 
 def _revived(answer: list[list[Any]], request: Revive) -> list[Settled]:
@@ -220,6 +236,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     ResolveEffect: Call("resolve_effect", _resolve_effect, lambda answer, _request: to_effect(answer)),
     Revive: Call("revive", _act_on_jobs, _revived),
     Clone: Call("clone", _act_on_jobs, _cloned),
+    EditJob: Call("edit_job", _edit_job, lambda answer, _request: to_job(answer)),
     Prune: Call("prune", encode, lambda answer, _request: Pruned(**answer)),
     ListSchedules: Call(
         "list_schedules", lambda r: "{}" if r.names is None else json.dumps({"names": list(r.names)}), _schedules

@@ -148,7 +148,7 @@ def _policies(policies: Any) -> str:
 def _job_row(job: NewJob) -> str:
     row = f'{{"i":{quote(job.id)},"p":{job.payload}'
     if job.priority is not None:
-        row += f',"r":{_within("priority", job.priority, -_INT32, _INT32 - 1)}'
+        row += f',"r":{priority_number(job.priority)}'
     if job.key is not None:
         row += f',"k":{quote(job.key)}'
     if job.max_attempts is not None:
@@ -411,6 +411,11 @@ def _encode_wake(request: Wake) -> str:
     if request.waiting_for is not None:
         return json.dumps({"job_ids": list(request.job_ids), "waiting_for": request.waiting_for})
     return json.dumps({"job_ids": list(request.job_ids)})
+
+
+def priority_number(priority: int) -> int:
+    """A priority that fits into its column."""
+    return _within("priority", priority, -_INT32, _INT32 - 1)
 
 
 def _within(name: str, value: int, low: int, high: int) -> int:

@@ -1,7 +1,7 @@
 """The one place where what a PostgreSQL driver raises becomes an error of ours.
 
 psycopg, asyncpg and psycopg2 are known by their SQLSTATE, also inside the wrappers that SQLAlchemy and Django put
-around them. Our own functions refuse with TN002 to TN010 and say the sentence themselves. A password never shows:
+around them. Our own functions refuse with TN002 to TN011 and say the sentence themselves. A password never shows:
 neither in our sentence nor, by the chain of causes, in a traceback.
 """
 
@@ -182,6 +182,7 @@ _REFUSALS: Final[dict[str, type[TenureError]]] = {
     "TN008": errors.IllegalMove,
     "TN009": errors.NotFound,
     "TN010": errors.Forbidden,
+    "TN011": errors.Outdated,
     "TN020": errors.StoreMoved,
 }
 

@@ -37,7 +37,7 @@ _RUN_AT, _SLOT, _HASH = 8, 11, 12
 """Places in a row for `insert`."""
 
 
-class _Terms(NamedTuple):
+class Terms(NamedTuple):
     """On what terms a queue takes jobs: a row of `terms`, without the name."""
 
     profile: str
@@ -102,7 +102,7 @@ def insert(
     create_queues = create_queues or {}
     for name, policy in create_queues.items():
         admin.create_queue(transaction, name, policy, "enqueue")
-    terms = _terms(transaction, jobs)
+    terms = terms_of(transaction, jobs)
     for name, policy in create_queues.items():
         if policy.profile != "default" and name in terms and terms[name].profile != policy.profile:
             raise Forbidden(
@@ -158,23 +158,24 @@ def _refuse_other_file(transaction: Transaction, path: Path) -> None:
         )
 
 
-def _terms(transaction: Transaction, jobs: Sequence[NewJob]) -> dict[str, _Terms]:
+def terms_of(transaction: Transaction, jobs: Sequence[NewJob]) -> dict[str, Terms]:
+    """On what terms the queues of these jobs take them."""
     queues = dump(list({job.queue for job in jobs}))
-    return {row[0]: _Terms(*row[1:]) for row in transaction.all(_SQL["terms"], {"queues": queues})}
+    return {row[0]: Terms(*row[1:]) for row in transaction.all(_SQL["terms"], {"queues": queues})}
 
 
-def _row(job: NewJob, term: _Terms, now: int) -> Row:
+def _row(job: NewJob, term: Terms, now: int) -> Row:
     """A job for `insert`; refuses what the queue's policy or PostgreSQL's types refuse."""
     priority = term.priority_default if job.priority is None else job.priority
     max_attempts = term.max_attempts if job.max_attempts is None else job.max_attempts
-    _check(job, priority, max_attempts)
-    _check_priority(job, priority, term)
+    _check(job, max_attempts)
+    check_priority(job, priority, term)
     run_at = _run_at(job, now)
     extras: dict[str, Any] | None = None
     if _extras(job) != _NO_EXTRAS:
         extras = {name: value for name, value in zip(NEW_JOB_EXTRAS, _extras(job), strict=True) if value is not None}
         _check_extras(extras)
-    key, slot, hashed = _key_columns(job, term)
+    key, slot, hashed = key_columns(job, term)
     return (
         job.id, job.payload, job.kind, job.queue, term.profile, priority, term.rank(priority, now), max_attempts,
         run_at, int(run_at <= now), key, slot, hashed, term.forbidden_keys, extras,
@@ -199,26 +200,31 @@ def _in_64_bits(number: int) -> int:
     return number
 
 
-def _check(job: NewJob, priority: int, max_attempts: int) -> None:
+def _check(job: NewJob, max_attempts: int) -> None:
     if not _is_uuid(job.id):
         raise InvalidArgument(f"id: {job.id!r} is not a UUID in its canonical form. Nothing was enqueued.")
-    if "\0" in job.payload or "\0" in job.kind:
-        raise InvalidArgument(f"Job {job.id}: kind and payload must not hold a NUL character. Nothing was enqueued.")
-    if not -(2**31) <= priority < 2**31:
-        raise InvalidArgument(f"priority: {priority} does not fit into 32 bits. Nothing was enqueued.")
+    check_payload(job)
     if max_attempts < 1:
         raise InvalidArgument(f"max_attempts: expected at least 1, got {max_attempts}. Nothing was enqueued.")
     _in_64_bits(max_attempts)
 
 
-def _check_priority(job: NewJob, priority: int, term: _Terms) -> None:
-    """What the profile of the queue says of priorities, for every door alike."""
+def check_payload(job: NewJob) -> None:
+    """What PostgreSQL cannot hold. That it is JSON, the table checks."""
+    if "\0" in job.payload or "\0" in job.kind:
+        raise InvalidArgument(f"Job {job.id}: kind and payload must not hold a NUL character. Nothing was changed.")
+
+
+def check_priority(job: NewJob, priority: int, term: Terms) -> None:
+    """32 bits, and what the profile of the queue says of priorities, for every door alike."""
+    if not -(2**31) <= priority < 2**31:
+        raise InvalidArgument(f"priority: {priority} does not fit into 32 bits. Nothing was changed.")
     least, most = term.priority_min, term.priority_max
     if (least is not None and priority < least) or (most is not None and priority > most):
         raise InvalidArgument(
             f"Job {job.id}: priority is {priority}, and profile {term.profile!r} takes priorities "
             f"{'from' if least is not None else 'up to'} {least if least is not None else most}"
-            f"{f' to {most}' if least is not None and most is not None else ''}. Nothing was enqueued."
+            f"{f' to {most}' if least is not None and most is not None else ''}. Nothing was changed."
         )
 
 
@@ -234,7 +240,7 @@ def _refuse_nul(name: str, value: str) -> None:
         raise InvalidArgument(f"{name}: it must not hold a NUL character. Nothing was enqueued.")
 
 
-def _key_columns(job: NewJob, term: _Terms) -> tuple[str | None, str | None, str | None]:
+def key_columns(job: NewJob, term: Terms) -> tuple[str | None, str | None, str | None]:
     """idempotency_key, dedup_slot, payload_hash; refuses what the queue's policy refuses."""
     if term.forbidden_keys is not None and (found := _forbidden_key(job.payload, term.forbidden_keys)) is not None:
         raise ForbiddenKey(
@@ -248,7 +254,7 @@ def _key_columns(job: NewJob, term: _Terms) -> tuple[str | None, str | None, str
             )
         return None, None, None
     _refuse_nul("key", job.key)
-    return job.key, term.slot_of(job), _payload_hash(job.payload)
+    return job.key, term.slot_of(job), payload_hash(job.payload)
 
 
 def _insert(transaction: Transaction, rows: Sequence[Row]) -> int:
@@ -269,7 +275,7 @@ def _sort_out(
     transaction: Transaction,
     jobs: Sequence[NewJob],
     rows: Sequence[Row],
-    terms: Mapping[str, _Terms],
+    terms: Mapping[str, Terms],
     tolerates: bool,
 ) -> list[Enqueued]:
     """Some rows were not inserted: each of those had its id taken (an earlier try of the same request) or its key."""
@@ -286,15 +292,15 @@ def _refuse_taken_ids(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
     for job in jobs:
         row = transaction.one(_SQL["by_id"], (job.id,))
         assert row is not None
-        queue, kind, payload = row
-        is_same = payload in (None, job.payload) or _canonical(payload) == _canonical(job.payload)
+        queue, kind, payload, is_edited = row
+        is_same = is_edited or payload in (None, job.payload) or _canonical(payload) == _canonical(job.payload)
         if (queue, kind) != (job.queue, job.kind) or not is_same:
             raise InvalidArgument(
                 f"The id {job.id} belongs to another job. Nothing was enqueued. Make a new id for each job."
             )
 
 
-def _duplicate(transaction: Transaction, job: NewJob, row: Row, term: _Terms, tolerates: bool) -> Enqueued:
+def _duplicate(transaction: Transaction, job: NewJob, row: Row, term: Terms, tolerates: bool) -> Enqueued:
     holder = transaction.one(_SQL["holder"], (row[_SLOT],))
     assert holder is not None
     holder_id, created_at, hashed, payload = holder
@@ -328,7 +334,7 @@ def _in_jsonb_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(sorted(dict(pairs).items(), key=lambda pair: (len(pair[0].encode()), pair[0].encode())))
 
 
-def _payload_hash(payload: str) -> str:
+def payload_hash(payload: str) -> str:
     """SHA-256 of the canonical payload; of the text itself where that is no JSON, which the table refuses."""
     with contextlib.suppress(ValueError):
         payload = _canonical(payload)

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Header, Path, Query, Request, Response
 from pydantic import Field
 
+from tenure.errors import Outdated
 from tenure.model.access import Scope
-from tenure.model.clock import to_us
 from tenure.model.job import Job, NewJob
 from tenure.model.state import TERMINAL, State
 from tenure.observe.explain import explain as find_reasons
@@ -115,6 +115,14 @@ class Counts(Answer):
 class ActBody(Strict):
     """Why; it goes into the audit."""
 
+    reason: Reason
+
+
+class EditBody(Strict):
+    """Another payload, another priority, or both, for a job that waits in its queue."""
+
+    payload: Any = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     reason: Reason
 
 
@@ -304,6 +312,36 @@ async def revive(
     return JsonAnswer({"id": done.job_id, "state": done.state, "answer": None})
 
 
+async def edit(
+    who: Who,
+    id: Id,  # noqa: A002
+    body: EditBody,
+    if_match: Annotated[str | None, Header(max_length=500)] = None,
+) -> Response:
+    """Give a job that waits in its queue another payload, another priority, or both.
+
+    `If-Match` is the ETag of the job as it was read: if it has changed since, the answer is 412 and nothing was
+    changed. `If-Match: *` edits it however it stands. A new payload is checked as that of an enqueue is, and needs the
+    scope `enqueue` for the job's queue and kind as well: what it says is what a worker will do.
+    """
+    job = await find(who, id)
+    if if_match is None:
+        raise Problem(428, "precondition_required", "An edit needs the header If-Match with the job's ETag, so that it "
+                      "overwrites nothing unread; `*` edits it however it stands. Nothing was changed.")  # fmt: skip
+    _check_tag(job, if_match)
+    given: dict[str, Any] = {} if body.priority is None else {"priority": body.priority}
+    if "payload" in body.model_fields_set:
+        if not who.may("enqueue", queue=job.queue, kind=job.kind):
+            wanted = Scope("enqueue", job.queue, job.kind)
+            raise Problem(403, "forbidden", f"{who.name!r} may not set this payload: it needs the scope '{wanted}'. "
+                          "Nothing was changed.")  # fmt: skip
+        given["payload"] = body.payload
+    version = None if if_match.strip() == "*" else job.version
+    edited = await who.app.aio.edit(id, **given, version=version, actor=who.name, reason=body.reason)
+    answer = {"job": shown(edited, unmasked=False), "now": await _now(who)}
+    return JsonAnswer(answer, headers={"ETag": etag(edited, unmasked=False)})
+
+
 async def clone(who: Who, id: Id, body: ActBody) -> Response:  # noqa: A002
     """Enqueue a copy of a job that has ended."""
     await find(who, id)
@@ -396,14 +434,17 @@ async def find(who: Principal, job_id: str) -> Job:
 
 def etag(job: Job, *, unmasked: bool) -> str:
     """What changes whenever the job does."""
-    return f'"{job.token}.{to_us(job.updated_at)}{".p" if unmasked else ""}"'
+    return f'"{job.version}{".p" if unmasked else ""}"'
 
 
 async def _check_match(who: Principal, job_id: str, if_match: str | None) -> None:
-    job = await find(who, job_id)
-    tags = [part.strip() for part in (if_match or "*").split(",")]
+    _check_tag(await find(who, job_id), if_match or "*")
+
+
+def _check_tag(job: Job, if_match: str) -> None:
+    tags = [part.strip() for part in if_match.split(",")]
     if "*" not in tags and not {etag(job, unmasked=True), etag(job, unmasked=False)} & set(tags):
-        raise Problem(412, "precondition_failed", f"Job {job.id} has changed since it was read, so nothing was done.")
+        raise Outdated(f"Job {job.id} has changed since it was read, so nothing was changed. Read it again first.")
 
 
 async def _ended(request: Request, site: Site, who: Principal, job_id: str, seconds: float) -> Job:
@@ -451,6 +492,7 @@ ROUTES: Final = (
     Route("GET", _J + "/{id}", "read:meta", None, get_job, answers=OneJob, others=(304,)),
     Route("POST", _J + "/{id}/cancel", "operate", "cancel", cancel, answers=StateAnswer, others=(409, 412)),
     Route("POST", _J + "/{id}/revive", "operate", "revive", revive, answers=StateAnswer, others=(409, 412)),
+    Route("PATCH", _J + "/{id}", "operate", "edit", edit, answers=OneJob, others=(409, 412, 428)),
     Route("POST", _J + "/{id}/clone", "operate", "clone", clone, status=201, answers=EnqueuedJobs, others=(409,)),
     Route("GET", _J + "/{id}/explain", "read:meta", None, explain, answers=Explained),
     Route("GET", _J + "/{id}/attempts", "read:meta", None, attempts, answers=Rows),

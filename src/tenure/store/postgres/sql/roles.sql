@@ -198,6 +198,7 @@ BEGIN
                     ('forget_steps',        'operator admin'),
                     ('resolve_effect',      'operator admin'),
                     ('clone',               'operator admin'),
+                    ('edit_job',            'operator admin'),
                     ('triage_dead_letters', 'operator admin'),
                     ('pause_queues',        'operator admin'),
                     ('prune',               'operator admin'),

@@ -111,6 +111,24 @@ SET is_open = excluded.is_open,
 -- Whether a gate was ever touched.
 SELECT 1 FROM tenure_gate WHERE name = ?;
 
+-- name: edit_look
+-- A job as EditJob needs it.
+SELECT token, updated_at, created_at, state, step_token IS NOT NULL AS has_steps, queue, kind, idempotency_key, payload, priority, rank,
+    payload_hash, forbidden_keys
+FROM tenure_job
+WHERE id = ?;
+
+-- name: edit
+-- Invariant: updated_at rises with every edit, so that a version is never shown by two of them.
+UPDATE tenure_job
+SET payload = :payload,
+    payload_hash = :payload_hash,
+    forbidden_keys = :forbidden_keys,
+    priority = :priority,
+    rank = :rank,
+    updated_at = max(:now, updated_at + 1)
+WHERE id = :job_id;
+
 -- name: lease_acquire
 -- Take a named lease that is free or has run out, or extend one's own.
 -- Invariant: one row decides, so there are never two owners in a term; the term rises exactly when the owner changes.

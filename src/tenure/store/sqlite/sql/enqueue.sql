@@ -53,8 +53,10 @@ FROM tenure_job INDEXED BY sqlite_autoindex_tenure_job_1
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: by_id
--- What the job that has an id is. A cleaned one has no payload.
-SELECT queue, kind, payload FROM tenure_job WHERE id = ?;
+-- What the job that has an id is. A cleaned one has no payload; an edited one has another than it was enqueued with.
+SELECT queue, kind, payload, EXISTS (SELECT 1 FROM tenure_audit AS a WHERE a.subject = j.id AND a.act = 'edit')
+FROM tenure_job AS j
+WHERE id = ?;
 
 -- name: holder
 -- The job that has the slot, since when, and for which payload. A job that came in by plain SQL has no hash; a cleaned one has no

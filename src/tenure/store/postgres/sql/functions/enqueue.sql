@@ -116,7 +116,7 @@ BEGIN
         WHERE tenure.has_key(g.p, p_queue.forbidden_keys)
         LIMIT 1;
         IF FOUND THEN
-            RAISE EXCEPTION 'Job %: its payload carries a key that queue % forbids (%). Nothing was enqueued. Pass a reference instead.',
+            RAISE EXCEPTION 'Job %: its payload carries a key that queue % forbids (%). Nothing was changed. Pass a reference instead.',
                 v_job, quote_literal(p_queue.name), array_to_string(p_queue.forbidden_keys, ', ') USING ERRCODE = 'TN006';
         END IF;
     END IF;
@@ -145,7 +145,7 @@ BEGIN
     IF num_nonnulls(v_min, v_max) > 0 THEN
         SELECT g.i, g.r INTO v_job FROM json_to_recordset(p_jobs) AS g(i uuid, r integer) WHERE g.r < v_min OR g.r > v_max LIMIT 1;
         IF FOUND THEN
-            RAISE EXCEPTION 'Job %: priority is %, and profile % takes priorities %. Nothing was enqueued.', v_job.i, v_job.r,
+            RAISE EXCEPTION 'Job %: priority is %, and profile % takes priorities %. Nothing was changed.', v_job.i, v_job.r,
                 quote_literal(p_queue.profile), concat_ws(' ', 'from ' || v_min, CASE WHEN v_min IS NULL THEN 'up to ' || v_max ELSE 'to ' || v_max END)
                 USING ERRCODE = 'TN007';
         END IF;
@@ -330,6 +330,7 @@ BEGIN
             IF FOUND THEN
                 IF v_holder.queue <> v_queue.name OR v_holder.kind <> v_row.kind OR NOT tenure.is_known(v_holder.enqueued_by)
                     OR v_holder.payload::text <> coalesce(v_row.p, 'null')::text AND tenure.payload_hash(v_holder.payload) <> tenure.payload_hash(coalesce(v_row.p, 'null'))
+                        AND NOT tenure.is_edited(v_row.i)
                 THEN
                     RAISE EXCEPTION 'The id % belongs to another job. Nothing was enqueued. Make a new id for each job.', v_row.i USING ERRCODE = 'TN007';
                 END IF;
@@ -359,6 +360,90 @@ BEGIN
     END LOOP;
     RETURN CASE WHEN cardinality(v_found) > 0 THEN json_build_object('duplicates', array_to_json(v_found)) END;
 END
+$$;
+
+-- is_edited: whether a job was given another payload, or priority, than it was enqueued with.
+CREATE OR REPLACE FUNCTION tenure.is_edited(p_id uuid) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$ SELECT EXISTS (SELECT 1 FROM tenure.audit AS a WHERE a.subject = p_id::text AND a.act = 'edit') $$;
+
+-- edit_job: {"job_id", "payload", "priority", "version", "actor", "reason"} → the job as it stands now. Another payload or priority for a
+-- job that waits in its queue, on the terms on which the queue takes jobs today.
+--
+-- Invariants: the row is locked, so no claim comes in between; updated_at rises with every edit, so that a version is never shown by
+-- two of them; what stands already is answered and not written, so a repeat is harmless.
+CREATE OR REPLACE FUNCTION tenure.edit_job(p_request json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_now timestamptz := tenure.now();
+    v_id text := p_request ->> 'job_id';
+    v_job tenure.job;
+    v_queue tenure.queue;
+    v_payload json := p_request -> 'payload';
+    v_priority integer := (p_request ->> 'priority')::integer;
+    v_from json;
+    v_checked json;
+BEGIN
+    SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = tenure.as_uuid(v_id) FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'There is no job %, so nothing was changed. Look for it with `tenure jobs ls`.', v_id USING ERRCODE = 'TN009';
+    END IF;
+    IF v_payload::text IS NOT DISTINCT FROM v_job.payload::text THEN
+        v_payload := NULL;
+    END IF;
+    IF v_priority = v_job.priority THEN
+        v_priority := NULL;
+    END IF;
+    IF v_payload IS NULL AND v_priority IS NULL THEN
+        RETURN tenure.show_job(v_job);
+    ELSIF v_job.state <> 'queued' THEN
+        RAISE EXCEPTION 'Job % is %, so nothing was changed: only a job that waits in its queue can be edited.', v_id, v_job.state
+            USING ERRCODE = 'TN008';
+    ELSIF p_request ->> 'version' <> v_job.token || '.' || tenure.to_us(v_job.updated_at) THEN
+        RAISE EXCEPTION 'Job % has changed since it was read, so nothing was changed. Read it again, then repeat the edit.', v_id
+            USING ERRCODE = 'TN011';
+    ELSIF v_payload IS NOT NULL AND v_job.step_token IS NOT NULL THEN
+        RAISE EXCEPTION 'Job % has recorded steps, which go by its payload, so nothing was changed. Forget them first with '
+            '`tenure jobs forget-step`, or cancel it and enqueue a new job.', v_id USING ERRCODE = 'TN008';
+    END IF;
+    SELECT * INTO STRICT v_queue FROM tenure.queue AS q WHERE q.name = v_job.queue;
+    v_checked := json_build_array(json_build_object('i', v_id, 'p', v_payload, 'r', v_priority, 'k', v_job.idempotency_key));
+    IF v_payload IS NOT NULL THEN
+        PERFORM tenure.refuse_large(json_build_array(json_build_object('jobs', v_checked)));
+        PERFORM tenure.refuse_payloads(v_checked, v_queue);
+    END IF;
+    IF v_priority IS NOT NULL THEN
+        PERFORM tenure.refuse_priorities(v_checked, v_queue);
+    END IF;
+    v_from := tenure.edit_digest(v_job);
+    UPDATE tenure.job AS j
+    SET payload = coalesce(v_payload, j.payload),
+        payload_hash = CASE WHEN v_payload IS NULL OR j.idempotency_key IS NULL THEN j.payload_hash ELSE tenure.payload_hash(v_payload) END,
+        forbidden_keys = CASE WHEN v_payload IS NULL THEN j.forbidden_keys ELSE v_queue.forbidden_keys END,
+        priority = coalesce(v_priority, j.priority),
+        rank = CASE WHEN v_priority IS NULL THEN j.rank
+            ELSE tenure.rank_of(v_priority, v_queue.priority_order, v_queue.aging_seconds, j.created_at) END,
+        updated_at = greatest(v_now, j.updated_at + interval '1 microsecond')
+    WHERE j.id = v_job.id
+    RETURNING j.* INTO v_job;
+    IF v_queue.events THEN
+        PERFORM tenure.tell('edited', ARRAY[v_job.id], v_now);
+    END IF;
+    PERFORM tenure.write_audit(
+        v_now, p_request ->> 'actor', 'edit', v_job.id::text, p_request ->> 'reason',
+        json_build_object('from', v_from, 'to', tenure.edit_digest(v_job))
+    );
+    RETURN tenure.show_job(v_job);
+END
+$$;
+
+-- edit_digest: what the audit keeps of a job that is edited: its priority, and the hash of its payload, never the payload.
+CREATE OR REPLACE FUNCTION tenure.edit_digest(p_job tenure.job) RETURNS json
+LANGUAGE sql STABLE
+AS $$
+    SELECT json_build_object('payload', tenure.payload_hash((p_job).payload), 'priority', (p_job).priority)
 $$;
 
 -- clone: {"job_ids": {old id: new id, …}, "actor", "reason"} → [[old id, new id, id of the job that holds the key or null], …].
