@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import tenure
 from tenure.effects import bulk
@@ -68,13 +69,9 @@ GONE = WorkerRow(ids.WorkerId("media-3"), "media-3", 640, ["media"], concurrency
 def sample_app(url: str) -> Iterator[tuple[tenure.App, ManualClock]]:
     """An App whose clock stands an hour back. Ids take the same time, because minutes are counted by it."""
     clock = ManualClock(datetime.now(UTC) - timedelta(minutes=MINUTES))
-    real = ids.time
-    ids.time = SimpleNamespace(time_ns=lambda: clock.now_us() * 1000)  # type: ignore[assignment]
-    try:
-        with tenure.App(url, clock=clock) as app:
-            yield app, clock
-    finally:
-        ids.time = real
+    of_the_sample = SimpleNamespace(time_ns=lambda: clock.now_us() * 1000)
+    with patch("tenure.model.ids.time", of_the_sample), tenure.App(url, clock=clock) as app:
+        yield app, clock
 
 
 def populate(url: str) -> dict[str, str]:

@@ -58,6 +58,14 @@ def revive(job_id: str, reason: str = "…") -> str:
     return _line("jobs", "revive", job_id, "--reason", reason)
 
 
+def edit(job_id: str, reason: str = "…") -> str:
+    return _line("jobs", "edit", job_id, "--reason", reason)
+
+
+def priority(job_id: str, value: int, reason: str = "…") -> str:
+    return _line("jobs", "edit", job_id, "--priority", str(value), "--reason", reason)
+
+
 def dead_letters() -> str:
     return _line("dlq", "groups")
 
@@ -132,6 +140,10 @@ def inbox() -> str:
 
 def approval(approval_id: str) -> str:
     return _line("inbox", "show", approval_id)
+
+
+def audit(subject: str = "") -> str:
+    return _line("audit", "ls", *_options("--subject", [subject] if subject else []))
 
 
 def budgets() -> str:
