@@ -80,7 +80,9 @@ def populate(url: str) -> dict[str, str]:
         _declare(app)
         for row in (*WORKERS, GONE):
             app.do(Heartbeat((), worker=row))
+        clock.advance(-3600)
         _newsletter(app)
+        clock.advance(3600)
         found = {"job": _order(app, clock)}
         _an_hour(app, clock)
         found["flow"] = _flow(app)
@@ -184,7 +186,7 @@ def _an_hour(app: tenure.App, clock: ManualClock) -> None:
                     if is_away
                     else "SMTPRecipientsRefused: 550 5.1.1 mailbox unavailable"
                 )
-                app.fail(grant, error, retry_after=0)
+                app.fail(grant, error, retry_after=0) if is_away else app.reject(grant, error)
             else:
                 app.complete(grant, {"id": f"msg-{step}"}, summary="sent")
         _tick(app, clock.now(), chance)

@@ -6,6 +6,7 @@ from typing import Final
 
 from tenure.errors import UsageError
 from tenure.web.pages import same_as
+from tenure.web.pages.filter_words import is_job_id
 from tenure.web.pages.json_text import json_line
 from tenure.web.pages.visit import Answer, Shown, Visit
 
@@ -22,6 +23,7 @@ def audit(visit: Visit) -> Answer:
         "audit.html",
         {
             "details": {one.seq: json_line(one.detail) for one in rows if one.detail},
+            "is_id": is_job_id,
             "keys": (("/", "subject"), ("j k", "move")),
             "newest": visit.link("/audit", subject=subject) if before else None,
             "now": visit.app.now(),
