@@ -6,11 +6,13 @@ import html
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
 
 import tenure
+from tenure.model.clock import ManualClock
 from tenure.model.schedule import Schedule
 from tenure.store.schedules import TickSchedule
 from tenure.web.pages.job_edit import exact_json
@@ -214,3 +216,34 @@ def test_the_last_ticks_are_those_that_the_schedule_had(cron: str, last: str, ex
 
     assert found == [moment - timedelta(minutes=one) for one in expected][: len(found)]
     assert len(found) >= 6
+
+
+async def test_queues_begin_with_the_oldest_ready_job_then_with_the_most(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with tenure.App(f"sqlite:///{tmp_path / 'order.db'}", clock=clock) as app:
+        for name in ("a-idle", "b-shallow", "c-deep", "d-oldest", "e-paused"):
+            app.set_queue(name)
+        app.pause("e-paused", reason="x")
+        app.enqueue("x", queue="d-oldest")
+        clock.advance(300)
+        app.enqueue("x", queue="b-shallow")
+        app.enqueue_many([app.new_job("x", queue="c-deep") for _ in range(5)])
+        async with signed_in(Server(app)) as client:
+            overview = await client.get("/ui/")
+            queues = await client.get("/ui/queues")
+
+    expected = ["d-oldest", "c-deep", "b-shallow", "e-paused", "a-idle"]
+    beside = overview.text[overview.text.index('id="h-age"') :]
+    assert re.findall(r'href="/ui/queues/([a-e]-\w+)"', beside) == expected
+    assert re.findall(r'id="queue-([a-e]-\w+)"', queues.text) == expected
+
+
+async def test_ids_of_one_millisecond_are_told_apart_on_a_page(small: Server) -> None:
+    ids = [one.id for one in small.app.enqueue_many([small.app.new_job("x") for _ in range(20)])]
+
+    async with signed_in(small) as client:
+        page = await client.get("/ui/jobs")
+
+    shown = re.findall(r'<a class="id mono"[^>]*>([^<]+)</a>', page.text)
+    assert len(shown) == len(set(shown)) == 20
+    assert {one.partition("…")[2] for one in shown} == {one[-4:] for one in ids}
