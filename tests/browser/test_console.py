@@ -15,6 +15,7 @@ from tenure.effects.bulk_payload import BulkFilter
 from tenure.model.stream import NewChunk
 from tenure.store.streams import AppendStreams
 from tenure.web import bulk_acts
+from tenure.web.pages.job import TABS
 from tests.browser.conftest import Console
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -23,8 +24,8 @@ PATIENCE = 40_000
 
 PATHS = (
     "/", "/jobs", "/enqueue", "/dead-letters", "/queues", "/queues/mail", "/workers", "/schedules", "/workflows",
-    "/approvals", "/bulk", "/agents", "/memory", "/metrics", "/health", "/gates", "/audit", "/access", "/connect",
-    "/nowhere",
+    "/approvals", "/bulk", "/agents", "/memory", "/budgets", "/limits", "/metrics", "/health", "/gates", "/audit",
+    "/access", "/connect", "/nowhere",
 )  # fmt: skip
 
 
@@ -41,11 +42,16 @@ def _work(console: Console) -> dict[str, str]:
     app.complete(app.claim(queues="Pricing", worker="w-1")[0], {"costUsd": 0.02, "tokens": {"input": 12}})
     app.memory.remember("<img src=x onerror=document.title='owned'> brakes come late", agent="Pricing")
     app.do(AppendStreams([NewChunk(held.id, held.token, "output", 1, "<script>document.title='owned'</script>")]))
+    app.budgets.set("all", usd="5.00", per="day", reason="<b>why</b>")
+    app.limits.block("openai", 3600, reason="<img src=x onerror=document.title='owned'>")
+    app.schedule("nightly", "0 3 * * *", "report")
+    app.schedules.declare()
     filter_ = BulkFilter(kind=("nothing",))
     act = bulk_acts.frozen_act(app, "cancel", filter_, actor="<b>ada</b>", reason="<i>why</i>", pace=1.0)
     return {
         "bulk": bulk_acts.start(app, act),
         "done": done.id,
+        "queued": next(iter(app.jobs(queue="mail", state="queued", limit=1))).id,
         "dead": dead.id,
         "held": held.id,
         "print": app.dead_letters().items[0].fingerprint,
@@ -79,7 +85,9 @@ def test_every_page_is_clean_in_both_themes_and_at_any_width(console: Console) -
     paths += [f"/dead-letters/{ids['print']}/replay", f"/jobs/{ids['held']}/cancel"]
     paths += [f"/workflows/{ids['flow']}", f"/workflows/{ids['flow']}/cancel"]
     paths += ["/bulk/new?act=cancel&q=kind:welcome", "/memory?q=brakes", f"/jobs/{ids['held']}?tab=output"]
-    paths += [f"/bulk/{ids['bulk']}"]
+    paths += [f"/bulk/{ids['bulk']}", f"/jobs/{ids['queued']}/edit", f"/jobs/{ids['queued']}/priority"]
+    paths += [f"/jobs/{ids['held']}/release", f"/jobs/{ids['dead']}/edit", "/limits/clear?key=openai"]
+    paths += ["/budgets/raise?scope=all&unit=usd&per=day", *(f"/jobs/{ids['dead']}?tab={tab}" for tab in TABS)]
     axe, found = Axe(), []
     for theme in ("light", "dark"):
         console.page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
@@ -251,6 +259,29 @@ def test_a_workflow_is_read_walked_retried_and_cancelled(console: Console) -> No
     page.get_by_role("button", name=re.compile("Cancel 1")).click()
     expect(page.locator(".say")).to_contain_text("cancelled")
     assert console.app.workflows.get(flow).state == "cancelled"
+    assert console.complaints == []
+
+
+def test_a_waiting_payload_is_edited_and_a_budget_is_raised(console: Console) -> None:
+    page, app = console.page, console.app
+    job_id = app.enqueue("welcome", {"to": "user@exmaple.org", "n": 2**53 + 1}, queue="mail").id
+    app.budgets.set("queue:mail", usd="1.00", per="day")
+    console.goto(f"/jobs/{job_id}")
+    page.keyboard.press("e")
+    field = page.get_by_label("Payload")
+    expect(field).to_have_value(re.compile("9007199254740993"))
+    field.fill(field.input_value().replace("exmaple", "example"))
+    page.get_by_label("Reason").fill("a typing error")
+    page.get_by_role("button", name="Save 1 job").click()
+
+    expect(page.locator(".toast")).to_contain_text("1 job edited")
+    assert app.get(job_id).payload == {"to": "user@example.org", "n": 2**53 + 1}
+    console.goto("/budgets")
+    page.get_by_role("link", name="Raise queue:mail").click()
+    page.get_by_label("Add, in usd").fill("0.50")
+    page.get_by_label("Reason").fill("more letters")
+    page.get_by_role("button", name="Raise 1 budget").click()
+    expect(page.locator("main")).to_contain_text("1.50 USD")
     assert console.complaints == []
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from tenure.model.step import NewStep
+from tenure.store.flow import RecordSteps
 from tests.web.conftest import Server
 from tests.web.test_pages import _text, signed_in
 
@@ -67,3 +71,26 @@ async def test_what_is_remembered_is_told_only_to_those_who_may_read_payloads(sm
     assert answer.status_code == 200
     assert "brake pads late" not in answer.text
     assert "needs the scope" in _text(answer)
+
+
+async def test_tokens_and_cost_that_a_framework_recorded_in_steps_are_added_up_once(server: Server) -> None:
+    app = server.app
+    app.set_queue("Cashier", agent_events="ends")
+    for told in ({"answer": "yes"}, {"costUsd": 0.25, "tokens": {"input": 1000}}):
+        app.enqueue("answer", queue="Cashier")
+        (grant,) = app.claim(queues="Cashier", worker="w")
+        calls = [
+            {"parts": [], "usage": {"input_tokens": 1800, "output_tokens": 40}, "cost_usd": 0.02},
+            {"parts": [], "usage": {"input_tokens": 2000, "output_tokens": 60, "cost_usd": 0.03}},
+            {"usage": "unknown"},
+            ["usage"],
+        ]
+        steps = [NewStep(f"model/{n}", value=json.dumps(one)) for n, one in enumerate(calls)]
+        app.do(RecordSteps(grant.id, grant.token, steps))
+        app.complete(grant, told)
+
+    async with signed_in(server) as client:
+        said = _text(await client.get("/ui/agents"))
+
+    assert "4,900" in said  # 3,900 of the steps of the first run, 1,000 of the result of the second
+    assert "0.3000 USD" in said

@@ -85,6 +85,8 @@ PAGES = {
     "/bulk": "Bulk acts",
     "/agents": "Agents",
     "/memory": "Memory",
+    "/budgets": "Budgets",
+    "/limits": "Limits",
     "/metrics": "Metrics",
     "/health": "Health",
     "/gates": "Gates",

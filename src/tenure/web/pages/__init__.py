@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 from weakref import WeakKeyDictionary
@@ -17,9 +18,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from tenure.errors import TenureError
 from tenure.observe.browse import bounded_looks
 from tenure.web.pages.changes import changes
-from tenure.web.pages.pulse import Pulse
+from tenure.web.pages.pulse import OneLook, Pulse
 from tenure.web.pages.render import asset_by_hashed_name
 from tenure.web.pages.shell import page as whole_page
 from tenure.web.pages.table import ROUTES
@@ -56,6 +58,8 @@ def _look(route: PageRoute, visit: Visit, seconds: float) -> Answer:
     """A page looks within a bound; an act takes the time it needs."""
     if route.verb == "POST":
         return route.view(visit)
+    with suppress(TenureError):
+        visit.pulse.now()  # before anything else is read: see OneLook. The shell says that the database does not answer
     with bounded_looks(seconds):
         return route.view(visit)
 
@@ -102,7 +106,7 @@ async def _visit(request: Request) -> Visit:
             who.token_id,
         ),
         place=_place(who.app, who.tenant),
-        pulse=_pulses.setdefault(who.app, Pulse(who.app)),
+        pulse=OneLook(_pulses.setdefault(who.app, Pulse(who.app))),
         path=request.url.path.removeprefix(root) or "/",
         root=root,
         csrf=who.csrf or "",

@@ -1,11 +1,14 @@
 """`/ui/agents`: what each agent did, how often it failed, what it cost. An agent is a queue that keeps agent events.
 
 Figures come from the newest agent events, which the store writes with the end of each job; tokens from the results of
-the newest runs that tell them. A column is added by a field of AgentLine and a cell of the template.
+the newest runs that tell them, else, with the cost, from the steps in which an agent framework recorded its model
+calls: pydantic-ai and the OpenAI Agents SDK keep a `usage` with each. A column is added by a field of AgentLine and a
+cell of the template.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from statistics import median
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenure.errors import TooWide
 from tenure.model.frozen import frozen
+from tenure.observe.browse import first_steps
 from tenure.web.pages import same_as
 from tenure.web.pages.visit import Answer, Shown, Visit
 
@@ -23,6 +27,9 @@ EVENTS: Final = 1_000
 """How many of the newest events the figures are made from."""
 RUNS: Final = 100
 """How many results are read to add up tokens."""
+STEPPED: Final = 30
+"""How many runs are read step by step."""
+STEPS: Final = 200
 NEWEST: Final = 20
 ENDS: Final = ("completed", "failed", "dead")
 
@@ -53,10 +60,21 @@ def agents(visit: Visit) -> Answer:
     queues = look.seen.queues if look else ()
     backlog = {one.queue: one for one in look.seen.summary.backlog} if look else {}
     names = {one.name for one in queues if one.policy.agent_events != "none"} | {one.agent for one in events}
-    tokens = tokens_by_agent(visit, events)
+    tokens = dict(tokens_by_agent(visit, events))
+    spent = spent_in_steps(visit, events)
+    for name, (count, _) in spent.items():
+        if count:
+            tokens[name] = tokens.get(name, 0) + count
     memories = memories_by_agent(visit)
     lines = [
-        _line(name, [one for one in events if one.agent == name], backlog.get(name), tokens, memories)
+        _line(
+            name,
+            [one for one in events if one.agent == name],
+            backlog.get(name),
+            tokens,
+            memories,
+            spent.get(name, (0, 0.0))[1],
+        )
         for name in sorted(names)
     ]
     return Shown(
@@ -89,6 +107,35 @@ def tokens_by_agent(visit: Visit, events: Iterable[AgentEvent]) -> Mapping[str, 
     return added
 
 
+def spent_in_steps(visit: Visit, events: Iterable[AgentEvent]) -> Mapping[str, tuple[int, float]]:
+    """Tokens and cost of the model calls that the newest runs recorded as steps, by agent. Runs whose result told what
+    they cost are left out, so that nothing is counted twice."""
+    told = {one.job_id for one in events if "cost_usd" in fields(one)}
+    runs = {one.job_id: one.agent for one in events if one.job_id and one.kind in ENDS and one.job_id not in told}
+    added: dict[str, tuple[int, float]] = {}
+    for job_id, agent in list(runs.items())[:STEPPED]:
+        for step in first_steps(visit.app.store, job_id, STEPS):
+            tokens, cost = spent_by(step.value)
+            if tokens or cost:
+                count, sum_ = added.get(agent, (0, 0.0))
+                added[agent] = count + tokens, sum_ + cost
+    return added
+
+
+def spent_by(value: str | None) -> tuple[int, float]:
+    """Tokens and dollars that the value of a step tells in its `usage`; 0 and 0 if it tells none."""
+    if value is None or '"usage"' not in value:
+        return 0, 0.0
+    told = json.loads(value)
+    usage = told.get("usage") if isinstance(told, dict) else None
+    if not isinstance(usage, dict):
+        return 0, 0.0
+    parts = [usage.get(name) for name in ("input_tokens", "output_tokens")]
+    counts = [one for one in parts if isinstance(one, int) and not isinstance(one, bool)]
+    costs = [one for name in ("cost_usd", "costUsd") if isinstance(one := told.get(name, usage.get(name)), int | float)]
+    return sum(counts), float(costs[0]) if costs else 0.0
+
+
 def memories_by_agent(visit: Visit) -> Mapping[str, int] | None:
     """How many memories each agent has; None if there are too many to count within a page's time."""
     try:
@@ -112,6 +159,7 @@ def _line(
     backlog: Any,
     tokens: Mapping[str, int],
     memories: Mapping[str, int] | None,
+    stepped_usd: float,
 ) -> AgentLine:
     ends = [one for one in events if one.kind in ENDS]
     failed = sum(1 for one in ends if one.kind != "completed")
@@ -125,7 +173,7 @@ def _line(
         failed=failed,
         error_rate=failed / len(ends) if ends else None,
         seconds=median(seconds) if seconds else None,
-        cost_usd=sum(costs) if costs else None,
+        cost_usd=sum(costs) + stepped_usd if costs or stepped_usd else None,
         tokens=tokens.get(name),
         memories=None if memories is None else memories.get(name, 0),
         last_at=events[0].at if events else None,

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from typing import Final
 
+from tenure.errors import UsageError
+from tenure.web.pages import same_as
+from tenure.web.pages.filter_words import is_job_id
 from tenure.web.pages.json_text import json_line
 from tenure.web.pages.visit import Answer, Shown, Visit
 
-ROWS: Final = 200
+ROWS: Final = 100
 
 
 def audit(visit: Visit) -> Answer:
     """The page."""
-    subject = visit.asked("subject")[:500]
-    rows = visit.app.audit(subject=subject or None, limit=ROWS)
+    subject, before = visit.asked("subject")[:500], visit.asked("before")
+    if before and not (before.isascii() and before.isdigit() and len(before) < 19):
+        raise UsageError("`before` is the number of a row. Begin at the newest ones again.")
+    rows = visit.app.audit(subject=subject or None, limit=ROWS, before=int(before) if before else None)
     return Shown(
         "audit.html",
         {
             "details": {one.seq: json_line(one.detail) for one in rows if one.detail},
-            "keys": (("j k", "move"),),
+            "is_id": is_job_id,
+            "keys": (("/", "subject"), ("j k", "move")),
+            "newest": visit.link("/audit", subject=subject) if before else None,
             "now": visit.app.now(),
-            "is_cut": len(rows) >= ROWS,
+            "older": visit.link("/audit", subject=subject, before=rows[-1].seq) if len(rows) == ROWS else None,
             "rows": rows,
+            "same": same_as.audit(subject),
             "subject": subject,
             "topic": "",
         },

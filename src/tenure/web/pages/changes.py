@@ -2,11 +2,13 @@
 
 A message carries no data of jobs, so nothing leaks by it, and nothing is lost when one is: a tab that connects again is
 told at once if the marker differs from the one it names (Last-Event-ID), or from the one that its page was made with
-(`seen`): a change between the making of a page and its first connection is not lost. Markers are made from the look
-that all viewers share, or from the one job that a page shows; a stream costs no query of its own beyond that. Tabs
-beyond the fourth ask for the marker alone, by `once`: browsers open six connections to a host, and a stream keeps one.
-For that reason the output of a job comes by the same stream, as `chunk` messages behind the offset `after`, for those
-who may read payloads.
+(`seen`): a change between the making of a page and its first connection is not lost. `seen` is made from what the page
+read first, so it is never newer than the page; a page without one (its look was not there yet) is told at once.
+
+Markers are made from the look that all viewers share, or from the one job that a page shows; a stream costs no query of
+its own beyond that. Tabs beyond the fourth ask for the marker alone, by `once`: browsers open six connections to a
+host, and a stream keeps one. For that reason the output of a job comes by the same stream, as `chunk` messages behind
+the offset `after`, for those who may read payloads.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -24,19 +27,29 @@ from starlette.responses import Response, StreamingResponse
 
 from tenure.errors import NotFound, TenureError
 from tenure.model.visible import visible_lines
+from tenure.observe.browse import first_steps
 from tenure.web import auth
 from tenure.web.pages.filter_words import is_job_id
 from tenure.web.pages.pulse import Look, Pulse
 from tenure.web.problems import Problem
 
 if TYPE_CHECKING:
+    from tenure import Budget, Effect, Limiter
     from tenure.app import App
+    from tenure.model.event import Event
     from tenure.model.job import Job
+    from tenure.model.step import Step
     from tenure.model.stream import Chunk
     from tenure.web.auth import Principal
     from tenure.web.site import Site
 
 EVERY_SECONDS: Final = 1.0
+EVENTS: Final = 1_000
+EFFECTS: Final = 200
+STEPS: Final = 200
+"""How much of a job a page shows, and its marker covers."""
+BUDGETS: Final = 100
+"""How many budgets one page shows."""
 COMMENT_EVERY: Final = 15
 """Rounds without a message after which a comment keeps proxies from closing the connection."""
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -101,22 +114,32 @@ def _marker(app: App, pulse: Pulse, topic: str) -> Callable[[], str]:
         return lambda: workflow_marker(app, value)
     if name == "all" and not value:
         return lambda: board_marker(pulse.now())
-    raise Problem(400, "invalid_argument", "There is no such topic. Topics are all, job:ID and workflow:ID.")
+    if topic in LISTS:
+        return lambda: LISTS[topic](app)
+    known = ", ".join(("all", *LISTS, "job:ID and workflow:ID"))
+    raise Problem(400, "invalid_argument", f"There is no such topic. Topics are {known}.")
 
 
 def job_marker(app: App, job_id: str) -> str:
-    """Changes when the job does, or when something is logged for it."""
+    """Changes when the job does, a step or an effect of it, or when something is logged for it."""
     (found,) = app.get_many([job_id])
     if found is None:
         return "gone"
-    events = app.events(job_id=job_id, limit=1000)
-    return marker_of(found, events[-1].seq if events else 0)
+    events = app.events(job_id=job_id, limit=EVENTS)
+    return marker_of(
+        found, events, app.effects(job_id=job_id, limit=EFFECTS).items, first_steps(app.store, job_id, STEPS)
+    )
 
 
-def marker_of(found: Job, last_event: int) -> str:
+def marker_of(found: Job, events: Sequence[Event], effects: Sequence[Effect], steps: Sequence[Step]) -> str:
     """The marker of a job that is at hand."""
     told = (found.state, found.token, found.updated_at, found.progress, found.cancel_requested_at, found.cleaned_at)
-    return _digest(told, last_event)
+    return digest(
+        told,
+        events[-1].seq if events else 0,
+        [(one.name, one.step, one.state, one.updated_at) for one in effects],
+        [(one.key, one.state, one.ended_at) for one in steps],
+    )
 
 
 def workflow_marker(app: App, workflow_id: str) -> str:
@@ -129,16 +152,44 @@ def workflow_marker(app: App, workflow_id: str) -> str:
 
 def workflow_marker_of(found: object) -> str:
     """The marker of a workflow that is at hand."""
-    return _digest(found)
+    return digest(found)
+
+
+def budgets_marker(app: App) -> str:
+    """Changes when a budget does, or the jobs that wait for one."""
+    return budgets_marker_of(app.budgets.list(limit=BUDGETS))
+
+
+def budgets_marker_of(found: Sequence[Budget]) -> str:
+    """The marker of budgets that are at hand."""
+    return digest([(one.name, one.limit, one.used, one.reserved, one.waiting, one.on_empty) for one in found])
+
+
+def limits_marker(app: App) -> str:
+    """Changes when a limiter does, or when a block ends."""
+    now = app.now()
+    return limits_marker_of(app.limits.all(), now)
+
+
+def limits_marker_of(found: Sequence[Limiter], now: datetime) -> str:
+    """The marker of limiters that are at hand."""
+    return digest(
+        [(one.key, one.per_minute, one.tokens_per_minute, one.strikes, one.blocked_until) for one in found],
+        [one.blocked_until is not None and one.blocked_until > now for one in found],
+    )
+
+
+LISTS: Final[Mapping[str, Callable[[App], str]]] = {"budgets": budgets_marker, "limits": limits_marker}
+"""Topics of pages that show one list."""
 
 
 def board_marker(look: Look | None) -> str:
-    """Changes when counts, deaths, gates, queues or workers do; not with every heartbeat."""
+    """Changes when counts, deaths, gates, queues, workers or open questions do; not with every heartbeat."""
     if look is None:
         return ""
     seen = look.seen
     workers = sorted((one.row.id, one.held, one.is_leader) for one in seen.workers)
-    return _digest(
+    return digest(
         seen.summary.backlog,
         [(one.kind, one.succeeded, one.dead, one.failed, one.cancelled) for one in seen.summary.ran],
         seen.groups,
@@ -146,10 +197,11 @@ def board_marker(look: Look | None) -> str:
         [(one.name, one.paused_at, one.updated_at) for one in seen.queues],
         workers,
         look.health,
+        look.asking,
     )
 
 
-def _digest(*told: object) -> str:
+def digest(*told: object) -> str:
     return hashlib.sha256(repr(told).encode("utf-8", "replace")).hexdigest()[:16]
 
 
@@ -166,7 +218,7 @@ async def _messages(
         said = False
         if now and now != known:
             place = _place(now, output)
-            yield f"id: {place}\nevent: change\ndata: {now}\n\n" if known else f"id: {place}\ndata:\n\n"
+            yield f"id: {place}\nevent: change\ndata: {now}\n\n"
             known, said = now, True
         if output is None:
             await asyncio.sleep(EVERY_SECONDS)

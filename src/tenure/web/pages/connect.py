@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from urllib.parse import urlsplit
 
 from tenure.web.pages.visit import Answer, Shown, Visit
@@ -13,11 +14,13 @@ def connect(visit: Visit) -> Answer:
     url = visit.app.url
     if parts.password:
         url = url.replace(f":{parts.password}@", ":…@", 1)
+    entry = {"command": "tenure", "args": ["mcp"], "env": {"TENURE_URL": url}}
     return Shown(
         "connect.html",
         {
             "keys": (),
             "kinds": sorted(visit.app.registry)[:1] or ["welcome"],
+            "mcp": json.dumps({"mcpServers": {"tenure": entry}}, indent=2),
             "origin": visit.origin,
             "topic": "",
             "url": url,

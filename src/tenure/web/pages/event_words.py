@@ -29,17 +29,24 @@ def told_event(event: Event) -> ToldEvent:
     is_move = "token" in data and "state" in data
     kind = str(data.get("kind", "")) if is_move else event.queue or ""
     return ToldEvent(
-        event.at, event.kind, event.job_id, kind, _move(data) if is_move else _says(event.kind, event.data)
+        event.at, event.kind, event.job_id, kind, _move(event, data) if is_move else _says(event.kind, event.data)
     )
 
 
-def _move(data: Mapping[str, Any]) -> str:
+def _move(event: Event, data: Mapping[str, Any]) -> str:
     """What a lifecycle event tells: who held it, which attempt, and the class of a failure."""
-    parts = [f"attempt {data.get('attempt')}, token {data.get('token')}"]
-    if data.get("worker"):
-        parts.append(f"on {data['worker']}")
-    if data.get("class"):
-        parts.append(f"as {data['class']}")
+    attempt, worker, failure = data.get("attempt"), data.get("worker"), data.get("class")
+    if event.kind in {"queued", "woken", "revived"}:
+        return f"in {event.queue}"
+    if event.kind == "suspended":
+        return f"in {event.queue}, holds no slot"
+    if event.kind == "dead":
+        return f"in {event.queue}, at attempt {attempt}" + (f": {failure}" if failure else "")
+    parts = [f"attempt {attempt}, token {data.get('token')}"]
+    if worker:
+        parts.append(f"on {worker}")
+    if failure:
+        parts.append(f"ended as {failure}")
     return " ".join(parts)
 
 

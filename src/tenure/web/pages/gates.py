@@ -10,6 +10,8 @@ MEANS = {
     "master": "Everything: enqueue and claims.",
     "worker": "Claims: no worker is given jobs. Enqueue goes on.",
     "notify": "Wake-ups: workers find jobs by polling.",
+    "queue:": "Jobs of this queue: none is claimed.",
+    "kind:": "Jobs of this kind: none is claimed.",
     "heartbeat": "The rows of workers are not refreshed. Leases are.",
 }
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from tenure.errors import NotFound, UsageError
+from tenure.errors import NotFound, Outdated, UsageError
 from tenure.model.approval import Approval
 from tenure.model.event import Event
 from tenure.model.frozen import frozen
@@ -18,8 +18,9 @@ from tenure.model.stream import StreamInfo
 from tenure.observe.browse import first_steps
 from tenure.observe.explain import Explanation, explain
 from tenure.web.pages import same_as
-from tenure.web.pages.changes import marker_of
+from tenure.web.pages.changes import EFFECTS, EVENTS, STEPS, marker_of
 from tenure.web.pages.filter_words import is_job_id
+from tenure.web.pages.job_edit import is_editable, is_repeatable, set_priority
 from tenure.web.pages.jobs import progress_of
 from tenure.web.pages.json_text import json_line
 from tenure.web.pages.timeline import timeline
@@ -27,12 +28,18 @@ from tenure.web.pages.visit import Answer, Moved, Shown, Visit
 from tenure.web.pages.words import first_line, number, short_id, span
 
 TABS: Final = ("attempts", "output", "steps", "effects", "logs", "data", "related", "audit")
-EVENTS: Final = 1_000
-STEPS: Final = 200
 OUTPUT_PAGES: Final = 40
 """Pages of a stream that one look reads: more than a job can keep."""
 OUTPUT_CHARS: Final = 100_000
 LOG_KINDS: Final = frozenset({"log", "stdout", "stderr"})
+ASKED: Final = {
+    "cancel": "Cancel",
+    "revive": "Revive",
+    "clone": "Copy",
+    "priority": "Reprioritise",
+    "release": "Release",
+}
+"""Acts that have a page which asks, and the words of their buttons."""
 OUTCOMES: Final = {"confirmed": "It happened", "retry": "It did not; do it again", "failed": "Give it up"}
 
 
@@ -80,7 +87,7 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
     app = visit.app
     why = explain(app.store, found.id)
     attempts = app.attempts(found.id)
-    effects = app.effects(job_id=found.id, limit=200).items
+    effects = app.effects(job_id=found.id, limit=EFFECTS).items
     events = app.events(job_id=found.id, limit=EVENTS)
     letters = app.dead_letters(job_id=found.id, limit=5).items
     unknown = [one for one in effects if one.state == "unknown"]
@@ -108,7 +115,14 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
             "facts": facts(found, why, _asked(visit, found)),
             "is_cut": len(events) >= EVENTS,
             "job": found,
-            "keys": (("c", "cancel"), ("r", "revive"), ("j k", "rows"), ("1 … 8", "tabs")),
+            "keys": (
+                ("c", "cancel"),
+                ("r", "revive"),
+                ("e", "edit"),
+                ("p", "priority"),
+                ("y", "copy id"),
+                ("1 … 8", "tabs"),
+            ),
             "letters": letters,
             "logs": logs,
             "mask": mask or ("names" if may_read else "all"),
@@ -117,7 +131,7 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
             "outcomes": OUTCOMES,
             "output": output.name if output is not None and not output.is_ended else "",
             "output_after": output.after if output is not None else 0,
-            "seen": marker_of(found, events[-1].seq if events else 0),
+            "seen": marker_of(found, events, effects, steps),
             "stream": output,
             "streams": streams,
             "parent": parent,
@@ -245,6 +259,10 @@ def _can(found: Job) -> Mapping[str, bool]:
         "revive": (found.state, Move.REVIVE) in MOVES and found.cleaned_at is None,
         "clone": found.state in TERMINAL and found.cleaned_at is None,
         "wake": found.state is State.WAITING,
+        "edit": is_editable(found),
+        "replay": is_repeatable(found),
+        "priority": is_editable(found),
+        "release": found.state in HELD,
     }
 
 
@@ -314,14 +332,19 @@ def confirm(visit: Visit) -> Answer:
     """The question before an act, as a page of its own."""
     found = _find(visit)
     act = visit.params["act"]
-    if act not in {"cancel", "revive", "clone"} or not _can(found)[act]:
+    if act not in ASKED or not _can(found)[act]:
         raise UsageError(f"A job that is {found.shown_state} cannot be asked to {act}.")
-    same = {"cancel": same_as.cancel(found.id), "revive": same_as.revive(found.id)}.get(act)
-    return Shown("job_confirm.html", {"act": act, "job": found, "same": same, "section": "/jobs"})
+    same = {
+        "cancel": same_as.cancel(found.id),
+        "revive": same_as.revive(found.id),
+        "priority": same_as.priority(found.id, found.priority),
+    }.get(act)
+    shown = {"act": act, "job": found, "same": same, "section": "/jobs", "word": ASKED[act]}
+    return Shown("job_confirm.html", shown)
 
 
 def act(visit: Visit) -> Answer:
-    """Cancel, revive, clone or wake one job."""
+    """Cancel, revive, clone or wake one job, give it another priority, or take it from its worker."""
     found = _find(visit)
     verb, who, reason = visit.params["act"], visit.viewer.name, visit.given("reason")
     if verb != "wake" and not reason:
@@ -338,10 +361,26 @@ def act(visit: Visit) -> Answer:
     if verb == "clone":
         (made,) = visit.app.clone(found.id, actor=who, reason=reason)
         return Moved(visit.link(f"/jobs/{made.id}"), f"A copy of {short_id(found.id)}.")
+    if verb == "priority":
+        return set_priority(visit, found, reason)
+    if verb == "release":
+        return _release(visit, found, reason)
     if verb == "wake":
         woken = visit.app.wake(found.id)
         return Moved(here, "1 job woken." if woken else "It was not waiting any more.")
     raise NotFound(f"There is no act {verb!r} of a job.")
+
+
+def _release(visit: Visit, found: Job, reason: str) -> Answer:
+    """Take a held job from its worker. The token of the lease that was shown must still be the one that holds it."""
+    token = visit.given("token")
+    held = int(token) if token.isdecimal() and len(token) < 19 else found.token
+    if found.state not in HELD or found.token != held:
+        raise Outdated(f"Job {found.id} is not held by that lease any more, so nothing was changed. Look at it again.")
+    visit.app.release((found.id, held), reason=reason)
+    detail = {"token": held, "worker": found.lease_owner}
+    visit.app.access.note("release_lease", found.id, actor=visit.viewer.name, reason=reason, detail=detail)
+    return Moved(visit.link(f"/jobs/{found.id}"), "1 job released: it is queued again, and the attempt is not spent.")
 
 
 def resolve(visit: Visit) -> Answer:

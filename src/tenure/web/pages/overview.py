@@ -15,6 +15,8 @@ from tenure.web.pages.pulse import Look
 from tenure.web.pages.visit import Answer, Shown, Visit
 from tenure.web.pages.words import counted, number, short_span, span
 
+SHOWN_QUEUES = 9
+"""Lines beside the chart; the rest is on the page of queues."""
 LIMIT_SECONDS = 60.0
 """A queue whose oldest due job is older than this lags: doctor says so too."""
 
@@ -94,6 +96,7 @@ def overview(visit: Visit) -> Answer:
             "keys": (("/", "filter"), ("g j", "jobs"), ("g d", "dead letters"), (".", "pause")),
             "glance": look,
             "queues": queue_lags(look.seen, _rates(rows, look.at)),
+            "shown_queues": SHOWN_QUEUES,
             "range": chosen[0],
             "ranges": RANGES,
             "same": same_as.overview(),
@@ -237,7 +240,7 @@ def _duration_tile(seen: Board) -> Tile:
 
 
 def queue_lags(seen: Board, rates: Mapping[str, float]) -> list[QueueLag]:
-    """Every queue, the furthest behind last, as the eye goes down."""
+    """Every queue, what needs attention first: the oldest ready job, then how many are ready, then what is stopped."""
     backlog = {one.queue: one for one in seen.summary.backlog}
     policies = {one.name: one.policy for one in seen.queues}
     served = {name for one in seen.workers if is_alive(one, policies, seen.summary.at) for name in one.row.queues}
@@ -251,7 +254,11 @@ def queue_lags(seen: Board, rates: Mapping[str, float]) -> list[QueueLag]:
         tag, tone = _trouble(queue.name, queue.paused_at, gates, ready, queue.name in served, age)
         share = 0.0 if age is None else min(100.0, 50.0 * age / LIMIT_SECONDS)
         lags.append(QueueLag(queue.name, ready, age, round(share, 1), tone, tag, rates.get(queue.name)))
-    return sorted(lags, key=lambda one: (one.tone != "succeeded", one.oldest_seconds or 0.0))
+    return sorted(lags, key=_by_need)
+
+
+def _by_need(lag: QueueLag) -> tuple[float, int, bool, str]:
+    return -1.0 if lag.oldest_seconds is None else -1.0 - lag.oldest_seconds, -lag.ready, not lag.tag, lag.name
 
 
 def _trouble(

@@ -86,6 +86,7 @@ class Pulse:
         self._renewing: threading.Thread | None = None
         self._error: TenureError | None = None
         self._costs: deque[float] = deque(maxlen=COSTS)
+        self._forgotten = 0
 
     def now(self) -> Look | None:
         """The last look. Waits for the first one, for FIRST_WAIT_SECONDS at most. Raises what that one raised."""
@@ -105,6 +106,7 @@ class Pulse:
         """Look again at the next request: something was changed by hand."""
         with self._lock:
             self._last = None
+            self._forgotten += 1
 
     def _is_old(self, last: Look) -> bool:
         age = time.monotonic() - last.taken
@@ -112,15 +114,41 @@ class Pulse:
         return age > max(FRESH_SECONDS, SHARE * min(self._costs, default=last.cost_seconds))
 
     def _renew(self) -> None:
-        try:
-            found = self._looks(self._app)
-        except TenureError as exc:
+        while True:
+            forgotten = self._forgotten
+            try:
+                found = self._looks(self._app)
+            except TenureError as exc:
+                with self._lock:
+                    self._error, self._last, self._renewing = exc, None, None
+                return
             with self._lock:
-                self._error, self._last, self._renewing = exc, None, None
-            return
-        with self._lock:
-            self._costs.append(found.cost_seconds)
-            self._last, self._error, self._renewing = found, None, None
+                self._costs.append(found.cost_seconds)
+                if forgotten == self._forgotten:  # else: it may have looked before the change
+                    self._last, self._error, self._renewing = found, None, None
+                    return
+
+
+class OneLook:
+    """The pulse as one request sees it: the look that stood when the request came, for all that the page shows.
+
+    It is asked before anything else is read. So the marker that a page carries, which is made from it, is never newer
+    than what the page shows, and a change in between is told by the page's stream.
+    """
+
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+        self._found: list[Look | None] = []
+
+    def now(self) -> Look | None:
+        """The look; the same at every call. Raises what Pulse.now raised."""
+        if not self._found:
+            self._found.append(self._pulse.now())
+        return self._found[0]
+
+    def forget(self) -> None:
+        """Look again at the next request."""
+        self._pulse.forget()
 
 
 def take(app: App) -> Look:

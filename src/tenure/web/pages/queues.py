@@ -32,6 +32,8 @@ def queues(visit: Visit) -> Answer:
     rows = visit.app.queues()
     backlog = {one.queue: one for one in look.seen.summary.backlog} if look else {}
     lags = {one.name: one for one in queue_lags(look.seen, rates)} if look else {}
+    places = {name: place for place, name in enumerate(lags)}
+    rows.sort(key=lambda row: (places.get(row.name, len(places)), row.name))
     return Shown(
         "queues.html",
         {

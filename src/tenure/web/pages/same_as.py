@@ -58,6 +58,14 @@ def revive(job_id: str, reason: str = "…") -> str:
     return _line("jobs", "revive", job_id, "--reason", reason)
 
 
+def edit(job_id: str, reason: str = "…") -> str:
+    return _line("jobs", "edit", job_id, "--reason", reason)
+
+
+def priority(job_id: str, value: int, reason: str = "…") -> str:
+    return _line("jobs", "edit", job_id, "--priority", str(value), "--reason", reason)
+
+
 def dead_letters() -> str:
     return _line("dlq", "groups")
 
@@ -132,6 +140,28 @@ def inbox() -> str:
 
 def approval(approval_id: str) -> str:
     return _line("inbox", "show", approval_id)
+
+
+def audit(subject: str = "") -> str:
+    return _line("audit", "ls", *_options("--subject", [subject] if subject else []))
+
+
+def budgets() -> str:
+    return _line("budgets", "ls")
+
+
+def budget(act: str, scope: str, unit: str, per: str) -> str:
+    if act == "raise":
+        return _line("budgets", "raise", scope, f"--{unit}", "1", "--per", per, "--reason", "…")
+    return _line("budgets", "rm", scope, "--unit", unit, "--per", per, "--reason", "…")
+
+
+def limits() -> str:
+    return _line("limits", "ls")
+
+
+def limit(act: str, key: str) -> str:
+    return _line("limits", "clear" if act == "clear" else "rm", key, "--reason", "…")
 
 
 def agents() -> str:

@@ -30,6 +30,8 @@ KEYS: Final = (
     ("g s", "schedules"),
     ("g g", "gates"),
     ("g e", "agents"),
+    ("g u", "budgets"),
+    ("g l", "limits"),
     ("g r", "memory"),
     ("g m", "metrics"),
     ("g h", "health"),
@@ -137,7 +139,15 @@ def _navigation(look: Look | None) -> Sequence[tuple[str, Sequence[Entry]]]:
                 entry("/gates", "Gates", "gate"),
             ),
         ),
-        ("Agents", (entry("/agents", "Agents", "agent"), entry("/memory", "Memory", "memory"))),
+        (
+            "Agents",
+            (
+                entry("/agents", "Agents", "agent"),
+                entry("/memory", "Memory", "memory"),
+                entry("/budgets", "Budgets", "budget"),
+                entry("/limits", "Limits", "limit"),
+            ),
+        ),
         (
             "Look back",
             (

@@ -5,7 +5,9 @@ width; dashed means that no worker held it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from typing import Final
 
 from tenure import Effect
@@ -19,6 +21,11 @@ LEAST_SHARE: Final = 0.35
 """Per cent: shorter spans are drawn this wide, so that the eye finds them."""
 LABEL_SHARE: Final = 7.0
 """Per cent that a span needs to hold its label."""
+MARK_SHARE: Final = 1.5
+CHAR_SHARE: Final = 0.65
+"""Per cent that a mark and each character of its word take."""
+LEFT_FROM: Final = 80.0
+"""Words of marks behind this stand to their left, as the template has it."""
 MARKED: Final = frozenset({"cancel_requested", "suspended", "woken", "revived", "released", "reclaimed"})
 """Events that stand on the axis; the others are in the attempts or in the log."""
 
@@ -230,19 +237,24 @@ def _effect(axis: _Axis, effect: Effect) -> Mark:
 
 
 def _marks(axis: _Axis, job: Job, events: Sequence[Event]) -> Iterator[Mark]:
-    yield Mark(axis.x(job.created_at), "queued", "enqueued", "enqueued")
-    last = 0.0
+    """Marks of one lane, each with its word where that does not run into the next."""
+    found = [Mark(axis.x(job.created_at), "queued", "enqueued", "enqueued")]
     if job.cancel_requested_at is not None:
-        last = axis.x(job.cancel_requested_at)
-        yield Mark(last, "cancelled", "cancel asked", "cancel asked", is_full=True)
+        found.append(Mark(axis.x(job.cancel_requested_at), "cancelled", "cancel asked", "cancel asked", is_full=True))
     for event in events:
         if event.kind in MARKED and not (event.kind == "cancel_requested" and job.cancel_requested_at is not None):
             shown = look(event.kind)
-            x = axis.x(event.at)
-            yield Mark(x, shown.tone, shown.word, shown.word if x - last > 12 else "", is_full=True)
-            last = x if x - last > 12 else last
+            found.append(Mark(axis.x(event.at), shown.tone, shown.word, shown.word, is_full=True))
     if job.state is State.SUCCEEDED and job.finished_at is not None:
-        yield Mark(axis.x(job.finished_at), "succeeded", "succeeded", "", is_full=True)
+        found.append(Mark(axis.x(job.finished_at), "succeeded", "succeeded", "", is_full=True))
+    found.sort(key=lambda mark: mark.x)
+    until = 0.0
+    for mark, following in zip_longest(found, found[1:]):
+        room = MARK_SHARE + CHAR_SHARE * len(mark.label)
+        goes_left = mark.x > LEFT_FROM
+        fits = mark.x - room >= until if goes_left else following is None or following.x - mark.x >= room
+        yield mark if fits else replace(mark, label="")
+        until = mark.x if goes_left or not fits else mark.x + room
 
 
 def _words(

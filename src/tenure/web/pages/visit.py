@@ -15,7 +15,7 @@ from tenure.model.frozen import frozen
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.web.pages.pulse import Pulse
+    from tenure.web.pages.pulse import OneLook
 
 Theme = Literal["auto", "light", "dark"]
 Times = Literal["relative", "local", "utc"]
@@ -103,7 +103,7 @@ class Visit:
     app: App
     viewer: Viewer
     place: Place
-    pulse: Pulse
+    pulse: OneLook
     path: str
     """Below the console's root, as `/jobs`."""
     root: str

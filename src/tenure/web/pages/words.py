@@ -58,6 +58,11 @@ def _looks() -> dict[str, Look]:
         "gate_closed": ("closed", "gate", "retry"),
         "paused": ("paused", "waiting", "retry"),
         "serving": ("open", "succeeded", "succeeded"),
+        # limiters
+        "limit_blocked": ("blocked", "failed", "dead"),
+        "limit_reopening": ("reopens", "retry", "retry"),
+        "limit_limited": ("at its rate", "waiting", "waiting"),
+        "limit_open": ("open", "succeeded", "succeeded"),
         # acts on all that match
         "bulk_waiting": ("waiting", "queued", "queued"),
         "bulk_working": ("working", "running", "running"),
@@ -189,5 +194,5 @@ def last_line(text: str | None, width: int = 200) -> str:
 
 
 def short_id(value: str) -> str:
-    """Enough of a UUIDv7 to tell jobs apart on one page."""
-    return value[:13] if len(value) > 20 else value
+    """Enough of a UUIDv7 to tell jobs apart on one page: its beginning is a time, which many share, so its end too."""
+    return f"{value[:8]}…{value[-4:]}" if len(value) > 20 else value

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from tenure import WorkerSeen
 from tenure.errors import UsageError
 from tenure.model.frozen import frozen
+from tenure.model.job import Job
 from tenure.observe.liveness import silence_limit
 from tenure.web.pages import same_as
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
@@ -23,8 +25,8 @@ class Line:
     seen: WorkerSeen
     freshness: str
     silent_seconds: float
-    running: str
-    """Kinds it runs now, with how many of each."""
+    running: Sequence[Job]
+    """Jobs it holds now, some of them."""
     is_behind: bool
     trouble: str
 
@@ -35,10 +37,10 @@ def workers(visit: Visit) -> Answer:
     seen = visit.app.workers()
     policies = {one.name: one.policy for one in visit.app.queues()}
     held = visit.app.jobs(state=["running", "leased"], limit=HELD) if any(one.held for one in seen) else None
-    kinds: dict[str, Counter[str]] = {}
+    holds: dict[str, list[Job]] = {}
     for job in held or ():
         if job.lease_owner:
-            kinds.setdefault(job.lease_owner, Counter())[job.kind] += 1
+            holds.setdefault(job.lease_owner, []).append(job)
     versions = Counter(one.row.version for one in seen if one.row.version)
     newest = max(versions, default="")
     lines = []
@@ -46,9 +48,7 @@ def workers(visit: Visit) -> Answer:
         silent = max(0.0, (now - one.last_seen_at).total_seconds())
         limit = silence_limit(one, policies)
         fresh = "fresh" if silent <= limit / 2 else "late" if silent <= limit else "gone"
-        running = ", ".join(
-            f"{kind} ×{n}" if n > 1 else kind for kind, n in kinds.get(one.row.id, Counter()).most_common(4)
-        )
+        running = holds.get(one.row.id, [])
         lines.append(Line(one, fresh, silent, running, bool(newest) and one.row.version != newest, _trouble(one)))
     lines.sort(key=lambda line: (line.freshness == "gone", not line.seen.is_leader, line.seen.row.id))
     alive = [line for line in lines if line.freshness != "gone"]

@@ -63,7 +63,7 @@ document.addEventListener("change", (event) => {
 
 // --- keys: one at a time, never while typing, off by choice
 const typing = (element) => element.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]");
-const goes = { o: "/", j: "/jobs", d: "/dead-letters", f: "/workflows", a: "/approvals", b: "/bulk", e: "/agents", r: "/memory", q: "/queues", w: "/workers",
+const goes = { o: "/", j: "/jobs", d: "/dead-letters", f: "/workflows", a: "/approvals", b: "/bulk", e: "/agents", r: "/memory", u: "/budgets", l: "/limits", q: "/queues", w: "/workers",
   s: "/schedules", g: "/gates", m: "/metrics", h: "/health" };
 let waitsForPlace = false;
 
@@ -118,7 +118,7 @@ const live = () => {
     try {
       const answer = await fetch(address, { headers: { Accept: "text/plain" } });
       const marker = answer.ok ? await answer.text() : known;
-      if (known && marker !== known) stream.dispatchEvent(new CustomEvent("change", { bubbles: true }));
+      if (marker !== known) stream.dispatchEvent(new CustomEvent("change", { bubbles: true }));
       known = marker;
     } catch { /* the server is away: the next round asks again */ }
   };
