@@ -310,10 +310,10 @@ def _age(url: str) -> None:
     """As a later version would leave it."""
     if url.startswith("sqlite"):
         with _file(url) as file:
-            file.execute("INSERT INTO tenure_migration VALUES (99, '0099_later', 'x', 0)")
+            file.execute("INSERT INTO tenure_migration VALUES (99, '0099_later', 'x', 0, 99)")
     else:
         with psycopg.connect(url) as server:
-            server.execute("INSERT INTO tenure.migration (number, name, checksum) VALUES (99, '0099_later', 'x')")
+            server.execute("INSERT INTO tenure.migration VALUES (99, '0099_later', 'x', DEFAULT, 99)")
 
 
 @contextmanager
