@@ -31,7 +31,7 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: audit docs docs-site help release sbom types setup demo demo-postgres check test test-quick test-frameworks test-pythons bench chaos screens vendor
+.PHONY: audit docs docs-site help release sbom types setup demo demo-postgres check test test-quick test-django test-frameworks test-pythons bench chaos screens vendor
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -124,6 +124,9 @@ test-frameworks: $(FRAMEWORKS_STAMP) ## Run agents of pydantic-ai, the OpenAI Ag
 
 test-pythons: $(STAMP) ## Run the examples and the unit tests under every Python from 3.11 to 3.14 that is at hand
 	$(BIN)/python tests/pythons.py $(ARGS)
+
+test-django: $(STAMP) ## Run the tests of Django on Django 6, under a Python from 3.12 on that is at hand
+	$(BIN)/python tests/pythons.py --django $(ARGS)
 
 bench: $(STAMP) ## Measure Tenure beside its peers and write docs/benchmarks.md (a trial: ARGS=--quick)
 	$(BIN)/python -m benchmarks $(ARGS)
