@@ -4,9 +4,10 @@
     python .ci/release.py 0.2.0 --dry-run    say what would be done, change nothing
     python .ci/release.py 0.2.0
 
-Freezing: until a schema version is released, a new database is built from `schema.sql` and `functions/`. The release
-writes that text to `sql/migrations/NNNN_….sql`. From then on it must not change: a database out there was made by it,
-and the ledger keeps its hash. A later release with another text and the same number is refused.
+Freezing: the first release writes the whole schema of each engine to `sql/migrations/0001_….sql`. From then on a change
+of the schema is a file `sql/changes/NNNN_….sql`, which the next release turns into a migration: on PostgreSQL with all
+functions behind it. A migration never changes again: databases were made by it, and their ledgers keep its hash. A
+schema that was changed without such a file is refused.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -41,12 +42,11 @@ def main(arguments: list[str]) -> int:
     except Refused as refused:
         print(f"Refused: {refused}", file=sys.stderr)  # noqa: T201 - a script talks
         return 1
-    said = "would write" if given.dry_run else "wrote"
     for path, text in changes.items():
         if not given.dry_run:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        print(f"{said} {path.relative_to(ROOT)}")  # noqa: T201
+            _put(path, text)
+        said = ("write", "wrote") if text is not None else ("remove", "removed")
+        print(f"{f'would {said[0]}' if given.dry_run else said[1]} {path.relative_to(ROOT)}")  # noqa: T201
     if given.dry_run:
         print(f"would commit and tag v{given.version}; nothing was changed")  # noqa: T201
         return 0
@@ -57,9 +57,17 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def planned(version: str) -> dict[Path, str]:
-    """Every file that the release writes, with its text. Raises: Refused."""
+def planned(version: str) -> dict[Path, str | None]:
+    """Every file that the release writes, with its text; None for one that it removes. Raises: Refused."""
     return {**_frozen(), **_versioned(version), **_changelog(version)}
+
+
+def _put(path: Path, text: str | None) -> None:
+    if text is None:
+        path.unlink()
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def _check_repository(version: str) -> None:
@@ -83,24 +91,32 @@ def _ordered(version: str) -> tuple[int, int, int, str, int]:
     return int(major), int(minor), int(patch), stage or "z", int(number or 0)
 
 
-def _frozen() -> dict[Path, str]:
-    """The migrations to write. Raises: Refused (one that was released would change)."""
+def _frozen() -> dict[Path, str | None]:
+    """The migrations to write, and the changes that they are made from. Raises: Refused (a change has none)."""
     from tenure.store.postgres import migrate as postgres
     from tenure.store.postgres.sql import schema_script
     from tenure.store.sqlite import migrate as sqlite
 
     store = ROOT / "src" / "tenure" / "store"
-    texts: Mapping[Path, str] = {
-        store / "sqlite" / "sql" / "migrations" / f"{sqlite.NAME}.sql": sqlite.script(),
-        store / "postgres" / "sql" / "migrations" / f"{postgres.NAME}.sql": schema_script(),
-    }
-    for path, text in texts.items():
-        if path.exists() and path.read_text(encoding="utf-8") != text:
+    engines = {"sqlite": (sqlite.migrations(), sqlite.script()), "postgres": (postgres.migrations(), schema_script())}
+    numbers = {engine: len(migrations) for engine, (migrations, _) in engines.items()}
+    if len(set(numbers.values())) > 1:
+        raise Refused(f"the engines have {numbers} migrations. Give both a change of the same number.")
+    writes: dict[Path, str | None] = {}
+    for engine, (migrations, schema) in engines.items():
+        folder = store / engine / "sql"
+        frozen = {folder / "migrations" / f"{one.name}.sql": one.script for one in migrations}
+        made = {path: text for path, text in frozen.items() if not path.exists()}
+        kept = folder / "migrations" / "schema.sha256"
+        now = sha256(schema.encode()).hexdigest()
+        if not made and kept.read_text(encoding="utf-8").strip() != now:
             raise Refused(
-                f"the schema was changed since {path.relative_to(ROOT)} was released, and databases were made by it. "
-                "Raise VERSION in the engine's migrate.py and write the change as the next migration."
+                f"the schema of {engine} was changed since {migrations[-1].name} was released, and databases were made "
+                f"by it. Write it as {(folder / 'changes').relative_to(ROOT)}/{len(migrations) + 1:04}_NAME.sql."
             )
-    return {path: text for path, text in texts.items() if not path.exists()}
+        if made:
+            writes |= made | {kept: f"{now}\n"} | dict.fromkeys((folder / "changes").glob("*.sql"))
+    return writes
 
 
 def _versioned(version: str) -> dict[Path, str]:

@@ -27,6 +27,7 @@ from typing import Any
 
 import tenure
 import tenure.testing
+from docs.build_site import FIRST, SECTIONS, nav
 from tenure import errors
 from tenure.handler.building import JobOptions
 from tenure.model.event import EventKind
@@ -401,27 +402,15 @@ def _sql_policy() -> str:
 
 # --- the index --------------------------------------------------------------------------------------------------------
 
-_FOLDERS = {
-    "guides": "Guides",
-    "concepts": "Concepts",
-    "operate": "Operate",
-    "reference": "Reference",
-    "specs": "The five specifications",
-    "decisions": "Decisions",
-}
-
 
 def _index() -> str:
-    parts = []
-    for folder, title in _FOLDERS.items():
-        pages = sorted(page for page in (DOCS / folder).glob("*.md") if page.name != "README.md")
-        if pages:
-            parts.append(f"## {title}\n")
-            parts += [f"- [{_title(page)}]({folder}/{page.name})" for page in pages]
-            parts.append("")
-    others = [page for page in sorted(DOCS.glob("*.md")) if page.name not in {"index.md", "why.md", "quickstart.md"}]
-    parts.append("## Beside these\n")
-    parts += [f"- [{_title(page)}]({page.name})" for page in others]
+    """Every page in the order of the site, which is that of a reader."""
+    parts = ["## Start here\n", *(f"- [{_title(DOCS / page)}]({page})" for page in FIRST.values()), ""]
+    for section in nav():
+        ((title, pages),) = section.items()
+        if title in SECTIONS:
+            listed = [page for page in pages if page != "decisions/README.md"]
+            parts += [f"## {title}\n", *(f"- [{_title(DOCS / page)}]({page})" for page in listed), ""]
     return "\n".join(parts)
 
 

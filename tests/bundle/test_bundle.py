@@ -16,6 +16,7 @@ import tenure
 from tenure.bundle import collect, document
 from tenure.bundle.timeline import timeline
 from tenure.errors import ConfigError, IllegalMove, InvalidArgument, NotFound
+from tenure.testing import drain
 from tests.bundle.conftest import SECRET
 
 
@@ -36,7 +37,49 @@ def test_a_bundle_holds_what_the_database_knows_and_reads_back_equal(app: tenure
     assert read.streams[0].chunks == app.streams.read(order).chunks
     assert not read.left_out
     empty = [field.name for field in fields(read) if getattr(read, field.name) in ([], None)]
-    assert empty == ["workflow", "escalations"]
+    assert empty == ["workflow", "escalations", "approvals", "budgets"]
+
+
+def test_a_bundle_holds_approvals_and_budgets_without_their_secrets(app: tenure.App) -> None:
+    @app.job(durable=True)
+    def pay(payload: dict[str, Any], ctx: tenure.Context) -> str:
+        ctx.approve("pay", args={"to": "ann", "password": "hunter2-and-more"}, text=f"Pay with {SECRET}?", expires=3600)
+        with ctx.reserve(usd="0.10") as reservation:
+            reservation.used(usd="0.08")
+        return "paid"
+
+    app.migrate()
+    for scope in ("all", "kind:pay", "queue:default", "tenant:7", "tenant:8", "kind:other"):
+        app.budgets.set(scope, usd="5.00", per="day")
+    job_id = app.enqueue("pay", {"n": 1}, tenant="7").id
+    drain(app)
+    (asked,) = app.approvals.list(job_id=job_id)
+    app.approvals.approve(asked.id, args_hash=asked.args_hash, by="bob", note="go on")
+    drain(app)
+    assert app.get(job_id).result == "paid"
+
+    made = collect.collect(app, job_id)
+    hidden = document.decode(document.encode(document.redacted(made)))
+
+    assert document.decode(document.encode(made)) == made
+    assert made.approvals == app.approvals.list(state=None, job_id=job_id).items
+    assert [vote.voter for vote in made.approvals[0].votes] == ["bob"]
+    assert [(one.scope, one.used) for one in made.budgets] == [
+        (scope, 80_000) for scope in ("all", "kind:pay", "queue:default", "tenant:7")
+    ]
+    assert hidden.approvals[0].args == {"to": "ann", "password": "[redacted]"}
+    assert SECRET not in hidden.approvals[0].text
+    assert hidden.budgets == made.budgets
+    assert {"approval pay asked", "approval pay: bob says approve"} <= {one.what for one in timeline(made)}
+
+
+def test_a_file_from_before_approvals_is_still_read(content: bytes) -> None:
+    def without(value: dict[str, Any]) -> None:
+        del value["approvals"], value["budgets"]
+
+    read = document.decode(changed(content, without))
+
+    assert (read.approvals, read.budgets) == ([], [])
 
 
 def test_a_task_brings_its_workflow_and_the_questions_about_it(app: tenure.App) -> None:

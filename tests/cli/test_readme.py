@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_tasks_in_the_readme_are_those_that_init_writes() -> None:
-    assert f"```python\n{TASKS}```" in README
+    assert f"```python runnable\n{TASKS}```" in README
     assert len(TASKS.splitlines()) == 12
 
 
@@ -55,7 +55,7 @@ def test_its_tasks_and_commands_run_as_they_stand(tmp_path: Path) -> None:
         return done.stdout
 
     run("init")
-    assert f"```python\n{(tmp_path / 'tasks.py').read_text()}```" in README
+    assert f"```python runnable\n{(tmp_path / 'tasks.py').read_text()}```" in README
     lines = re.findall(r"^tenure (.+?)(?:\s+#.*)?$", README, re.MULTILINE)
     assert [line.split()[0] for line in lines] == ["enqueue", "enqueue", "jobs", "jobs", "dlq"]
     ids = [run(*shlex.split(line)).split()[0] for line in lines[:2]]

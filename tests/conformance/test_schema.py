@@ -104,7 +104,8 @@ def test_migrating_again_applies_nothing(store: Subject) -> None:
 
 
 def test_the_migration_can_be_printed(store: Subject) -> None:
+    """On SQLite what the file lacks, which is nothing; on PostgreSQL all of it, each part behind a question."""
     script = store.store.migration_sql()
 
-    assert "CREATE TABLE" in script
-    assert "dedup_slot" in script
+    is_whole = store.engine != "sqlite"
+    assert ("CREATE TABLE" in script, "dedup_slot" in script) == (is_whole, is_whole)

@@ -6,10 +6,12 @@ folder. A ```text block right after it is what it prints.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +71,41 @@ def test_a_page_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
     assert len(printed) == len(blocks) + 1
     for block, output in zip(blocks, printed, strict=False):
         assert output == (block.prints or ""), block.code
+
+
+NOT_RUN = {
+    ("guides/agent-frameworks.md", "from agents import Agent"): "needs an account; tests/frameworks has the same",
+    ("guides/your-transaction.md", "with transaction.atomic():"): "needs a project; test_django_guide.py has one",
+    ("guides/your-transaction.md", "async with pool.acquire()"): "needs a server; test_your_transaction.py has one",
+}
+"""Blocks that are compiled only, by page and first words, with the reason."""
+ANY_BLOCK = re.compile(r"^```python(?P<mark>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN_ELSEWHERE = {"frameworks": "by tests/frameworks/test_guide.py", "file": "by test_shell.py or test_django_guide.py"}
+
+
+def unmarked() -> Iterator[tuple[str, str]]:
+    """Every block of a page, the generated reference apart, that no test runs."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        name = page.relative_to(ROOT / "docs").as_posix() if page.is_relative_to(ROOT / "docs") else page.name
+        if not name.startswith("reference/"):
+            for found in ANY_BLOCK.finditer(page.read_text()):
+                word = found["mark"].strip().partition("=")[0]
+                if word != "runnable" and word not in RUN_ELSEWHERE:
+                    yield name, found["code"]
+
+
+def test_every_block_of_python_is_run_or_compiled_for_a_reason() -> None:
+    left = list(unmarked())
+
+    without = [(page, code) for page, code in left if not any(_fits(page, code, *one) for one in NOT_RUN)]
+    assert not without, "Mark it as ```python runnable, or say in NOT_RUN why it cannot be run."
+    assert [one for one in NOT_RUN if not any(_fits(page, code, *one) for page, code in left)] == []
+    for page, code in left:
+        compile(code, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def _fits(page: str, code: str, known: str, begin: str) -> bool:
+    return page == known and code.startswith(begin)
 
 
 def test_the_quickstart_and_an_example_are_among_them() -> None:

@@ -129,3 +129,12 @@ def test_a_dead_link_fails_the_build(
     assert done.returncode != 0
     assert "why.md" in done.stdout + done.stderr
     shutil.rmtree(tmp_path / "sources")
+
+
+def test_the_index_has_the_order_of_the_site() -> None:
+    """Cookbook, questions and comparison stood below all decisions, where no one looks."""
+    index = (DOCS / "index.md").read_text()
+    listed_there = re.findall(r"^- \[.*\]\((\S+)\)$", index, re.MULTILINE)
+
+    assert listed_there == [page for page in listed(nav()) if page in set(listed_there)]
+    assert set(listed(nav())) - set(listed_there) == {"index.md", "decisions/README.md", *ROOT_PAGES.values()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,12 @@ class Project:
         return subprocess.run(
             [sys.executable, "manage.py", *arguments],
             cwd=self.folder,
-            env={**self.environment, "PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1"},
+            env={
+                **self.environment,
+                "PATH": "/usr/bin:/bin",
+                "PYTHONUNBUFFERED": "1",
+                "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            },
             input=input,
             capture_output=True,
             text=True,
@@ -164,7 +170,6 @@ def _enqueue(app: tenure.App, kind: str) -> Any:
         ("DATABASES['default']['NAME'] = ':memory:'", "in memory, which no worker can reach"),
         ("TENURE['DATABSE'] = 'default'", "no entry 'DATABSE'. Did you mean 'DATABASE'?"),
         ("DATABASES['default'] = {'ENGINE': 'django.db.backends.dummy'}", "jobs live on SQLite or PostgreSQL"),
-        ("INSTALLED_APPS.remove('tenure.integrations.django')", "not in INSTALLED_APPS"),
     ],
 )
 def test_settings_that_cannot_work_are_found_by_check(project: Project, change: str, sentence: str) -> None:
@@ -175,3 +180,16 @@ def test_settings_that_cannot_work_are_found_by_check(project: Project, change: 
 
     assert done.returncode == 1
     assert sentence in done.stderr.replace("\n", " "), done.stderr
+
+
+@pytest.mark.parametrize("project", ["sqlite"], indirect=True)
+def test_a_backend_without_its_app_is_found_by_check(project: Project) -> None:
+    """Django 6 checks its backends only once something has imported its tasks, as views do."""
+    with (project.folder / "project_settings.py").open("a") as settings:
+        settings.write("INSTALLED_APPS.remove('tenure.integrations.django')\n")
+
+    code = "import shop.tasks; from django.core.management import call_command; call_command('check')"
+    done = project.manage("shell", "--command", code)
+
+    assert done.returncode == 1
+    assert "not in INSTALLED_APPS" in done.stderr.replace("\n", " "), done.stderr

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.postgres
 
 CALLERS: Final = {
     "producer worker reader operator admin": "list_limiters now now_us to_us from_us schema_version schema_checksum "
-    "get_jobs list_profiles list_workflows",
+    "schema_compatible_from get_jobs list_profiles list_workflows",
     "producer worker operator admin": "enqueue signal sweep_flow start_workflow join_workflow",
     "worker admin": "exchange claim settle start heartbeat append_events append_streams record_effect record_steps "
     "take_memo keep_memo use_tokens "

@@ -258,6 +258,7 @@ def test_an_agents_login_has_the_functions_of_work_and_no_others(
         "from_us",
         "schema_version",
         "schema_checksum",
+        "schema_compatible_from",
         "exchange",
         "claim",
         "settle",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tenure.errors import InternalError, SchemaAhead, SchemaError
 from tenure.store.contract import Enqueue
+from tenure.store.migrations import Migration
 from tenure.store.queries import GetJobs
 from tenure.store.sqlite import migrate
 from tenure.store.sqlite.store import SqliteStore
@@ -27,20 +29,23 @@ def _plain(sql: str) -> str:
     return " ".join(" ".join(line.partition("--")[0] for line in sql.splitlines()).split())
 
 
-def built(script: str) -> dict[str, str]:
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(script)
-    found = catalog(connection)
-    connection.close()
-    return found
+def test_the_printed_script_builds_what_migrate_builds(store: SqliteStore, path: Path, tmp_path: Path) -> None:
+    """Run by the shell, it left no row in the ledger, so that the next process could not open the file."""
+    other = tmp_path / "other.db"
+    fresh = SqliteStore(f"sqlite:///{other}")
+    lines = fresh.migration_sql().splitlines(keepends=True)
+    fresh.close()
+    with closing(sqlite3.connect(other)) as connection:
+        connection.executescript("".join(line for line in lines if not line.startswith(".")))
+        made = catalog(connection)
+    with closing(sqlite3.connect(path)) as connection:
+        assert catalog(connection) == made
+    again = SqliteStore(f"sqlite:///{other}")
 
-
-def test_the_printed_script_builds_what_migrate_builds(store: SqliteStore, path: Path) -> None:
-    connection = sqlite3.connect(path)
-
-    assert catalog(connection) == built(store.migration_sql())
-
-    connection.close()
+    assert again.migrate() == []
+    assert again.schema_version() == migrate.newest()
+    assert again.migration_sql() == ".bail on\n"
+    again.close()
 
 
 def test_migrating_again_does_nothing(path: Path) -> None:
@@ -49,7 +54,7 @@ def test_migrating_again_does_nothing(path: Path) -> None:
     first, again = store.migrate(), store.migrate()
 
     assert (first, again) == ([migrate.NAME], [])
-    assert store.schema_version() == migrate.VERSION
+    assert store.schema_version() == migrate.newest()
     store.close()
 
 
@@ -85,7 +90,7 @@ def test_ten_processes_that_start_at_once_migrate_once(path: Path) -> None:
 
 def test_a_newer_schema_is_refused_and_left_alone(store: SqliteStore, path: Path) -> None:
     with sqlite3.connect(path) as other:
-        other.execute("INSERT INTO tenure_migration VALUES (9999, '9999_from_the_future', 'x', 0)")
+        other.execute("INSERT INTO tenure_migration VALUES (9999, '9999_from_the_future', 'x', 0, 9999)")
     other.close()
 
     with pytest.raises(SchemaAhead, match="9999_from_the_future"):
@@ -105,7 +110,7 @@ def test_a_script_that_was_applied_with_another_text_is_refused_and_noticed(stor
 def test_a_script_that_fails_halfway_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     half = "CREATE TABLE tenure_half (a INTEGER);\nCREATE TABLE tenure_half (a INTEGER);\n"
     store = SqliteStore(f"sqlite:///{path}")
-    monkeypatch.setattr(migrate, "script", lambda: half)
+    monkeypatch.setattr(migrate, "migrations", lambda: (Migration(1, migrate.NAME, half),))
 
     with pytest.raises(InternalError):
         store.migrate()

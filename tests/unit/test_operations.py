@@ -504,7 +504,7 @@ def test_an_empty_postgresql_database_is_set_up_and_an_old_one_left_alone(
 
     with tenure.App(postgres_url) as behind, pytest.raises(tenure.SchemaBehind, match="tenure migrate"):
         behind.enqueue("kind")
-    monkeypatch.setattr("tenure.store.postgres.migrate.newest", lambda: 0)
+    monkeypatch.setattr("tenure.store.postgres.migrate.migrations", lambda: ())
     with tenure.App(postgres_url) as ahead, pytest.raises(tenure.SchemaAhead, match="pip install -U tenure"):
         ahead.enqueue("kind")
 

@@ -13,7 +13,7 @@ from tenure.errors import NotFound
 from tenure.model.plain import plain
 
 if TYPE_CHECKING:
-    from tenure import Event, WorkflowRow
+    from tenure import Event, Job, WorkflowRow
     from tenure.app import App
     from tenure.model.stream import Chunk
 
@@ -63,6 +63,11 @@ def _read_once(app: App, job_id: str) -> tuple[Bundle, bool]:
         ),
         "escalations": newest("escalations", app.workflows.escalations(workflow.id, state=None) if workflow else ()),
         "audit": newest("audit", _reversed(app.audit(subject=job_id, limit=PAGE))),
+        "approvals": newest(
+            "approvals",
+            _reversed(_pages(lambda at: app.approvals.list(state=None, job_id=job_id, limit=PAGE, cursor=at))),
+        ),
+        "budgets": newest("budgets", app.budgets.list(_scopes(job))),
     }
     again = app.get(job_id)
     is_changing = (again.token, again.updated_at) != (job.token, job.updated_at)
@@ -79,6 +84,12 @@ def _read_once(app: App, job_id: str) -> tuple[Bundle, bool]:
         workflow=workflow,
         **parts,
     ), is_changing
+
+
+def _scopes(job: Job) -> list[str]:
+    """The budgets' scopes that concern a job."""
+    named = {"queue": job.queue, "kind": job.kind, "tenant": job.tenant, "workflow": job.workflow_id, "job": job.id}
+    return ["all", *(f"{scope}:{name}" for scope, name in named.items() if name is not None)]
 
 
 def _newest(entries: Iterable[T], most: int) -> tuple[list[T], int]:

@@ -13,17 +13,18 @@ import tempfile
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from tenure import Attempt, Audit, DeadLetter, Effect, EscalationRow, Event, Job, Step, WorkflowRow
+from tenure import Approval, Attempt, Audit, Budget, DeadLetter, Effect, EscalationRow, Event, Job, Step, WorkflowRow
 from tenure.bundle.record import read_record
 from tenure.errors import ConfigError, IllegalMove, InvalidArgument
+from tenure.model.approval import canonical
 from tenure.model.frozen import frozen
 from tenure.model.plain import plain
-from tenure.model.redact import process_redactor
+from tenure.model.redact import Redactor, process_redactor
 from tenure.model.stream import Chunk
 
 FORMAT: Final = "tenure-bundle"
@@ -86,19 +87,32 @@ class Bundle:
     workflow: WorkflowRow | None
     escalations: list[EscalationRow]
     audit: list[Audit]
+    # Later than version 1's first files, which lack them.
+    approvals: list[Approval] = field(default_factory=list)
+    """What the job asked of people, with their votes."""
+    budgets: list[Budget] = field(default_factory=list)
+    """The budgets that concern the job: of all, of its queue, kind, tenant and workflow, and of itself."""
 
 
 def redacted(bundle: Bundle) -> Bundle:
     """The same without secrets, by the rules that errors and logs are cleaned by."""
     redactor = process_redactor()
     hidden: dict[str, Any] = {}
-    for field in fields(bundle):
-        value = plain(getattr(bundle, field.name))
+    for part in fields(bundle):
+        value = plain(getattr(bundle, part.name))
         if isinstance(value, list):
-            hidden[field.name] = [redactor.data(one) for one in value]
+            hidden[part.name] = [redactor.data(one) for one in value]
         else:
-            hidden[field.name] = redactor.data(value)
+            hidden[part.name] = redactor.data(value)
+    hidden["approvals"] = [_without_arguments(plain(one), redactor) for one in bundle.approvals]
     return read_record(Bundle, hidden | {"is_redacted": True})
+
+
+def _without_arguments(approval: Any, redactor: Redactor) -> Any:
+    """An approval without secrets. Its arguments are JSON in a text, whose keys tell what is secret."""
+    shown: Any = redactor.data({name: value for name, value in approval.items() if name != "args_text"})
+    text = approval["args_text"]
+    return shown | {"args_text": None if text is None else canonical(redactor.data(json.loads(text)))}
 
 
 def encode(bundle: Bundle) -> bytes:

@@ -51,6 +51,8 @@ def _read(hint: Any, value: Any, place: str) -> Any:
         return value
     if origin is list:
         return _read_list(get_args(hint)[0], value, place)
+    if origin is tuple:  # tuple[T, ...]
+        return tuple(_read_list(get_args(hint)[0], value, place))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _read_mapping(get_args(hint)[1], value, place)
     if is_dataclass(hint):

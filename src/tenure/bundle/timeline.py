@@ -12,6 +12,7 @@ from tenure.model.frozen import frozen
 from tenure.model.plain import plain
 
 if TYPE_CHECKING:
+    from tenure import Approval
     from tenure.bundle.document import Bundle
 
 
@@ -44,6 +45,8 @@ def _moments(bundle: Bundle) -> Iterator[Moment]:
         yield Moment(effect.intended_at, f"effect {effect.name} intended", effect.key)
         if effect.updated_at != effect.intended_at:
             yield Moment(effect.updated_at, f"effect {effect.name} {effect.state}", _first_line(effect.error))
+    for asked in bundle.approvals:
+        yield from _answers(asked)
     for letter in bundle.dead_letters:
         yield Moment(letter.moved_at, "dead letter", _first_line(letter.final_error))
         if letter.triaged_at is not None:
@@ -52,6 +55,14 @@ def _moments(bundle: Bundle) -> Iterator[Moment]:
         yield Moment(row.at, f"{row.act} by {row.actor}", row.reason or "")
     if job.finished_at is not None:
         yield Moment(job.finished_at, str(job.state), job.result_summary or "")
+
+
+def _answers(asked: Approval) -> Iterator[Moment]:
+    yield Moment(asked.created_at, f"approval {asked.name} asked", asked.text)
+    for vote in asked.votes:
+        yield Moment(vote.at, f"approval {asked.name}: {vote.voter} says {vote.choice}", vote.note or "")
+    if asked.decided_at is not None:
+        yield Moment(asked.decided_at, f"approval {asked.name} {asked.state}", asked.why or "")
 
 
 def _text(data: Any) -> str:

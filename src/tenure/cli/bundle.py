@@ -17,6 +17,7 @@ from tenure.cli.ids import full_id
 from tenure.cli.job_parts import job_parts
 from tenure.cli.options import JobIdArgument, Json, Url, opened
 from tenure.cli.screen import Facts, Grid, Part, Screen, state
+from tenure.model.budget import show_amount
 from tenure.model.frozen import frozen
 
 MOST_CHILDREN = 50
@@ -151,6 +152,23 @@ def _parts(found: Bundle) -> list[Part]:
     if found.escalations:
         asked = [(one.level, state(one.state), one.reason, one.person, one.answer) for one in found.escalations]
         parts.append(Grid(("level", "state", "reason", "person", "answer"), asked, title="Escalations"))
+    if found.approvals:
+        approvals = [
+            (
+                one.created_at,
+                one.name,
+                state(one.state),
+                ", ".join(f"{vote.voter}: {vote.choice}" for vote in one.votes),
+            )
+            for one in found.approvals
+        ]
+        parts.append(Grid(("asked", "approval", "state", "votes"), approvals, title="Approvals"))
+    if found.budgets:
+        budgets = [
+            (one.name.removeprefix("budget:"), *(show_amount(one.unit, n) for n in (one.limit, one.used, one.reserved)))
+            for one in found.budgets
+        ]
+        parts.append(Grid(("budget", "limit", "used", "reserved"), budgets, title="Budgets"))
     if found.audit:
         acts = [(one.at, one.actor, one.act, one.reason) for one in found.audit]
         parts.append(Grid(("at", "actor", "act", "reason"), acts, wide="reason", title="Audit"))

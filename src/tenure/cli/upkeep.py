@@ -22,9 +22,7 @@ BATCH = 1000
 
 @app.command()
 def migrate(
-    sql: Annotated[
-        bool, typer.Option("--sql", help="Print the SQL for an empty database instead of running it.")
-    ] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL that is missing instead of running it.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 6 if the schema is behind.")] = False,
     url: Url = None,
     as_json: Json = False,

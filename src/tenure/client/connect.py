@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from tenure.errors import ConfigError, MissingExtra, SchemaAhead, SchemaBehind, nearest
+from tenure.errors import ConfigError, MissingExtra, SchemaBehind, nearest
 from tenure.store.contract import Store
 
 if TYPE_CHECKING:
@@ -107,9 +107,4 @@ def _check_version(found: int, wanted: int) -> None:
         raise SchemaBehind(
             f"The schema in the database is at migration {found}, and this version of Tenure needs {wanted}. "
             "Run `tenure migrate`, or open it with App(…, migrate='always')."
-        )
-    if found > wanted:
-        raise SchemaAhead(
-            f"The schema in the database is at migration {found}, and this version of Tenure knows only {wanted}: "
-            "a newer version migrated it. Update Tenure here with: pip install -U tenure"
         )

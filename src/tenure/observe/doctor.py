@@ -86,7 +86,7 @@ def examine(store: Store, url: str) -> Iterator[Check]:
     yield from (_sqlite(inspection) if inspection.engine == "sqlite" else _postgres(inspection, url))
     yield from _clock(inspection)
     yield from _schema(store, inspection, url)
-    if inspection.schema_version != inspection.schema_wanted:
+    if inspection.schema_version < inspection.schema_wanted:
         return
     queues = store.do(ListQueues())
     workers = store.do(ListWorkers())
@@ -113,9 +113,7 @@ def _schema(store: Store, found: Inspection, url: str) -> Iterator[Check]:
     elif has < wants:
         yield Check("schema", "wrong", f"version {has}, and this Tenure wants {wants}", f"tenure migrate --url {url}")
     else:
-        yield Check(
-            "schema", "wrong", f"version {has} is newer than this Tenure's {wants}", "pip install --upgrade tenure"
-        )
+        yield Check("schema", "ok", f"version {has}, newer than this Tenure's {wants} and compatible with it")
 
 
 def _sqlite(found: Inspection) -> Iterator[Check]:

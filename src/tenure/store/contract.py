@@ -437,13 +437,18 @@ class Store(Protocol):
         ...
 
     def migration_sql(self) -> str:
-        """The SQL that `migrate` would run on an empty database, as one script."""
+        """The SQL that `migrate` would run, as one script for the engine's shell.
+
+        On SQLite for this file, because its shell cannot ask what is there; on PostgreSQL for any database.
+        """
         ...
 
     def schema_version(self) -> int:
         """The version of the schema in the database, 0 if there is none.
 
-        Raises: SchemaError if the schema was made from another text than this version's.
+        A newer version is answered if it says that this program may use it.
+
+        Raises: SchemaAhead; SchemaError (the schema was made from another text than this version's).
         """
         ...
 

@@ -4,6 +4,8 @@ import json
 import os
 from typing import Any
 
+import django
+
 SECRET_KEY = "only for tests"
 DEBUG = False
 USE_TZ = True
@@ -15,7 +17,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.messages",
     "django.contrib.sessions",
-    "django_tasks",
+    *(["django_tasks"] if django.VERSION < (6,) else []),
     "tenure.integrations.django",
     "shop",
 ]

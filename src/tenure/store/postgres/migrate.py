@@ -1,90 +1,132 @@
-"""Making the schema, and telling whether a database has the one that this version needs.
+"""The schema: brought up to this version by migrations, each one transaction with its row in a ledger.
 
-Until the first release there is one version: `sql/schema.sql`, `sql/functions/` and `sql/roles.sql`, run as one script
-in one transaction, together with a row in the ledger that keeps the version and a hash of the script. A lock that the
-transaction holds makes one of ten processes that start at once migrate, and nine find it done; a lock time-out keeps a
-migration from waiting behind a long transaction for ever.
+A lock that the transaction holds makes one of ten processes that start at once migrate, and nine find it done.
+
+**Workers go on meanwhile.** A migration of tables in use has to wait for their locks, and all that comes after waits
+behind it. So it gives up its place after a short time, lets the others pass, and tries again. Functions are replaced
+under running workers, whose requests the new ones still take, if the migration says that it is compatible
+(store.migrations).
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
+import time
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from tenure.errors import SchemaAhead, SchemaError
+from tenure.store import migrations as stored
+from tenure.store.migrations import Migration
 from tenure.store.postgres.errors import driver_errors
-from tenure.store.postgres.sql import schema_script, statement
+from tenure.store.postgres.sql import FOLDER, functions_script, schema_script, statement
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.errors import Diagnostic
 
-VERSION: Final = 1
 NAME: Final = "0001_initial"
-_LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '60s'"
-_UNLESS_THERE: Final = """\
-SELECT pg_catalog.to_regclass('tenure.migration') IS NOT NULL AS is_there \\gset
-\\if :is_there
-\\echo The schema is there already. Nothing was changed; `tenure migrate` tells whether it is the one of this version.
-\\else"""
+TRIES: Final = 20
+PAUSE_SECONDS: Final = 1.0
+_QUEUE_TIMEOUT: Final = "SET LOCAL lock_timeout = '60s'"
+"""For the place among other migrations, which keeps no worker waiting."""
+_LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '3s'"
+_FIRST_IS_MISSING: Final = "SELECT pg_catalog.to_regclass('tenure.migration') IS NULL AS is_missing \\gset"
+_IS_MISSING: Final = (
+    "SELECT NOT EXISTS (SELECT FROM tenure.migration AS m WHERE m.number >= {number}) AS is_missing \\gset"
+)
 _log: Final = logging.getLogger("tenure.migrate")
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """The steps from an empty database to the schema of this version."""
+    return stored.read_migrations(
+        FOLDER, lambda: Migration(1, NAME, schema_script()), lambda change: f"{change}\n{functions_script()}"
+    )
 
 
 def newest() -> int:
     """The version of the schema that this version of Tenure needs."""
-    return VERSION
-
-
-@cache
-def checksum() -> str:
-    """The hash of the script that makes it."""
-    return hashlib.sha256(schema_script().encode()).hexdigest()
+    return len(migrations())
 
 
 def migrate(url: str) -> list[str]:
-    """Make the schema unless it is there; answers what was applied.
+    """Bring the schema up to this version; answers what was applied.
 
-    Raises: SchemaAhead, SchemaError (the database was made by another text of this version), StoreUnavailable.
+    Raises: SchemaAhead, SchemaError (a migration was applied with another text), StoreBusy (a table in use was never
+    free), StoreUnavailable.
     """
     with driver_errors(url), _connect(url) as connection:
         connection.add_notice_handler(_pass_on)
-        with connection.transaction():
-            connection.execute(_LOCK_TIMEOUT)
-            connection.execute(statement("lock"))
-            if _value(connection, "has_ledger"):
-                number, _, found = connection.execute(statement("ledger")).fetchall()[-1]
-                _check(number, found)
-                return []
-            connection.execute(schema_script().encode())
-            record = {"number": VERSION, "name": NAME, "checksum": checksum()}
-            connection.execute(statement("record"), record)
-            return [NAME]
+        applied: list[str] = []
+        while (name := _apply_next(connection)) is not None:
+            applied.append(name)
+        return applied
 
 
 def schema_version(url: str) -> int:
     """The version in the database, 0 if there is none. Any of the roles may ask.
 
-    Raises: SchemaError (the database was made by another text of this version).
+    Raises: SchemaAhead, SchemaError (it was made by another text of this version).
     """
     with driver_errors(url), _connect(url) as connection:
         if not _value(connection, "has_version"):
             return 0
         row = connection.execute(statement("version")).fetchone()
         assert row is not None
-        number, found = row
-        if number == VERSION:
-            _check(number, found)
+        number, checksum, compatible_from = row
+        stored.check_applied(migrations(), number, "", checksum, compatible_from)
         return int(number)
 
 
 def migration_sql() -> str:
-    """What `migrate` runs on an empty database, as one script for psql. Repeated, it changes nothing."""
-    # Name and checksum are ours, of letters, digits and underscores only.
-    record = statement("record").decode() % {"number": VERSION, "name": f"'{NAME}'", "checksum": f"'{checksum()}'"}
-    parts = ["\\set ON_ERROR_STOP on", "BEGIN;", f"{_LOCK_TIMEOUT};", statement("lock").decode(), _UNLESS_THERE]
-    return "\n".join(part.rstrip() for part in [*parts, schema_script(), record, "\\endif", "COMMIT;"]) + "\n"
+    """What `migrate` runs, as one script for psql: it applies what the database lacks. Repeated, it changes nothing."""
+    parts = ["\\set ON_ERROR_STOP on"]
+    for migration in migrations():
+        row = {name: f"'{value}'" if isinstance(value, str) else value for name, value in _row(migration).items()}
+        is_missing = _FIRST_IS_MISSING if migration.number == 1 else _IS_MISSING.format(number=migration.number)
+        parts += ["BEGIN;", f"{_QUEUE_TIMEOUT};", statement("lock").decode(), is_missing, "\\if :is_missing"]
+        parts += [migration.script, statement("record").decode() % row]
+        parts += ["\\else", f"\\echo {migration.name} is there already. Nothing was changed.", "\\endif", "COMMIT;"]
+    return "\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _apply_next(connection: Connection[tuple[Any, ...]]) -> str | None:
+    """Apply the first migration that is missing, once its locks are to be had; its name."""
+    from psycopg.errors import LockNotAvailable
+
+    for left in reversed(range(TRIES)):
+        try:
+            return _try_next(connection)
+        except LockNotAvailable:
+            if not left:
+                raise
+            time.sleep(PAUSE_SECONDS)
+    raise AssertionError("the last try returns or raises")
+
+
+def _try_next(connection: Connection[tuple[Any, ...]]) -> str | None:
+    with connection.transaction():
+        connection.execute(_QUEUE_TIMEOUT)
+        connection.execute(statement("lock"))
+        ledger = connection.execute(statement("ledger")).fetchall() if _value(connection, "has_ledger") else []
+        missing = stored.missing(migrations(), [(int(n), str(name), str(c), int(o)) for n, name, c, o in ledger])
+        if not missing:
+            return None
+        connection.execute(_LOCK_TIMEOUT)
+        connection.execute(missing[0].script.encode())
+        connection.execute(statement("record"), _row(missing[0]))
+        return missing[0].name
+
+
+def _row(migration: Migration) -> dict[str, int | str]:
+    """Its row in the ledger. Name and checksum consist of letters, digits and underscores."""
+    return {
+        "number": migration.number,
+        "name": migration.name,
+        "checksum": migration.checksum,
+        "compatible_from": migration.compatible_from,
+    }
 
 
 def _connect(url: str) -> Connection[tuple[Any, ...]]:
@@ -96,19 +138,6 @@ def _connect(url: str) -> Connection[tuple[Any, ...]]:
 def _value(connection: Connection[tuple[Any, ...]], name: str) -> Any:
     row = connection.execute(statement(name)).fetchone()
     return None if row is None else row[0]
-
-
-def _check(number: int, found: str) -> None:
-    if number > VERSION:
-        raise SchemaAhead(
-            f"The schema in the database is at migration {number:04}, and this version of Tenure knows only "
-            f"{VERSION:04}: a newer version migrated it. Update Tenure here: pip install -U tenure."
-        )
-    if found != checksum():
-        raise SchemaError(
-            f"Migration {NAME} in the database is not the {NAME} of this version: its SQL was changed after it had "
-            "been applied. Use the version of Tenure that migrated this database, or start with a new database."
-        )
 
 
 def _pass_on(notice: Diagnostic) -> None:

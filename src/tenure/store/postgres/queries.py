@@ -259,7 +259,7 @@ def inspect(url: str, newest: Callable[[], Any]) -> Inspection:
     with driver_errors(url), psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute(statement("inspect")).fetchone()
     assert row is not None
-    facts = row[0] | (newest() if version == migrations.newest() else {"newest_created_at": None, "last_event": 0})
+    facts = row[0] | (newest() if version >= migrations.newest() else {"newest_created_at": None, "last_event": 0})
     created = facts["newest_created_at"]
     facts |= {"at": from_us(facts["at"]), "newest_created_at": None if created is None else from_us(created)}
     return Inspection(engine="postgresql", schema_version=version, schema_wanted=migrations.newest(), **facts)

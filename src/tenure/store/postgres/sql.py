@@ -62,9 +62,18 @@ def schema_script() -> str:
 
     Functions call each other across files, so their bodies are checked when they are first called, as pg_dump does.
     """
-    tables = (FOLDER / f"{name}.sql" for name in SCHEMAS)
-    files = [*tables, *(FOLDER / "functions" / f"{name}.sql" for name in FUNCTIONS), FOLDER / "roles.sql"]
-    return "\n".join(["SET LOCAL check_function_bodies = off;", *(path.read_text(encoding="utf-8") for path in files)])
+    tables = [(FOLDER / f"{name}.sql").read_text(encoding="utf-8") for name in SCHEMAS]
+    return "\n".join(["SET LOCAL check_function_bodies = off;", *tables, _functions()])
+
+
+def functions_script() -> str:
+    """All functions and roles, which every migration brings anew behind its change of the tables."""
+    return f"SET LOCAL check_function_bodies = off;\n{_functions()}"
+
+
+def _functions() -> str:
+    files = [*(FOLDER / "functions" / f"{name}.sql" for name in FUNCTIONS), FOLDER / "roles.sql"]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 
 @cache

@@ -1,20 +1,21 @@
-"""The schema: built from the files of tables in one transaction, recorded in a ledger with a hash of the script.
+"""The schema: brought up to this version by migrations, each one transaction with its row in a ledger.
 
 Ten processes may start at once: each looks first without any lock, and only a process that finds something to do takes
 the write lock and looks again under it; so one applies and nine find nothing to do. SQLite's DDL is transactional:
-killed halfway, the file is as it was.
+killed halfway, the file is as it was before that migration.
 """
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
-from tenure.errors import SchemaAhead, SchemaError
-from tenure.store.sqlite.statements import load, split, text
+from tenure.store import migrations as stored
+from tenure.store.migrations import Applied, Migration
+from tenure.store.sqlite.statements import FOLDER, load, split, text
 from tenure.store.sqlite.transaction import Transaction
 
-VERSION: Final = 1
 NAME: Final = "0001_schema"
 
 SCHEMAS: Final = (
@@ -42,46 +43,53 @@ def script() -> str:
     return "\n".join(text(name) for name in SCHEMAS)
 
 
-def checksum() -> str:
-    """What the ledger holds of the script."""
-    return hashlib.sha256(script().encode()).hexdigest()
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """The steps from an empty file to the schema of this version."""
+    return stored.read_migrations(FOLDER, lambda: Migration(1, NAME, script()), lambda change: change)
+
+
+def newest() -> int:
+    """The version of the schema that this version of Tenure needs."""
+    return len(migrations())
 
 
 def migrate(transaction: Transaction, _request: object) -> list[str]:
-    """Apply what is missing; the names of what was applied. Under the write lock."""
-    if not is_missing(transaction, None):
+    """Apply the first migration that is missing; its name, or none. Under the write lock."""
+    found = missing(transaction, None)
+    if not found:
         return []
-    for statement in split(script()):
+    for statement in split(found[0].script):
         transaction.run(statement)
-    transaction.run(_SQL["ledger_write"], (VERSION, NAME, checksum(), transaction.now))
-    return [NAME]
+    transaction.run(_SQL["ledger_write"], _row(found[0]) | {"applied_at": transaction.now})
+    return [found[0].name]
 
 
-def is_missing(transaction: Transaction, _request: object) -> bool:
-    """Whether `migrate` has something to do.
+def missing(transaction: Transaction, _request: object) -> list[Migration]:
+    """What `migrate` has to do.
 
-    Raises: SchemaAhead, SchemaError (the script that was applied has another text).
+    Raises: SchemaAhead, SchemaError (a migration was applied with another text).
     """
-    return version(transaction, None) < VERSION
+    return stored.missing(migrations(), _ledger(transaction))
 
 
 def version(transaction: Transaction, _request: object) -> int:
-    """The version of the schema, 0 if there is none. Raises as `is_missing` does."""
+    """The version of the schema, 0 if there is none. Raises as `missing` does."""
     ledger = _ledger(transaction)
-    ahead = [name for number, name, _ in ledger if number > VERSION]
-    if ahead:
-        raise SchemaAhead(
-            f"This database was migrated by a newer Tenure (it knows {ahead[-1]!r}); this version ends at "
-            f"{VERSION}. "
-            f"Upgrade this installation. Nothing was changed."
-        )
-    for _, name, applied in ledger:
-        if applied != checksum():
-            raise SchemaError(
-                f"Migration {name!r} was applied to this database with another text than this version has. "
-                f"Use the version that it was made with, or restore a backup. Nothing was changed."
-            )
-    return max((number for number, _, _ in ledger), default=0)
+    stored.missing(migrations(), ledger)
+    return max((number for number, *_ in ledger), default=0)
+
+
+def printed(steps: Iterable[Migration], now: int) -> str:
+    """Migrations as a script for the shell `sqlite3`, each with its row in the ledger."""
+    parts = [".bail on"]
+    for migration in steps:
+        row = {name: f"'{value}'" if isinstance(value, str) else str(value) for name, value in _row(migration).items()}
+        record = _SQL["ledger_write"].partition(";")[0] + ";"
+        for name, value in (row | {"applied_at": str(now)}).items():
+            record = record.replace(f":{name}", value)
+        parts += ["BEGIN IMMEDIATE;", migration.script, record, "COMMIT;"]
+    return "\n".join(part.rstrip() for part in parts) + "\n"
 
 
 def foreign_table(transaction: Transaction, _request: object) -> str | None:
@@ -92,7 +100,18 @@ def foreign_table(transaction: Transaction, _request: object) -> str | None:
     return None if row is None else row[0]
 
 
-def _ledger(transaction: Transaction) -> list[tuple[int, str, str]]:
+def _ledger(transaction: Transaction) -> list[Applied]:
     if transaction.one(_SQL["ledger_find"]) is None:
         return []
-    return [(int(number), str(name), str(found)) for number, name, found in transaction.all(_SQL["ledger_read"])]
+    rows = transaction.all(_SQL["ledger_read"])
+    return [(int(number), str(name), str(checksum), int(oldest)) for number, name, checksum, oldest in rows]
+
+
+def _row(migration: Migration) -> dict[str, int | str]:
+    """Its row in the ledger. Name and checksum consist of letters, digits and underscores."""
+    return {
+        "number": migration.number,
+        "name": migration.name,
+        "checksum": migration.checksum,
+        "compatible_from": migration.compatible_from,
+    }

@@ -273,7 +273,7 @@ def inspect(transaction: Transaction, _request: Inspect) -> Inspection:
         version=version,
         at=from_us(transaction.now),
         schema_version=schema,
-        schema_wanted=migrate.VERSION,
+        schema_wanted=migrate.newest(),
         database_bytes=size,
         wal_bytes=wal.stat().st_size if wal.exists() else 0,
         path=path,

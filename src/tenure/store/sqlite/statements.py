@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-_FOLDER: Final = Path(__file__).parent / "sql"
+FOLDER: Final = Path(__file__).parent / "sql"
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
@@ -24,7 +24,7 @@ def load(file: str) -> Mapping[str, str]:
 @cache
 def text(file: str) -> str:
     """The whole of `sql/FILE.sql`."""
-    return (_FOLDER / f"{file}.sql").read_text(encoding="utf-8")
+    return (FOLDER / f"{file}.sql").read_text(encoding="utf-8")
 
 
 def split(script: str) -> list[str]:

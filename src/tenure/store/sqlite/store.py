@@ -22,6 +22,7 @@ from tenure.store import queries as asked
 from tenure.store import schedules as timed
 from tenure.store import summary as summed
 from tenure.store import workflows as graphed
+from tenure.store.migrations import Migration
 from tenure.store.sqlite import (
     access,
     admin,
@@ -260,9 +261,12 @@ class SqliteStore:
     def migrate(self) -> list[str]:
         """See store.contract.Store. Takes no lock where there is nothing to do."""
         shared = self._shared()
-        if not shared.readers.call(migrate.is_missing, None, self._clock):
+        if not shared.readers.call(migrate.missing, None, self._clock):
             return []
-        return cast(list[str], shared.writer.call(migrate.migrate, None, self._clock))
+        applied: list[str] = []
+        while names := cast(list[str], shared.writer.call(migrate.migrate, None, self._clock)):
+            applied += names
+        return applied
 
     def foreign_table(self) -> str | None:
         """A table of another program in a file that has no schema of ours yet; None if there is none."""
@@ -270,7 +274,8 @@ class SqliteStore:
 
     def migration_sql(self) -> str:
         """See store.contract.Store."""
-        return migrate.script()
+        missing = cast(list[Migration], self._shared().readers.call(migrate.missing, None, self._clock))
+        return migrate.printed(missing, self._clock.now_us())
 
     def schema_version(self) -> int:
         """See store.contract.Store."""

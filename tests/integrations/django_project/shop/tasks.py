@@ -1,8 +1,11 @@
 """Tasks of the kinds that a backend has to serve."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django_tasks import TaskContext, task
+if TYPE_CHECKING:
+    from django_tasks import TaskContext, task
+else:
+    from shop.task_api import TaskContext, task
 
 
 @task

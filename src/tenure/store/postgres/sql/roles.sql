@@ -98,6 +98,7 @@ BEGIN
                     ('from_us',             'producer worker reader operator admin'),
                     ('schema_version',      'producer worker reader operator admin'),
                     ('schema_checksum',     'producer worker reader operator admin'),
+                    ('schema_compatible_from', 'producer worker reader operator admin'),
                     ('enqueue',             'producer worker operator admin'),
                     ('get_jobs',            'producer worker reader operator admin'),
                     ('exchange',            'worker admin'),

@@ -91,7 +91,8 @@ CREATE TABLE tenure.migration (
     number integer PRIMARY KEY,
     name text NOT NULL,
     checksum text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+    applied_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    compatible_from integer NOT NULL
 );
 
 CREATE TABLE tenure.queue (

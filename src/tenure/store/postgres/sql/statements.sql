@@ -8,16 +8,17 @@ SELECT pg_catalog.pg_advisory_xact_lock(8390046254714413154);
 SELECT pg_catalog.to_regclass('tenure.migration') IS NOT NULL;
 
 -- name: ledger
-SELECT number, name, checksum FROM tenure.migration ORDER BY number;
+SELECT number, name, checksum, compatible_from FROM tenure.migration ORDER BY number;
 
 -- name: record
-INSERT INTO tenure.migration (number, name, checksum) VALUES (%(number)s, %(name)s, %(checksum)s);
+INSERT INTO tenure.migration (number, name, checksum, compatible_from)
+VALUES (%(number)s, %(name)s, %(checksum)s, %(compatible_from)s);
 
 -- name: has_version
-SELECT pg_catalog.to_regprocedure('tenure.schema_checksum()') IS NOT NULL;
+SELECT pg_catalog.to_regprocedure('tenure.schema_compatible_from()') IS NOT NULL;
 
 -- name: version
-SELECT tenure.schema_version(), tenure.schema_checksum();
+SELECT tenure.schema_version(), tenure.schema_checksum(), tenure.schema_compatible_from();
 
 -- name: inspect
 -- What the server says about itself. No function: it must also answer where our schema is behind or not there.

@@ -6,11 +6,12 @@ SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tenure_migration';
 
 -- name: ledger_read
 -- The migrations that were applied.
-SELECT number, name, checksum FROM tenure_migration ORDER BY number;
+SELECT number, name, checksum, compatible_from FROM tenure_migration ORDER BY number;
 
 -- name: ledger_write
 -- A migration was applied.
-INSERT INTO tenure_migration (number, name, checksum, applied_at) VALUES (?, ?, ?, ?);
+INSERT INTO tenure_migration (number, name, checksum, applied_at, compatible_from)
+VALUES (:number, :name, :checksum, :applied_at, :compatible_from);
 
 -- name: foreign_table
 -- A table of another program. NULL if there is none.

@@ -9,7 +9,8 @@ CREATE TABLE tenure_migration (
     number INTEGER PRIMARY KEY,
     name TEXT NOT NULL,
     checksum TEXT NOT NULL,
-    applied_at INTEGER NOT NULL
+    applied_at INTEGER NOT NULL,
+    compatible_from INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE tenure_queue (

@@ -96,7 +96,8 @@ BEGIN
         FROM pg_proc AS p
         WHERE p.pronamespace = 'tenure'::regnamespace
             AND p.proname IN (
-                'now', 'now_us', 'to_us', 'from_us', 'schema_version', 'schema_checksum', 'exchange', 'claim', 'settle', 'start', 'heartbeat',
+                'now', 'now_us', 'to_us', 'from_us', 'schema_version', 'schema_checksum', 'schema_compatible_from',
+                'exchange', 'claim', 'settle', 'start', 'heartbeat',
                 'append_events', 'append_streams', 'record_effect', 'record_steps', 'fill_group', 'list_steps', 'get_group', 'list_children',
                 'sweep_flow', 'advance_workflows', 'get_jobs', 'list_queues', 'list_profiles')
     LOOP

@@ -42,6 +42,13 @@ LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$ SELECT m.checksum FROM tenure.migration AS m ORDER BY m.number DESC LIMIT 1 $$;
 
+-- schema_compatible_from: the oldest version that a program may know and still use this database. A program that knows an older
+-- one must not.
+CREATE OR REPLACE FUNCTION tenure.schema_compatible_from() RETURNS integer
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$ SELECT max(m.compatible_from) FROM tenure.migration AS m $$;
+
 -- show_*: rows as the JSON that the reads answer with. Moments are microseconds; names are the model's, not the columns'.
 -- as_uuid: an id from outside; what is no UUID names nothing, and is not an error.
 
