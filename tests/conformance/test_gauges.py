@@ -13,7 +13,7 @@ from tenure.model.outcome import Completed
 from tenure.store.access import CreateToken, RevokeTokens
 from tenure.store.admin import PauseQueues, RemoveQueues
 from tenure.store.contract import Enqueue, Prune, Settle
-from tenure.store.gauges import KINDS_MAX, CountBacklog, ReadGauges, ReadTotals, ReadUsage, Total
+from tenure.store.gauges import KINDS_MAX, CountBacklog, ReadGauges, ReadTotals, ReadQuotaUse, Total
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,
@@ -241,7 +241,7 @@ def test_the_counters_of_a_queue_that_is_gone_are_not_told(store: Subject, clock
 def test_usage_tells_what_a_database_holds_and_counts_no_further_than_the_cap(
     store: Subject, clock: SteeredClock
 ) -> None:
-    before = store.do(ReadUsage(100))
+    before = store.do(ReadQuotaUse(100))
     make_queue(store, "mail")
     enqueue_many(store, 5)
     enqueue_many(store, 3, delay_seconds=3600)
@@ -253,12 +253,12 @@ def test_usage_tells_what_a_database_holds_and_counts_no_further_than_the_cap(
     store.do(RevokeTokens(["c" * 12], "ops"))
     clock.advance(61)
 
-    after = store.do(ReadUsage(100))
+    after = store.do(ReadQuotaUse(100))
 
     assert (before.queued, before.tokens) == (0, 0)
     assert (after.queued, after.queues, after.tokens) == (7, before.queues + 1, 1)
-    assert store.do(ReadUsage(2)).queued == 2
+    assert store.do(ReadQuotaUse(2)).queued == 2
     store.do(Enqueue([new_job(payload={"x": "y" * 500_000})]))
-    assert store.do(ReadUsage(2)).bytes > before.bytes > 0
+    assert store.do(ReadQuotaUse(2)).bytes > before.bytes > 0
     with pytest.raises(InvalidArgument):
-        store.do(ReadUsage(0))
+        store.do(ReadQuotaUse(0))

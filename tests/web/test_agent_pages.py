@@ -80,8 +80,8 @@ async def test_tokens_and_cost_that_a_framework_recorded_in_steps_are_added_up_o
         app.enqueue("answer", queue="Cashier")
         (grant,) = app.claim(queues="Cashier", worker="w")
         calls = [
-            {"parts": [], "usage": {"input_tokens": 1800, "output_tokens": 40}, "cost_usd": 0.02},
-            {"parts": [], "usage": {"input_tokens": 2000, "output_tokens": 60, "cost_usd": 0.03}},
+            {"parts": [], "usage": {"input_tokens": 1800, "output_tokens": 40, "cost": 0.02}},
+            {"parts": [], "usage": {"input_tokens": 2000, "output_tokens": 60, "cost": 0.03}},
             {"usage": "unknown"},
             ["usage"],
         ]

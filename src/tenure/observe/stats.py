@@ -13,8 +13,8 @@ from tenure.model.frozen import frozen
 from tenure.model.job import Job
 from tenure.model.state import ACTIVE, HELD
 from tenure.store.contract import Prune, Pruned, Store
-from tenure.store.gauges import CAP_MAX, ReadUsage
-from tenure.store.gauges import Usage as Usage  # noqa: PLC0414 - the doors reach the store through here
+from tenure.store.gauges import CAP_MAX, ReadQuotaUse
+from tenure.store.gauges import QuotaUse as QuotaUse  # noqa: PLC0414 - the doors reach the store through here
 from tenure.store.metrics import ListMetrics, Metric
 from tenure.store.queries import (
     Count,
@@ -95,9 +95,9 @@ def glance(store: Store, *, window_seconds: float = 300.0, held: int = 15) -> Gl
     )
 
 
-def usage_of(store: Store, cap: int) -> Usage:
+def usage_of(store: Store, cap: int) -> QuotaUse:
     """What a database holds, each count up to `cap`: for quotas."""
-    return store.do(ReadUsage(min(CAP_MAX, cap)))
+    return store.do(ReadQuotaUse(min(CAP_MAX, cap)))
 
 
 def last_event(store: Store) -> int:

@@ -80,8 +80,8 @@ class ReadGauges(Request[Gauges]):
 
 
 @frozen
-class Usage:
-    """The answer to a ReadUsage."""
+class QuotaUse:
+    """The answer to a ReadQuotaUse."""
 
     queued: int
     """Jobs in state `queued`, due or not. At most the cap, as the next two."""
@@ -93,7 +93,7 @@ class Usage:
 
 
 @frozen
-class ReadUsage(Request[Usage]):
+class ReadQuotaUse(Request[QuotaUse]):
     """What a database holds, for quotas. Costs at most `cap` index entries for each count, whatever the database holds.
 
     Raises: InvalidArgument (the cap).

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tenure.model.frozen import frozen
-from tenure.observe.stats import Usage, usage_of
+from tenure.observe.stats import QuotaUse, usage_of
 from tenure.web.problems import Problem
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ TAKES: Final[Mapping[str, str]] = {
 @frozen
 class _Read:
     at: float
-    usage: Usage
+    usage: QuotaUse
 
 
 class Quotas:
@@ -106,7 +106,7 @@ class Quotas:
         finally:
             self._streams[tenant] -= 1
 
-    async def _usage(self, tenant: str) -> Usage:
+    async def _usage(self, tenant: str) -> QuotaUse:
         known = self._known.get(tenant)
         if known is None or time.monotonic() - known.at >= READ_SECONDS:
             limits = self._limits
@@ -115,7 +115,7 @@ class Quotas:
             known = self._known[tenant] = _Read(time.monotonic(), found)
         return known.usage
 
-    def _note(self, tenant: str, usage: Usage) -> None:
+    def _note(self, tenant: str, usage: QuotaUse) -> None:
         self._known[tenant] = replace(self._known[tenant], usage=usage)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tenure.store.contract import Request
-from tenure.store.gauges import CountBacklog, Gauges, QueueLoad, ReadGauges, ReadTotals, ReadUsage, Total, Usage
+from tenure.store.gauges import CountBacklog, Gauges, QueueLoad, QuotaUse, ReadGauges, ReadQuotaUse, ReadTotals, Total
 from tenure.store.postgres.codec import Call, encode, maybe_moment, moment
 
 
@@ -28,6 +28,6 @@ def _gauges(answer: dict[str, Any], _: ReadGauges) -> Gauges:
 CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     CountBacklog: Call("count_backlog", encode, lambda answer, _: _load(answer)),
     ReadGauges: Call("read_gauges", encode, _gauges),
-    ReadUsage: Call("read_usage", encode, lambda answer, _: Usage(*answer)),
+    ReadQuotaUse: Call("read_usage", encode, lambda answer, _: QuotaUse(*answer)),
     ReadTotals: Call("read_totals", encode, lambda answer, _: [Total(*row) for row in answer]),
 }

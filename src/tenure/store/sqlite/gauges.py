@@ -13,11 +13,11 @@ from tenure.store.gauges import (
     CountBacklog,
     Gauges,
     QueueLoad,
+    QuotaUse,
     ReadGauges,
+    ReadQuotaUse,
     ReadTotals,
-    ReadUsage,
     Total,
-    Usage,
 )
 from tenure.store.sqlite.codec import moment
 from tenure.store.sqlite.statements import load
@@ -64,13 +64,13 @@ def read_totals(transaction: Transaction, _request: ReadTotals) -> list[Total]:
     return [Total(*row) for row in transaction.all(_SQL["totals"])]
 
 
-def read_usage(transaction: Transaction, request: ReadUsage) -> Usage:
-    """See store.gauges.ReadUsage."""
+def read_usage(transaction: Transaction, request: ReadQuotaUse) -> QuotaUse:
+    """See store.gauges.ReadQuotaUse."""
     _check(request.cap)
     row = transaction.one(_SQL["usage"], {"cap": request.cap, "now": transaction.now})
     assert row is not None
     queued, queues, tokens, size = row
-    return Usage(min(queued, request.cap), queues, tokens, size)
+    return QuotaUse(min(queued, request.cap), queues, tokens, size)
 
 
 def add_totals(transaction: Transaction, after: int, until: int) -> None:
@@ -111,5 +111,5 @@ READS: Final[Mapping[type, Callable[[Transaction, Any], Any]]] = {
     CountBacklog: count_backlog,
     ReadGauges: read_gauges,
     ReadTotals: read_totals,
-    ReadUsage: read_usage,
+    ReadQuotaUse: read_usage,
 }

@@ -8,7 +8,6 @@ cell of the template.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from statistics import median
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenure.errors import TooWide
 from tenure.model.frozen import frozen
-from tenure.observe.browse import first_steps
 from tenure.web.pages import same_as
 from tenure.web.pages.visit import Answer, Shown, Visit
 
@@ -27,9 +25,8 @@ EVENTS: Final = 1_000
 """How many of the newest events the figures are made from."""
 RUNS: Final = 100
 """How many results are read to add up tokens."""
-STEPPED: Final = 30
-"""How many runs are read step by step."""
-STEPS: Final = 200
+STEPPED: Final = 200
+"""How many runs that recorded model calls as steps are added up."""
 NEWEST: Final = 20
 ENDS: Final = ("completed", "failed", "dead")
 
@@ -113,27 +110,12 @@ def spent_in_steps(visit: Visit, events: Iterable[AgentEvent]) -> Mapping[str, t
     told = {one.job_id for one in events if "cost_usd" in fields(one)}
     runs = {one.job_id: one.agent for one in events if one.job_id and one.kind in ENDS and one.job_id not in told}
     added: dict[str, tuple[int, float]] = {}
-    for job_id, agent in list(runs.items())[:STEPPED]:
-        for step in first_steps(visit.app.store, job_id, STEPS):
-            tokens, cost = spent_by(step.value)
-            if tokens or cost:
-                count, sum_ = added.get(agent, (0, 0.0))
-                added[agent] = count + tokens, sum_ + cost
+    for row in visit.app.usage(by="job", limit=STEPPED).rows if runs else ():
+        if row.name in runs:
+            tokens, cost = added.get(runs[row.name], (0, 0.0))
+            spent = tokens + row.input_tokens + row.output_tokens, cost + row.usd_micro / 1_000_000
+            added[runs[row.name]] = spent
     return added
-
-
-def spent_by(value: str | None) -> tuple[int, float]:
-    """Tokens and dollars that the value of a step tells in its `usage`; 0 and 0 if it tells none."""
-    if value is None or '"usage"' not in value:
-        return 0, 0.0
-    told = json.loads(value)
-    usage = told.get("usage") if isinstance(told, dict) else None
-    if not isinstance(usage, dict):
-        return 0, 0.0
-    parts = [usage.get(name) for name in ("input_tokens", "output_tokens")]
-    counts = [one for one in parts if isinstance(one, int) and not isinstance(one, bool)]
-    costs = [one for name in ("cost_usd", "costUsd") if isinstance(one := told.get(name, usage.get(name)), int | float)]
-    return sum(counts), float(costs[0]) if costs else 0.0
 
 
 def memories_by_agent(visit: Visit) -> Mapping[str, int] | None:
