@@ -98,3 +98,10 @@ def test_a_claim_that_finds_too_little_learns_when_the_next_job_of_its_queues_co
         store.clock.advance(due_in)
         assert len(exchange(1).grants) == 1
         assert exchange(1).due_in_seconds is None
+
+
+def test_of_several_that_come_due_the_first_is_told(store: Subject) -> None:
+    for delay in (4.0, 2.0, 3.0):
+        enqueue(store, delay_seconds=delay)
+
+    assert store.do(Exchange([], Claim(WorkerId("w"), ["default"], 1))).due_in_seconds == 2.0

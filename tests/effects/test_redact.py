@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.model.redact import clean, hide
+from tenure.model.redact import clean, hide, secrets_in_environment
 from tenure.sandbox.redact import ERROR_CHARACTERS, REDACTED, RedactedStream, Redactor
 
 SECRET = 's3cr3t/päss+wörd="x"&y z'
@@ -427,3 +427,10 @@ def test_v12_a_long_key_costs_no_time(key: str) -> None:
     Redactor().is_secret_key(key)
 
     assert time.process_time() - began < 0.25
+
+
+def test_a_variables_value_counts_from_4_characters_on() -> None:
+    value = "q7Zr9kLx2Vb4"
+
+    assert secrets_in_environment({"API_TOKEN": value[:4]}) == [value[:4]]
+    assert secrets_in_environment({"API_TOKEN": value[:3]}) == []

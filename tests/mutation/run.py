@@ -55,6 +55,9 @@ _MOVES: Final = tuple(
         "heartbeat",
         "priority_order",
         "quarantine",
+        "delayed",
+        "moves",
+        "row_equality",
     )
 )
 
