@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from tenure import ForbiddenKey, GateClosed, InvalidArgument, KeyRequired
+from tenure.model.ids import WorkerId
 from tenure.store.contract import Heartbeat, WorkerRow
 from tests.profiles.ground import Ground
 
@@ -459,7 +460,7 @@ def test_a_worker_of_another_profile_is_no_executor(ground: Ground) -> None:
     ground.open()
     tick(ground, "x-1")
 
-    ground.app.do(Heartbeat((), worker=WorkerRow("other-1", "host", 1, ["agent_queue", "default"])))
+    ground.app.do(Heartbeat((), worker=WorkerRow(WorkerId("other-1"), "host", 1, ["agent_queue", "default"])))
 
     assert [row["executor_name"] for row in ground.rows("substrate.queue_heartbeat")] == ["x-1"]
 
