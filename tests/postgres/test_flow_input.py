@@ -52,18 +52,19 @@ BAD_STEPS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("steps", BAD_STEPS.values(), ids=BAD_STEPS)
-def test_steps_that_cannot_be_stored(admin: psycopg.Connection, held: dict[str, Any], steps: Any) -> None:
+def test_steps_that_cannot_be_stored(admin: psycopg.Connection, held: dict[str, Any]) -> None:
     before = counts(admin)
-    suspend = {"i": held["job_id"], "t": held["token"], "o": "suspend", "w": "it", "steps": [{"key": "good"}, *steps]}
+    for case, bad in BAD_STEPS.items():
+        steps = [{"key": "good"}, *bad]
+        suspend = {"i": held["job_id"], "t": held["token"], "o": "suspend", "w": "it", "steps": steps}
 
-    with pytest.raises(psycopg.Error) as recorded:
-        call(admin, "record_steps", {**held, "steps": [{"key": "good"}, *steps]})
-    with pytest.raises(psycopg.Error) as settled:
-        call(admin, "settle", {"rest": [suspend]})
+        with pytest.raises(psycopg.Error) as recorded:
+            call(admin, "record_steps", {**held, "steps": steps})
+        with pytest.raises(psycopg.Error) as settled:
+            call(admin, "settle", {"rest": [suspend]})
 
-    assert (recorded.value.sqlstate, settled.value.sqlstate) == ("TN007", "TN007"), (recorded.value, settled.value)
-    assert "Nothing was" in str(recorded.value)
+        assert (recorded.value.sqlstate, settled.value.sqlstate) == ("TN007", "TN007"), case
+        assert "Nothing was" in str(recorded.value), case
     assert counts(admin) == before
 
 
@@ -78,12 +79,12 @@ BAD_SIGNALS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("request_", "state"), BAD_SIGNALS.values(), ids=BAD_SIGNALS)
-def test_signals_that_cannot_be_sent(admin: psycopg.Connection, request_: Any, state: str) -> None:
-    with pytest.raises(psycopg.Error) as refused:
-        call(admin, "signal", request_)
+def test_signals_that_cannot_be_sent(admin: psycopg.Connection) -> None:
+    for case, (request, state) in BAD_SIGNALS.items():
+        with pytest.raises(psycopg.Error) as refused:
+            call(admin, "signal", request)
 
-    assert (refused.value.sqlstate, "Nothing was" in str(refused.value)) == (state, True), refused.value
+        assert (refused.value.sqlstate, "Nothing was" in str(refused.value)) == (state, True), case
     assert counts(admin)[1] == 0
 
 
@@ -97,15 +98,13 @@ BAD_MEMOS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("function", "request_"), BAD_MEMOS.values(), ids=BAD_MEMOS)
-def test_memos_that_cannot_be_kept(admin: psycopg.Connection, held: Any, function: str, request_: Any) -> None:
-    if function == "keep_memo":
-        call(admin, "take_memo", {**held, "id": MEMO, "name": "a"})
+def test_memos_that_cannot_be_kept(admin: psycopg.Connection, held: Any) -> None:
+    call(admin, "take_memo", {**held, "id": MEMO, "name": "a"})
+    for case, (function, request) in BAD_MEMOS.items():
+        with pytest.raises(psycopg.Error) as refused:
+            call(admin, function, {**held, **request})
 
-    with pytest.raises(psycopg.Error) as refused:
-        call(admin, function, {**held, **request_})
-
-    assert refused.value.sqlstate == "TN007", refused.value
+        assert refused.value.sqlstate == "TN007", case
     assert admin.execute("SELECT count(*) FROM tenure.memo WHERE state = 'done'").fetchone() == (0,)
 
 
@@ -124,14 +123,13 @@ BAD_GROUPS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("make", BAD_GROUPS.values(), ids=BAD_GROUPS)
-def test_groups_that_cannot_be(admin: psycopg.Connection, held: Any, make: Callable[[], dict[str, Any]]) -> None:
+def test_groups_that_cannot_be(admin: psycopg.Connection, held: Any) -> None:
     before = counts(admin)
+    for case, make in BAD_GROUPS.items():
+        with pytest.raises(psycopg.Error) as refused:
+            call(admin, "fill_group", {**held, "group": make(), "at": 0, "total": 1})
 
-    with pytest.raises(psycopg.Error) as refused:
-        call(admin, "fill_group", {**held, "group": make(), "at": 0, "total": 1})
-
-    assert refused.value.sqlstate == "TN007", refused.value
+        assert refused.value.sqlstate == "TN007", case
     assert counts(admin) == before
 
 
@@ -151,7 +149,7 @@ def workflow(names: list[str], edges: list[tuple[int, int]], *, total: int | Non
     }
 
 
-BAD_WORKFLOWS = {
+BAD_WORKFLOWS: dict[str, Callable[[], Any]] = {
     "a circle": lambda: workflow(["a", "b"], [(0, 1), (1, 0)]),
     "a task that waits for itself": lambda: workflow(["a"], [(0, 0)]),
     "one name twice": lambda: workflow(["a", "a"], []),
@@ -162,26 +160,20 @@ BAD_WORKFLOWS = {
 }
 
 
-@pytest.mark.parametrize("make", BAD_WORKFLOWS.values(), ids=BAD_WORKFLOWS)
-def test_workflows_that_cannot_be(admin: psycopg.Connection, make: Callable[[], Any]) -> None:
+def test_workflows_that_cannot_be(admin: psycopg.Connection) -> None:
     before = counts(admin)
+    for case, make in BAD_WORKFLOWS.items():
+        with pytest.raises(psycopg.Error) as refused:
+            call(admin, "start_workflow", make())
 
+        assert (refused.value.sqlstate, "Nothing was started" in str(refused.value)) == ("TN007", True), case
+    nowhere = workflow(["a"], [])
+    nowhere["jobs"]["groups"][0]["queue"] = "NowhereAgent"
     with pytest.raises(psycopg.Error) as refused:
-        call(admin, "start_workflow", make())
-
-    assert (refused.value.sqlstate, "Nothing was started" in str(refused.value)) == ("TN007", True), refused.value
-    assert counts(admin) == before
-
-
-def test_a_workflow_for_an_agent_that_is_not_there(admin: psycopg.Connection) -> None:
-    request = workflow(["a"], [])
-    request["jobs"]["groups"][0]["queue"] = "NowhereAgent"
-
-    with pytest.raises(psycopg.Error) as refused:
-        call(admin, "start_workflow", request)
+        call(admin, "start_workflow", nowhere)
 
     assert refused.value.sqlstate == "TN003"
-    assert counts(admin)[5:9] == [0, 0, 0, 0]
+    assert counts(admin) == before
 
 
 def test_a_good_workflow_is_started(admin: psycopg.Connection) -> None:
