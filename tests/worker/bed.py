@@ -108,7 +108,7 @@ class Bed:
 
     async def drain(self, **settings: Any) -> WorkerStats:
         """Run a worker until nothing is due."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self.worker(drain=True, **settings).run()
 
     @asynccontextmanager
