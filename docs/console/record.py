@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from playwright.sync_api import Page, sync_playwright
-from sample import beating, populate
 
 import tenure
+from docs.console.sample import beating, populate
 from tenure.model.access import EVERYTHING
 
 HERE = Path(__file__).parent
