@@ -13,7 +13,7 @@ from tenure.model.outcome import Completed
 from tenure.store.access import CreateToken, RevokeTokens
 from tenure.store.admin import PauseQueues, RemoveQueues
 from tenure.store.contract import Enqueue, Prune, Settle
-from tenure.store.gauges import KINDS_MAX, CountBacklog, ReadGauges, ReadTotals, ReadQuotaUse, Total
+from tenure.store.gauges import KINDS_MAX, CountBacklog, ReadGauges, ReadQuotaUse, ReadTotals, Total
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,

@@ -108,7 +108,8 @@ def spent_in_steps(visit: Visit, events: Iterable[AgentEvent]) -> Mapping[str, t
     """Tokens and cost of the model calls that the newest runs recorded as steps, by agent. Runs whose result told what
     they cost are left out, so that nothing is counted twice."""
     told = {one.job_id for one in events if "cost_usd" in fields(one)}
-    runs = {one.job_id: one.agent for one in events if one.job_id and one.kind in ENDS and one.job_id not in told}
+    ends = [one for one in events if one.job_id and one.kind in ENDS and one.job_id not in told]
+    runs = {str(one.job_id): one.agent for one in ends}
     added: dict[str, tuple[int, float]] = {}
     for row in visit.app.usage(by="job", limit=STEPPED).rows if runs else ():
         if row.name in runs:
