@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -208,6 +209,30 @@ def test_a_silent_line_is_asked_and_stays_alive(listener: Listener) -> None:
 
     assert subscription.is_alive()
     assert listener.stats().connects == 1
+
+
+def test_a_listener_sleeps_until_the_server_says_something(
+    url: str, notify: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default psycopg looks up ten times a second while it waits: most of what an idle worker cost."""
+    intervals: list[float] = []
+    waits = psycopg.AsyncConnection.wait
+
+    async def wait(self: Any, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        intervals.append(interval)
+        return await waits(self, gen, interval, timeout)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "wait", wait)
+    listener = Listener(url)
+    bell = Bell()
+    listener.subscribe(["a"], bell)
+    bell.wait_for(1)
+    notify("a")
+    bell.wait_for(2)
+    listener.close()
+
+    assert intervals
+    assert min(intervals) >= 10
 
 
 def test_a_session_that_is_cut_comes_back_and_wakes_everybody(

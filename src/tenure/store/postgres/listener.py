@@ -32,7 +32,16 @@ ANSWER_SECONDS: Final = 4.0
 _PAUSE_SECONDS: Final = (0.05, 5.0)
 _log: Final = logging.getLogger("tenure.postgres")
 
-AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
+    """A connection that sleeps until the server says something. By default psycopg looks up from waiting ten times a
+    second, so that signals are noticed; the event loop here runs in a thread of its own and is stopped by a call, and
+    ten times a second is most of what an idle worker costs."""
+
+    async def wait(self, gen: Any, interval: float = PING_SECONDS, timeout: float | None = None) -> Any:
+        """As in psycopg, without looking up."""
+        return await super().wait(gen, PING_SECONDS, timeout)
+
 
 
 @frozen
@@ -158,7 +167,7 @@ class Listener:
 
     async def _listen_once(self) -> None:
         settings = defaults(self._url) | {"application_name": "tenure listen"}
-        connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, **settings)
+        connection = await AsyncConnection.connect(self._url, autocommit=True, **settings)
         try:
             await self._within(connection, connection.execute("LISTEN tenure"))
             self._connects += 1
