@@ -76,6 +76,22 @@ def test_counting_stops_at_the_cap_and_the_oldest_is_found_behind_it(store: Subj
     assert (load.ready, load.oldest_ready_at) == (10, START)
 
 
+@pytest.mark.parametrize("limiter", ["api", "zoo,zulu"])
+def test_the_oldest_behind_the_cap_may_be_one_that_a_limiter_holds_back(
+    store: Subject, clock: SteeredClock, limiter: str
+) -> None:
+    """Jobs with a limiter stand in lists of their own, which the look at the heads left out: the age was too young."""
+    make_queue(store, "q")
+    store.do(Enqueue([new_job(queue="q", limiter=limiter), new_job(queue="q", limiter=limiter, priority=1)]))
+    clock.advance(100)
+    store.do(Enqueue([new_job(queue="q", priority=number % 7) for number in range(50)]))
+    store.do(Enqueue([new_job(queue="q", limiter=f"key{number}") for number in range(20)]))
+
+    load = store.do(CountBacklog("q", cap=10))
+
+    assert (load.ready, load.oldest_ready_at) == (10, START)
+
+
 @pytest.mark.parametrize("cap", [0, -1, 1_000_001])
 def test_a_cap_out_of_bounds_is_refused(store: Subject, cap: int) -> None:
     with pytest.raises(InvalidArgument, match="between 1 and 1000000"):

@@ -34,7 +34,7 @@ class QueueLoad:
     """Jobs that workers hold. At most the cap."""
     oldest_ready_at: datetime | None
     """Since when the longest-waiting ready job is due. Above the cap it is read from the head of each priority, for
-    the first thousand of them."""
+    the first thousand of them; jobs that a limiter holds back count too."""
     is_paused: bool
 
     @property

@@ -95,8 +95,9 @@ BEGIN
 END
 $$;
 
--- oldest_head: the earliest run_at at the head of each rank, for the first thousand ranks. Jobs with a limiter are left out: their lists
--- are many, and a blocked one is not ready.
+-- oldest_head: the earliest run_at at the head of each rank, list by list: a queue has one for each limiter, and as many again for jobs that
+-- must run alone. Each list and each rank is found by one look behind the one before. The first thousand lists are looked at, and a
+-- thousand ranks in all, divided among them; of each list at least the first.
 CREATE OR REPLACE FUNCTION tenure.oldest_head(p_queue text) RETURNS timestamptz
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -104,27 +105,41 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
 AS $$
-    WITH RECURSIVE head AS (
-        SELECT a.is_alone, f.rank, f.run_at, 1 AS steps
-        FROM (VALUES (false), (true)) AS a(is_alone)
-        CROSS JOIN LATERAL (
-            SELECT j.rank, j.run_at
+    WITH RECURSIVE list AS (
+        SELECT f.is_alone, f.limiter, f.rank, f.run_at, 1 AS nth
+        FROM (
+            SELECT j.suspicion >= 2 AS is_alone, coalesce(j.limiter, '') AS limiter, j.rank, j.run_at
             FROM tenure.job AS j
-            WHERE j.queue = p_queue AND (j.suspicion >= 2) = a.is_alone AND coalesce(j.limiter, '') = '' AND j.state = 'queued' AND j.is_due
-            ORDER BY j.rank, j.run_at
+            WHERE j.queue = p_queue AND j.state = 'queued' AND j.is_due
+            ORDER BY j.suspicion >= 2, coalesce(j.limiter, ''), j.rank, j.run_at
             LIMIT 1
         ) AS f
         UNION ALL
-        SELECT h.is_alone, n.rank, n.run_at, h.steps + 1
+        SELECT n.is_alone, n.limiter, n.rank, n.run_at, l.nth + 1
+        FROM list AS l
+        CROSS JOIN LATERAL (
+            SELECT j.suspicion >= 2 AS is_alone, coalesce(j.limiter, '') AS limiter, j.rank, j.run_at
+            FROM tenure.job AS j
+            WHERE j.queue = p_queue AND (j.suspicion >= 2, coalesce(j.limiter, '')) > (l.is_alone, l.limiter)
+                AND j.state = 'queued' AND j.is_due
+            ORDER BY j.suspicion >= 2, coalesce(j.limiter, ''), j.rank, j.run_at
+            LIMIT 1
+        ) AS n
+        WHERE l.nth < 1000
+    ), head AS (
+        SELECT l.is_alone, l.limiter, l.rank, l.run_at, 1 AS nth FROM list AS l
+        UNION ALL
+        SELECT h.is_alone, h.limiter, n.rank, n.run_at, h.nth + 1
         FROM head AS h
         CROSS JOIN LATERAL (
             SELECT j.rank, j.run_at
             FROM tenure.job AS j
-            WHERE j.queue = p_queue AND (j.suspicion >= 2) = h.is_alone AND coalesce(j.limiter, '') = '' AND j.state = 'queued' AND j.is_due AND j.rank > h.rank
+            WHERE j.queue = p_queue AND (j.suspicion >= 2) = h.is_alone AND coalesce(j.limiter, '') = h.limiter AND j.rank > h.rank
+                AND j.state = 'queued' AND j.is_due
             ORDER BY j.rank, j.run_at
             LIMIT 1
         ) AS n
-        WHERE h.steps < 1000
+        WHERE h.nth < (SELECT 1000 / count(*) FROM list)
     )
     SELECT min(h.run_at) FROM head AS h
 $$;
