@@ -32,22 +32,20 @@ CREATE OR REPLACE FUNCTION tenure.open_queue(p_name text, p_act text) RETURNS te
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_queue tenure.queue;
-    v_gate text;
+    v_found record;
 BEGIN
-    SELECT * INTO v_queue FROM tenure.queue AS q WHERE q.name = p_name;
+    SELECT q AS queue, (
+        SELECT min(g.name) FROM tenure.gate AS g WHERE NOT g.is_open AND g.name IN ('master', q.profile || '.master', 'queue:' || q.name)
+    ) AS gate
+    INTO v_found
+    FROM tenure.queue AS q
+    WHERE q.name = p_name;
     IF NOT FOUND THEN
         PERFORM tenure.refuse_unknown_queue(p_name);
+    ELSIF v_found.gate IS NOT NULL AND p_act IS NOT NULL THEN
+        PERFORM tenure.refuse_gate(v_found.gate, p_act);
     END IF;
-    SELECT g.name INTO v_gate
-    FROM tenure.gate AS g
-    WHERE NOT g.is_open AND g.name IN ('master', v_queue.profile || '.master', 'queue:' || p_name)
-    ORDER BY g.name
-    LIMIT 1;
-    IF FOUND AND p_act IS NOT NULL THEN
-        PERFORM tenure.refuse_gate(v_gate, p_act);
-    END IF;
-    RETURN v_queue;
+    RETURN v_found.queue;
 END
 $$;
 
@@ -214,11 +212,16 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
 AS $$
+DECLARE
+    v_create json;
+    v_groups json;
 BEGIN
-    IF p_request -> 'create' IS NOT NULL THEN
-        PERFORM tenure.declare_queues(p_request -> 'create');
+    -- Taken apart in one go: every `->` reads the whole request, payloads too.
+    SELECT r."create", r.groups INTO v_create, v_groups FROM json_to_record(p_request) AS r("create" json, groups json);
+    IF v_create IS NOT NULL THEN
+        PERFORM tenure.declare_queues(v_create);
     END IF;
-    RETURN tenure.put_jobs(p_request -> 'groups', true);
+    RETURN tenure.put_jobs(v_groups, true);
 END
 $$;
 
@@ -235,30 +238,36 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
-    v_groups json := p_groups;
-    v_group record;
+    -- The groups that are to be inserted, one at each place of these three.
+    v_queues text[];
+    v_kinds text[];
+    v_jobs json[];
+    v_given integer;
     v_queue tenure.queue;
-    v_given integer := 0;
     v_ids uuid[];
     v_soon text[];
     v_events boolean := false;
     v_found json[] := '{}';
-    v_again json[];
+    v_again_queues text[];
+    v_again_kinds text[];
+    v_again_jobs json[];
     v_row record;
     v_holder record;
 BEGIN
     IF octet_length(p_groups::text) > 16777216 THEN
         PERFORM tenure.refuse_large(p_groups);
     END IF;
-    FOR v_group IN SELECT g.queue, g.jobs FROM json_to_recordset(p_groups) AS g(queue text, jobs json) LOOP
-        v_queue := tenure.open_queue(v_group.queue, CASE WHEN p_is_gated THEN 'enqueue' END);
+    SELECT array_agg(g.queue), array_agg(g.kind), array_agg(g.jobs), sum(json_array_length(g.jobs))
+    INTO v_queues, v_kinds, v_jobs, v_given
+    FROM json_to_recordset(p_groups) AS g(queue text, kind text, jobs json);
+    FOR v_at IN 1 .. coalesce(cardinality(v_queues), 0) LOOP
+        v_queue := tenure.open_queue(v_queues[v_at], CASE WHEN p_is_gated THEN 'enqueue' END);
         IF v_queue.forbidden_keys IS NOT NULL OR v_queue.key_required THEN
-            PERFORM tenure.refuse_payloads(v_group.jobs, v_queue);
+            PERFORM tenure.refuse_payloads(v_jobs[v_at], v_queue);
         END IF;
         IF v_queue.profile <> 'default' THEN
-            PERFORM tenure.refuse_priorities(v_group.jobs, v_queue);
+            PERFORM tenure.refuse_priorities(v_jobs[v_at], v_queue);
         END IF;
-        v_given := v_given + json_array_length(v_group.jobs);
         v_events := v_events OR v_queue.events;
     END LOOP;
     LOOP
@@ -284,7 +293,7 @@ BEGIN
                     CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END
                         * CASE WHEN q.aging_seconds IS NULL THEN 1 ELSE (q.aging_seconds * 1000000)::bigint END AS step,
                     CASE WHEN q.aging_seconds IS NULL THEN 0 ELSE tenure.to_us(v_now) END AS start
-                FROM json_to_recordset(v_groups) AS e(queue text, kind text, jobs json)
+                FROM unnest(v_queues, v_kinds, v_jobs) AS e(queue, kind, jobs)
                 JOIN tenure.queue AS q ON q.name = e.queue
                 OFFSET 0
             ) AS g
@@ -311,14 +320,16 @@ BEGIN
         IF v_soon IS NOT NULL THEN
             PERFORM tenure.notify(v_soon);
         END IF;
-        EXIT WHEN coalesce(cardinality(v_ids), 0) = v_given;
+        EXIT WHEN coalesce(cardinality(v_ids), 0) = coalesce(v_given, 0);
         -- Some were not inserted: find the holder of each key. A holder whose window has passed gives its slot up, and one that ended
         -- meanwhile has none any more; those jobs are inserted again.
-        v_again := '{}';
+        v_again_queues := '{}';
+        v_again_kinds := '{}';
+        v_again_jobs := '{}';
         FOR v_row IN
             SELECT s.i, s.k, s.p, e.kind, q AS queue, n.value AS whole,
                 tenure.slot_of(q.key_scope, q.key_space, q.profile, e.kind, s.k) AS slot
-            FROM json_to_recordset(v_groups) AS e(queue text, kind text, jobs json)
+            FROM unnest(v_queues, v_kinds, v_jobs) AS e(queue, kind, jobs)
             JOIN tenure.queue AS q ON q.name = e.queue
             CROSS JOIN LATERAL json_array_elements(e.jobs) AS n
             CROSS JOIN LATERAL json_to_record(n.value) AS s(i uuid, k text, p json)
@@ -343,7 +354,9 @@ BEGIN
                 v_holder.id := NULL;
             END IF;
             IF v_holder.id IS NULL THEN
-                v_again := v_again || json_build_object('queue', v_queue.name, 'kind', v_row.kind, 'jobs', json_build_array(v_row.whole));
+                v_again_queues := v_again_queues || v_queue.name;
+                v_again_kinds := v_again_kinds || v_row.kind;
+                v_again_jobs := v_again_jobs || json_build_array(v_row.whole);
             ELSIF v_queue.key_conflict = 'error' AND v_holder.payload_hash IS DISTINCT FROM tenure.payload_hash(coalesce(v_row.p, 'null')) THEN
                 PERFORM tenure.refuse_key(v_row.k, v_row.kind, v_holder.id, v_holder.enqueued_by);
             ELSE
@@ -353,9 +366,11 @@ BEGIN
                         THEN v_holder.id END);
             END IF;
         END LOOP;
-        v_given := cardinality(v_again);
+        v_queues := v_again_queues;
+        v_kinds := v_again_kinds;
+        v_jobs := v_again_jobs;
+        v_given := cardinality(v_queues);
         EXIT WHEN v_given = 0;
-        v_groups := array_to_json(v_again);
     END LOOP;
     RETURN CASE WHEN cardinality(v_found) > 0 THEN json_build_object('duplicates', array_to_json(v_found)) END;
 END
