@@ -19,21 +19,35 @@ def claim(limit: int = 100, **filters: Any) -> Claim:
     return Claim(worker=WorkerId("w"), queues=["default"], limit=limit, **filters)
 
 
-def answer(run_at: int) -> dict[str, Any]:
-    return {"marks": [["default", [[0, run_at, str(new_job_id())]]]], "expired": 1, "due": 1}
+def answer(*run_ats: int, again: int = 0, extras: dict[str, str] | None = None, suspicion: int = 0) -> dict[str, Any]:
+    """An answer of tenure.exchange that grants jobs of rank 0 with these times, in one line."""
+    rows = [
+        [str(new_job_id()), "k", 1, 1, 3, "{}", 0, 0, 0, run_at, extras, suspicion, None] for run_at in run_ats
+    ]
+    return {"lines": [["default", 1, True, rows]], "again": again, "expired": 1, "due": 1}
 
 
 @pytest.mark.parametrize("filters", [{}, {"kinds": ["a", "b"]}, {"affinity": [None, "k"]}])
 def test_a_claim_starts_where_the_last_one_with_the_same_filter_stopped(filters: dict[str, Any]) -> None:
     marks = Marks()
-    marks.take(claim(**filters), answer(7), marks.give(claim(**filters)))
+    marks.take(claim(**filters), answer(5, 7), marks.give(claim(**filters)))
 
     same, other = marks.give(claim(**filters)), marks.give(claim(kinds=["z"]))
 
     assert not same.is_full
     assert '"default": [[0, 7,' in same.json
+    assert "[0, 5," not in same.json
     assert other.is_full
     assert "default" not in other.json
+
+
+@pytest.mark.parametrize("other", [{"again": 1}, {"extras": {"limiter": "api"}}, {"suspicion": 2}])
+def test_jobs_of_other_lists_than_the_plain_one_leave_no_marks(other: dict[str, Any]) -> None:
+    """Granted again, with a limiter, to run alone: a mark taken from one would pass over jobs of the plain list."""
+    marks = Marks()
+    marks.take(claim(), answer(7, **other), marks.give(claim()))
+
+    assert "[0, 7," not in marks.give(claim()).json
 
 
 def test_a_caller_with_ever_new_filters_keeps_a_bounded_number_of_marks() -> None:

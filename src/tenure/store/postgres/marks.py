@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tenure.model.frozen import frozen
+from tenure.model.state import ALONE_FROM
 from tenure.store.contract import Claim
 
 FULL_LOOK_SECONDS: Final = 1.0
@@ -73,12 +74,13 @@ class Marks:
                     self._books.clear()
                 book = self._books[key] = _Book(time.monotonic())
             book.expired_us, book.due_us = granted["expired"], granted["due"]
-            for name, marks in granted["marks"]:
-                ranks = book.queues.setdefault(name, {})
-                for rank, run_at, job_id in marks:
-                    ranks[rank] = max(ranks.get(rank, (run_at, job_id)), (run_at, job_id))
-                if len(ranks) > MOST_RANKS:
-                    del book.queues[name]
+            if claim.limit >= LARGE:
+                for name, last in _last_of_each_rank(granted):
+                    ranks = book.queues.setdefault(name, {})
+                    for rank, mark in last.items():
+                        ranks[rank] = max(ranks.get(rank, mark), mark)
+                    if len(ranks) > MOST_RANKS:
+                        del book.queues[name]
 
 
 def _filter(claim: Claim) -> _Filter:
@@ -87,6 +89,15 @@ def _filter(claim: Claim) -> _Filter:
         None if claim.kinds is None else tuple(claim.kinds),
         None if claim.affinity is None else tuple(claim.affinity),
     )
+
+
+def _last_of_each_rank(granted: Any) -> Iterator[tuple[str, dict[int, tuple[int, str]]]]:
+    """By queue, where the claim stopped at each rank. A line is in claim order. Jobs granted again, jobs with a limiter
+    and jobs to run alone are in lists of their own, which have no marks."""
+    lines = granted["lines"]
+    for at, (name, _, _, rows) in enumerate(lines):
+        if at >= granted["again"]:  # each job granted again is a line of its own
+            yield name, {row[8]: (row[9], row[0]) for row in rows if row[11] < ALONE_FROM and "limiter" not in (row[10] or ())}
 
 
 class _Book:

@@ -47,7 +47,7 @@ BEGIN
             IF v_claim -> 'held' IS NOT NULL THEN
                 RAISE;
             END IF;
-            v_granted := json_build_object('lines', '[]'::json, 'again', 0, 'marks', '[]'::json, 'expired', NULL, 'due', NULL);
+            v_granted := json_build_object('lines', '[]'::json, 'again', 0, 'expired', NULL, 'due', NULL);
     END;
     IF tenure.has_flow_events() THEN
         RETURN json_build_object('settled', v_settled, 'granted', v_granted, 'flow', true);
@@ -68,29 +68,30 @@ LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$ SELECT tenure.exchange(json_build_object('outcomes', p_outcomes)) -> 'settled' $$;
 
--- claim_jobs: the claiming half. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "again", "marks", "expired", "due",
--- "taken", "due_in"}; `taken`: [id, token, state, run_at_us] of jobs whose lease had run out; the first `again` grants are those granted again. `due_in`: in how many seconds the next job of these queues comes due, if
--- that is soon and fewer were granted than asked for; so the worker need not poll for it.
+-- claim_jobs: the claiming half. Answers {"lines": [[queue, until_us, started, [grant, …]], …], "again", "expired", "due", "taken",
+-- "due_in"}; `taken`: [id, token, state, run_at_us] of jobs whose lease had run out; the first `again` grants are those granted again.
+-- `due_in`: in how many seconds the next job of these queues comes due, if that is soon and fewer were granted than asked for; so the
+-- worker need not poll for it.
 --
 -- Order of work: gates, then leases that ran out are taken back, then jobs that came due are made claimable; then jobs that this worker
 -- holds without knowing it, one job that must run alone, and new work.
 -- p_claim: {"worker", "queues", "limit", "kinds", "affinity", "lease", "strict", "held", "marks"}.
--- `marks` is what the last answer gave this caller: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}. Up to a mark
+-- `marks` is where the last claims of this caller stopped: {"expired": us, "due": us, "queues": {name: [[rank, run_at_us, id], …]}}; the
+-- first two are in each answer, the others are the last grant of each rank (jobs with a limiter or to run alone apart). Up to a mark
 -- everything was looked at before, so the look starts behind it: entries of the index which a long transaction keeps alive are then not
--- walked again and again. What is absent asks for a full look; new marks are answered only if "queues" is there.
+-- walked again and again. What is absent asks for a full look.
 -- p_is_loop: a worker's loop asks, which the gates named `worker` may stop; a profile's own claim function asks without.
+--
+-- A small claim costs what its statements cost to begin, so there are few of them: what is rare is asked for in one (claim_needs).
 CREATE OR REPLACE FUNCTION tenure.claim_jobs(p_claim json, p_now timestamptz, p_is_loop boolean DEFAULT true) RETURNS json
 LANGUAGE plpgsql
 SET lock_timeout = '500ms'
 AS $$
 DECLARE
-    v_worker text := p_claim ->> 'worker';
-    v_left integer := (p_claim ->> 'limit')::integer;
-    v_kinds text[] := CASE WHEN p_claim -> 'kinds' IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(p_claim -> 'kinds')) END;
-    v_affinity text[] := CASE WHEN p_claim -> 'affinity' IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(p_claim -> 'affinity')) END;
-    v_lease double precision := (p_claim ->> 'lease')::double precision;
-    v_is_strict boolean := coalesce((p_claim ->> 'strict')::boolean, false);
-    v_marks json := p_claim -> 'marks';
+    v_claim record;
+    v_left integer;
+    v_expired_us bigint;
+    v_open record;
     v_queues tenure.queue[];
     -- v_limiters: beside v_queues, the limiter whose jobs are looked at there; null or absent for jobs without one.
     v_limiters text[] := '{}';
@@ -99,57 +100,67 @@ DECLARE
     v_needs record;
     v_limited record;
     v_opens timestamptz;
-    v_closed_kinds text[];
     v_quota integer[];
     v_want integer;
     v_again integer := 0;
     v_part record;
     v_lines json[] := '{}';
-    v_new_marks json[] := '{}';
-    v_expired json[];
-    v_due timestamptz;
+    v_expired json[] := '{}';
+    v_due timestamptz := p_now;
+    v_due_in double precision;
 BEGIN
-    PERFORM tenure.refuse_blank_worker(v_worker);
+    SELECT c.worker, c.queues, c."limit", c.kinds, c.affinity, c.lease, coalesce(c.strict, false) AS is_strict, c.held, c.marks
+    INTO v_claim
+    FROM json_to_record(p_claim) AS c(
+        worker text, queues text[], "limit" integer, kinds text[], affinity text[], lease double precision, strict boolean, held json, marks json);
+    v_claim.worker := tenure.worker_name(v_claim.worker);
+    v_left := v_claim."limit";
     IF coalesce(v_left, -1) < 0 THEN
         RAISE EXCEPTION 'limit is %; a claim takes a number from 0 up.', v_left USING ERRCODE = 'TN007';
     END IF;
-    v_queues := tenure.open_queues(ARRAY(SELECT json_array_elements_text(p_claim -> 'queues')), v_lease, p_is_loop);
+    v_open := tenure.open_queues(coalesce(v_claim.queues, '{}'), v_claim.lease, p_is_loop);
+    v_queues := v_open.queues;
     -- A claim with `held` repeats one whose reply was lost, and that one may still be running here: it waits for its end, because rows
     -- that it has locked would be skipped and so be lost to the worker.
-    IF p_claim -> 'held' IS NOT NULL THEN
-        PERFORM pg_advisory_xact_lock(hashtextextended('tenure.claim:' || v_worker, 0));
+    IF v_claim.held IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('tenure.claim:' || v_claim.worker, 0));
     ELSE
-        PERFORM pg_advisory_xact_lock_shared(hashtextextended('tenure.claim:' || v_worker, 0));
+        PERFORM pg_advisory_xact_lock_shared(hashtextextended('tenure.claim:' || v_claim.worker, 0));
     END IF;
-    v_expired := tenure.expire_leases(p_now, tenure.from_us((v_marks ->> 'expired')::bigint), 1000);
-    v_due := tenure.promote_due(p_now, tenure.from_us((v_marks ->> 'due')::bigint), 1000);
-    IF p_claim -> 'held' IS NOT NULL THEN
-        v_part := tenure.grant_again(v_worker, p_claim -> 'held', v_left, v_lease, p_now);
+    v_expired_us := (v_claim.marks ->> 'expired')::bigint;
+    v_needs := tenure.claim_needs(v_queues, p_now, tenure.from_us(v_expired_us), tenure.from_us((v_claim.marks ->> 'due')::bigint));
+    IF v_needs.has_expired OR v_needs.next_due <= p_now THEN
+        v_expired := tenure.expire_leases(p_now, tenure.from_us(v_expired_us), 1000);
+        v_due := tenure.promote_due(p_now, tenure.from_us((v_claim.marks ->> 'due')::bigint), 1000);
+        v_needs := tenure.claim_needs(v_queues, p_now, p_now, v_due);  -- there may be more for this claim now
+    END IF;
+    IF v_claim.held IS NOT NULL THEN
+        v_part := tenure.grant_again(v_claim.worker, v_claim.held, v_left, v_claim.lease, p_now);
         v_lines := v_part.lines;
         v_again := v_part.granted;
         v_left := v_left - v_again;
     END IF;
 
     -- Limited queues are claimed by one worker at a time. Their locks are taken in the order of names, before anything is picked.
-    PERFORM pg_advisory_xact_lock(hashtextextended('tenure.queue:' || n.name, 0))
-    FROM (
-        SELECT q.name FROM unnest(v_queues) AS q
-        WHERE v_left > 0 AND (q.concurrency IS NOT NULL OR q.concurrency_per_key IS NOT NULL)
-        ORDER BY q.name
-    ) AS n;
+    IF v_open.is_limited AND v_left > 0 THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('tenure.queue:' || n.name, 0))
+        FROM (
+            SELECT q.name FROM unnest(v_queues) AS q
+            WHERE q.concurrency IS NOT NULL OR q.concurrency_per_key IS NOT NULL
+            ORDER BY q.name
+        ) AS n;
+    END IF;
 
     IF v_left > 0 THEN
-        v_needs := tenure.claim_needs(v_queues);
-        v_closed_kinds := v_needs.closed_kinds;
-        IF v_needs.has_alone AND tenure.may_run_alone(v_worker) THEN
+        IF v_needs.has_alone AND tenure.may_run_alone(v_claim.worker) THEN
             v_limited := tenure.open_limiters(v_queues, true, p_now);
             v_opens := v_limited.opens_at;
             v_quota := tenure.share_out(v_queues || v_limited.queues, array_fill(NULL::text, ARRAY[cardinality(v_queues)]) || v_limited.limiters,
-                1, v_kinds, v_closed_kinds, v_affinity, true, v_is_strict);
+                1, v_claim.kinds, v_open.closed_kinds, v_claim.affinity, true, v_claim.is_strict);
             FOR i IN 1 .. cardinality(v_quota) LOOP
                 CONTINUE WHEN v_quota[i] = 0;
-                v_part := tenure.grant_marked((v_queues || v_limited.queues)[i], v_limited.limiters[i - cardinality(v_queues)], v_worker, 1,
-                    v_kinds, v_closed_kinds, v_affinity, v_lease, p_now, NULL, true);
+                v_part := tenure.grant_marked((v_queues || v_limited.queues)[i], v_limited.limiters[i - cardinality(v_queues)], v_claim.worker, 1,
+                    v_claim.kinds, v_open.closed_kinds, v_claim.affinity, v_claim.lease, p_now, NULL, true);
                 v_lines := v_lines || v_part.lines;
                 v_left := v_left - v_part.granted;
             END LOOP;
@@ -163,21 +174,19 @@ BEGIN
     END IF;
     -- A queue at its limit gives less than its share, and what it could not give is shared out among the others.
     LOOP
-        v_quota := CASE WHEN cardinality(v_queues) > 1 AND (NOT v_is_strict OR cardinality(v_limiters) > 0)
-            THEN tenure.share_out(v_queues, v_limiters, v_left, v_kinds, v_closed_kinds, v_affinity, false, v_is_strict) END;
+        v_quota := CASE WHEN cardinality(v_queues) > 1 AND (NOT v_claim.is_strict OR cardinality(v_limiters) > 0)
+            THEN tenure.share_out(v_queues, v_limiters, v_left, v_claim.kinds, v_open.closed_kinds, v_claim.affinity, false, v_claim.is_strict) END;
         v_full := '{}';
         v_full_limiters := '{}';
-        FOR i IN 1 .. coalesce(cardinality(v_queues), 0) LOOP
+        FOR i IN 1 .. cardinality(v_queues) LOOP
             v_want := least(v_left, coalesce(v_quota[i], v_left));
             IF v_want > 0 THEN
-                v_part := tenure.grant_marked(v_queues[i], v_limiters[i], v_worker, v_want, v_kinds, v_closed_kinds, v_affinity, v_lease, p_now,
-                    CASE WHEN v_limiters[i] IS NULL THEN v_marks -> 'queues' -> (v_queues[i]).name END, false);
+                v_part := tenure.grant_marked(v_queues[i], v_limiters[i], v_claim.worker, v_want, v_claim.kinds, v_open.closed_kinds,
+                    v_claim.affinity, v_claim.lease, p_now,
+                    CASE WHEN v_limiters[i] IS NULL THEN v_claim.marks -> 'queues' -> (v_queues[i]).name END, false);
                 v_lines := v_lines || v_part.lines;
                 v_left := v_left - v_part.granted;
                 v_opens := least(v_opens, v_part.opens_at);
-                IF v_part.marks IS NOT NULL AND v_limiters[i] IS NULL AND v_marks -> 'queues' IS NOT NULL THEN
-                    v_new_marks := v_new_marks || json_build_array((v_queues[i]).name, v_part.marks);
-                END IF;
                 CONTINUE WHEN v_part.granted < v_want;
             END IF;
             v_full := v_full || v_queues[i];
@@ -187,22 +196,27 @@ BEGIN
         v_queues := v_full;
         v_limiters := v_full_limiters;
     END LOOP;
+    IF v_left > 0 THEN
+        IF v_needs.next_due IS NOT NULL THEN
+            v_due_in := tenure.due_in(v_claim.queues, p_now);
+        END IF;
+        IF v_opens <= p_now + tenure.soon() THEN
+            v_due_in := least(v_due_in, extract(epoch FROM v_opens - p_now));
+        END IF;
+    END IF;
     RETURN json_build_object(
         'lines', array_to_json(v_lines),
         'again', v_again,
-        'marks', array_to_json(v_new_marks),
-        'expired', CASE WHEN cardinality(v_expired) < 1000 THEN tenure.to_us(p_now) ELSE (v_marks ->> 'expired')::bigint END,
+        'expired', CASE WHEN cardinality(v_expired) < 1000 THEN tenure.to_us(p_now) ELSE v_expired_us END,
         'due', tenure.to_us(v_due),
         'taken', CASE WHEN cardinality(v_expired) > 0 THEN array_to_json(v_expired) END,
-        'due_in', CASE WHEN v_left > 0 THEN least(
-            tenure.due_in(p_claim -> 'queues', p_now),
-            CASE WHEN v_opens <= p_now + tenure.soon() THEN extract(epoch FROM v_opens - p_now)::double precision END) END);
+        'due_in', v_due_in);
 END
 $$;
 
 -- due_in: in how many seconds the next job of these queues comes due; NULL if that is more than soon(), or hidden behind a hundred jobs
 -- of other queues that come due before it.
-CREATE OR REPLACE FUNCTION tenure.due_in(p_queues json, p_now timestamptz) RETURNS double precision
+CREATE OR REPLACE FUNCTION tenure.due_in(p_queues text[], p_now timestamptz) RETURNS double precision
 LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
@@ -215,7 +229,7 @@ BEGIN
             ORDER BY j.run_at
             LIMIT 100
         ) AS d
-        WHERE d.queue IN (SELECT json_array_elements_text(p_queues))
+        WHERE d.queue = ANY (p_queues)
     );
 END
 $$;
@@ -226,23 +240,30 @@ CREATE OR REPLACE FUNCTION tenure.soon() RETURNS interval
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT interval '5 seconds' $$;
 
--- open_queues: the rows of the queues that may be claimed from now, in the order asked for. Paused ones are left out, and so are
--- those whose own gate is closed, unless that is all of them. Refuses unknown queues, closed gates, and a lease out of bounds.
-CREATE OR REPLACE FUNCTION tenure.open_queues(p_names text[], p_lease double precision, p_is_loop boolean) RETURNS tenure.queue[]
+-- open_queues: the rows of the queues that may be claimed from now, in the order asked for; whether one of them limits how many are held;
+-- and the kinds whose gate is closed, null if none is. Paused queues are left out, and so are those whose own gate is closed, unless that
+-- is all of them. Refuses unknown queues, closed gates, and a lease out of bounds.
+CREATE OR REPLACE FUNCTION tenure.open_queues(
+    p_names text[], p_lease double precision, p_is_loop boolean, OUT queues tenure.queue[], OUT is_limited boolean, OUT closed_kinds text[]
+)
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_queues tenure.queue[] := '{}';
     v_queue tenure.queue;
     v_name text;
     v_closed text[];
     v_shut text;
     v_is_refused boolean := true;
 BEGIN
+    queues := '{}';
+    is_limited := false;
     IF NOT tenure.may('reap') THEN  -- it has no role of ours: it is bound to queues
         PERFORM tenure.refuse_unbound(p_names);
     END IF;
-    SELECT array_agg(g.name) INTO v_closed FROM tenure.gate AS g WHERE NOT g.is_open;
+    SELECT array_agg(g.name), array_agg(substr(g.name, 6)) FILTER (WHERE g.name LIKE 'kind:%')
+    INTO v_closed, closed_kinds
+    FROM tenure.gate AS g
+    WHERE NOT g.is_open;
     FOREACH v_name IN ARRAY p_names LOOP
         SELECT * INTO v_queue FROM tenure.queue AS q WHERE q.name = v_name;
         IF NOT FOUND THEN
@@ -269,13 +290,13 @@ BEGIN
         END IF;
         v_is_refused := false;
         IF v_queue.paused_at IS NULL THEN
-            v_queues := v_queues || v_queue;
+            queues := queues || v_queue;
+            is_limited := is_limited OR num_nonnulls(v_queue.concurrency, v_queue.concurrency_per_key) > 0;
         END IF;
     END LOOP;
     IF v_shut IS NOT NULL AND v_is_refused THEN
         PERFORM tenure.refuse_gate(v_shut, 'claim');
     END IF;
-    RETURN v_queues;
 END
 $$;
 
@@ -347,31 +368,61 @@ BEGIN
 END
 $$;
 
--- claim_needs: whether one of these queues has a job that must run alone, whether one has a job with a limiter, and the kinds whose gate
--- is closed, null if none is. One look at each end of a queue's list, and one at an index that is mostly empty.
-CREATE OR REPLACE FUNCTION tenure.claim_needs(p_queues tenure.queue[], OUT has_alone boolean, OUT has_limited boolean, OUT closed_kinds text[])
+-- claim_needs: what a claim has to do beside picking, which mostly is nothing: whether a lease has run out since p_expired_after; when the
+-- first job comes due, if it is within soon(), from p_due_after on; whether one of these queues has a job that must run alone, and whether
+-- one has a job with a limiter. One statement, a look at one end of an index each.
+--
+-- The comparisons by row say which part of a queue's list they mean in the columns of job_claim_idx. `(suspicion >= 2) = false` would not:
+-- the planner makes `suspicion < 2` of it, which is no column of the index, and walks the whole list.
+CREATE OR REPLACE FUNCTION tenure.claim_needs(
+    p_queues tenure.queue[], p_now timestamptz, p_expired_after timestamptz, p_due_after timestamptz,
+    OUT has_expired boolean, OUT next_due timestamptz, OUT has_alone boolean, OUT has_limited boolean
+)
 LANGUAGE plpgsql STABLE
 AS $$
+DECLARE
+    v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
+    v_has_special boolean;
 BEGIN
+    has_alone := false;
+    has_limited := false;
     SELECT
         EXISTS (
-            SELECT 1
-            FROM unnest(p_queues) AS q
-            CROSS JOIN LATERAL (
-                SELECT 1 FROM tenure.job AS j WHERE j.queue = q.name AND j.suspicion >= 2 AND j.state = 'queued' AND j.is_due LIMIT 1
-            ) AS found
+            SELECT 1 FROM tenure.job AS j
+            WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_cutoff AND j.lease_until > coalesce(p_expired_after, '-infinity')
+        ),
+        (
+            SELECT j.run_at FROM tenure.job AS j
+            WHERE NOT j.is_due AND j.state IN ('queued', 'waiting')
+                AND j.run_at <= p_now + tenure.soon() AND j.run_at >= coalesce(p_due_after, '-infinity')
+            ORDER BY j.run_at
+            LIMIT 1
         ),
         EXISTS (
             SELECT 1
             FROM unnest(p_queues) AS q
             CROSS JOIN LATERAL (
                 SELECT 1 FROM tenure.job AS j
-                WHERE j.queue = q.name AND (j.suspicion >= 2) = false AND coalesce(j.limiter, '') > '' AND j.state = 'queued' AND j.is_due
+                WHERE j.queue = q.name AND (j.suspicion >= 2, coalesce(j.limiter, '')) > (false, '') AND j.state = 'queued' AND j.is_due
                 LIMIT 1
             ) AS found
-        ),
-        (SELECT array_agg(substr(g.name, 6)) FROM tenure.gate AS g WHERE NOT g.is_open AND g.name LIKE 'kind:%')
-    INTO has_alone, has_limited, closed_kinds;
+        )
+    INTO has_expired, next_due, v_has_special;
+    IF v_has_special THEN
+        SELECT bool_or(j.is_alone), bool_or(j.is_limited) INTO has_alone, has_limited
+        FROM unnest(p_queues) AS q
+        CROSS JOIN LATERAL (
+            SELECT
+                EXISTS (
+                    SELECT 1 FROM tenure.job AS j WHERE j.queue = q.name AND j.suspicion >= 2 AND j.state = 'queued' AND j.is_due
+                ) AS is_alone,
+                EXISTS (
+                    SELECT 1 FROM tenure.job AS j
+                    WHERE j.queue = q.name AND (j.suspicion >= 2, coalesce(j.limiter, '')) > (false, '')
+                        AND (j.suspicion >= 2, coalesce(j.limiter, '')) < (true, '') AND j.state = 'queued' AND j.is_due
+                ) AS is_limited
+        ) AS j;
+    END IF;
 END
 $$;
 
@@ -391,14 +442,14 @@ $$;
 -- the rest. Of a limiter no more than it has room for; opens_at then says when it has room again.
 CREATE OR REPLACE FUNCTION tenure.grant_marked(
     p_queue tenure.queue, p_limiter text, p_worker text, p_limit integer, p_kinds text[], p_closed_kinds text[], p_affinity text[], p_lease double precision,
-    p_now timestamptz, p_marks json, p_is_alone boolean, OUT lines json[], OUT granted integer, OUT marks json, OUT opens_at timestamptz
+    p_now timestamptz, p_marks json, p_is_alone boolean, OUT lines json[], OUT granted integer, OUT opens_at timestamptz
 )
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    v_mark record;
-    v_part record;
     v_marks json[] := '{}';
+    v_mark json;
+    v_part record;
     v_until timestamptz := p_now + coalesce(p_lease, p_queue.lease_seconds) * interval '1 second';
     v_limit integer := p_limit;
     v_room record;
@@ -410,21 +461,17 @@ BEGIN
         v_limit := least(p_limit, v_room.room);
         opens_at := CASE WHEN v_limit < p_limit THEN coalesce(v_room.opens_at, p_now) END;
     END IF;
-    FOR v_mark IN
-        SELECT (m.value ->> 0)::bigint AS rank, (m.value ->> 0)::bigint AS last_rank, tenure.from_us((m.value ->> 1)::bigint) AS run_at,
-            (m.value ->> 2)::uuid AS id
-        FROM json_array_elements(coalesce(p_marks, '[]')) AS m
-        UNION ALL
-        SELECT -9223372036854775808, 9223372036854775807, '-infinity', '00000000-0000-0000-0000-000000000000'
-        ORDER BY 2, 1 DESC
-    LOOP
+    IF p_marks IS NOT NULL THEN
+        v_marks := ARRAY(SELECT m.value FROM json_array_elements(p_marks) AS m ORDER BY (m.value ->> 0)::bigint);
+    END IF;
+    FOREACH v_mark IN ARRAY v_marks || NULL::json LOOP  -- the last is the full look
         v_part := tenure.grant_some(
             p_queue, p_limiter, p_worker, v_limit - granted, p_kinds, p_closed_kinds, p_affinity, v_until, p_now,
-            v_mark.rank, v_mark.run_at, v_mark.id, v_mark.last_rank, p_is_alone);
+            coalesce((v_mark ->> 0)::bigint, -9223372036854775808), coalesce(tenure.from_us((v_mark ->> 1)::bigint), '-infinity'),
+            coalesce((v_mark ->> 2)::uuid, '00000000-0000-0000-0000-000000000000'), coalesce((v_mark ->> 0)::bigint, 9223372036854775807), p_is_alone);
         IF v_part.granted > 0 THEN
             granted := granted + v_part.granted;
             lines := lines || json_build_array(p_queue.name, tenure.to_us(v_until), p_queue.start_on_claim, v_part.grants);
-            v_marks := v_marks || v_part.marks;
         END IF;
         EXIT WHEN granted >= v_limit;
     END LOOP;
@@ -435,9 +482,6 @@ BEGIN
             opens_at := v_room.opens_at;
         END IF;
     END IF;
-    IF granted > 0 THEN
-        marks := (SELECT json_agg(m.value) FROM unnest(v_marks) AS a(list) CROSS JOIN LATERAL json_array_elements(a.list) AS m);
-    END IF;
 END
 $$;
 
@@ -446,13 +490,14 @@ $$;
 -- Invariants: a row is granted by the claim that locks it first, others skip it; token rises here and nowhere else; the attempt is
 -- counted now, so a job that kills its worker spends its budget all the same.
 -- Rows are found by (queue, alone or not, limiter, rank, run_at, id), in that order, on an index that holds nothing but claimable rows: behind
--- (p_rank, p_run_at, p_id), up to p_last_rank.
+-- (p_rank, p_run_at, p_id), up to p_last_rank. A row that is locked stays where it is, so it is written there without another lookup; one
+-- that another transaction moved while its lock was waited for is not seen there by this statement, and found by the next round.
 -- Under a limit on how many jobs of the queue, or with one concurrency key, may be held at once, the caller holds the queue's lock until
 -- the commit, so counts cannot cross. Jobs of a key that has no room are left out, and the look goes on without that key.
 CREATE OR REPLACE FUNCTION tenure.grant_some(
     p_queue tenure.queue, p_limiter text, p_worker text, p_limit integer, p_kinds text[], p_closed_kinds text[], p_affinity text[], p_until timestamptz, p_now timestamptz,
     p_rank bigint, p_run_at timestamptz, p_id uuid, p_last_rank bigint, p_is_alone boolean,
-    OUT grants json, OUT granted integer, OUT marks json
+    OUT grants json, OUT granted integer
 )
 LANGUAGE plpgsql
 AS $$
@@ -464,7 +509,6 @@ DECLARE
     v_part record;
     v_ids uuid[] := '{}';
     v_grants json[] := '{}';
-    v_marks json[] := '{}';
 BEGIN
     granted := 0;
     LOOP
@@ -486,7 +530,7 @@ BEGIN
             ) AS h;
         END IF;
         WITH picked AS MATERIALIZED (
-            SELECT j.id, j.rank, j.run_at, j.concurrency_key
+            SELECT j.ctid AS at, j.id, j.rank, j.run_at, j.concurrency_key
             FROM tenure.job AS j
             WHERE j.queue = p_queue.name AND (j.suspicion >= 2) = p_is_alone AND coalesce(j.limiter, '') = coalesce(p_limiter, '')
                 AND j.state = 'queued' AND j.is_due
@@ -499,9 +543,9 @@ BEGIN
             LIMIT v_room
             FOR UPDATE SKIP LOCKED
         ), allowed AS MATERIALIZED (
-            SELECT p.id
+            SELECT p.at
             FROM (
-                SELECT c.id, c.concurrency_key,
+                SELECT c.at, c.concurrency_key,
                     row_number() OVER (PARTITION BY c.concurrency_key ORDER BY c.rank, c.run_at, c.id) AS nth
                 FROM picked AS c
             ) AS p
@@ -519,26 +563,20 @@ BEGIN
                 started_at = CASE WHEN p_queue.start_on_claim THEN coalesce(j.started_at, p_now) ELSE j.started_at END,
                 updated_at = p_now
             FROM allowed AS a
-            WHERE j.id BETWEEN a.id AND a.id
+            WHERE j.ctid = a.at
             RETURNING j.rank, j.run_at, j.id, tenure.grant_line(j) AS line
         )
         SELECT (SELECT count(*) FROM picked) AS picked, count(*) AS jobs, array_agg(t.id) AS ids,
-            array_agg(t.line ORDER BY t.rank, t.run_at, t.id) AS lines,
-            (
-                SELECT array_agg(json_build_array(m.rank, tenure.to_us(m.run_at), m.id))
-                FROM (SELECT DISTINCT ON (l.rank) l.rank, l.run_at, l.id FROM taken AS l ORDER BY l.rank, l.run_at DESC, l.id DESC) AS m
-            ) AS marks
+            array_agg(t.line ORDER BY t.rank, t.run_at, t.id) AS lines
         INTO v_part
         FROM taken AS t;
         granted := granted + v_part.jobs;
         v_ids := v_ids || v_part.ids;
         v_grants := v_grants || v_part.lines;
-        v_marks := v_marks || v_part.marks;
         v_room := p_limit - granted;
         EXIT WHEN v_part.jobs = v_part.picked OR v_room <= 0;
     END LOOP;
     grants := array_to_json(v_grants);
-    marks := array_to_json(v_marks);
     IF p_queue.events AND granted > 0 THEN
         PERFORM tenure.tell('claimed', v_ids, p_now);
         IF p_queue.start_on_claim THEN
@@ -618,6 +656,9 @@ AS $$
 DECLARE
     v_cutoff timestamptz := tenure.expiry_cutoff(p_now);
     v_login text := tenure.login();
+    -- Read out of the request once: every `->` reads all of it.
+    v_done json := coalesce(p_outcomes -> 'done', '[]');
+    v_rest json := p_outcomes -> 'rest';
     v_out record;
     v_job tenure.job;
     v_state text;
@@ -632,21 +673,21 @@ DECLARE
     v_count integer;
     v_answers json[] := '{}';
 BEGIN
-    IF p_outcomes -> 'rest' IS NOT NULL THEN
+    IF v_rest IS NOT NULL THEN
         PERFORM 1 FROM tenure.job AS j
         WHERE j.id IN (
-            SELECT g.i FROM json_to_recordset(coalesce(p_outcomes -> 'done', '[]')) AS g(i uuid)
-            UNION ALL SELECT g.i FROM json_to_recordset(p_outcomes -> 'rest') AS g(i uuid)
+            SELECT g.i FROM json_to_recordset(v_done) AS g(i uuid)
+            UNION ALL SELECT g.i FROM json_to_recordset(v_rest) AS g(i uuid)
         )
         ORDER BY j.id
         FOR UPDATE;
     END IF;
     WITH given AS MATERIALIZED (
         SELECT g.i, g.t, g.r, g.s, g.a, g.jobs IS NOT NULL OR g.events IS NOT NULL OR g.effects IS NOT NULL AS has_more
-        FROM json_to_recordset(coalesce(p_outcomes -> 'done', '[]')) AS g(i uuid, t bigint, r json, s text, a text, jobs json, events json, effects json)
+        FROM json_to_recordset(v_done) AS g(i uuid, t bigint, r json, s text, a text, jobs json, events json, effects json)
         UNION ALL
         SELECT g.i, g.t, g.r, g.s, g.a, g.jobs IS NOT NULL OR g.events IS NOT NULL OR g.effects IS NOT NULL
-        FROM json_to_recordset(coalesce(p_outcomes -> 'rest', '[]')) AS g(i uuid, t bigint, o text, r json, s text, a text, jobs json, events json, effects json)
+        FROM json_to_recordset(coalesce(v_rest, '[]')) AS g(i uuid, t bigint, o text, r json, s text, a text, jobs json, events json, effects json)
         WHERE g.o = 'complete'
         ORDER BY 1
     ), ended AS (
@@ -687,9 +728,9 @@ BEGIN
         INSERT INTO tenure.event (at, kind, job_id, queue, data)
         SELECT p_now, e.value ->> 0, g.i, (SELECT j.queue FROM tenure.job AS j WHERE j.id = g.i), e.value -> 1
         FROM (
-            SELECT d.i, d.events FROM json_to_recordset(coalesce(p_outcomes -> 'done', '[]')) AS d(i uuid, events json)
+            SELECT d.i, d.events FROM json_to_recordset(v_done) AS d(i uuid, events json)
             UNION ALL
-            SELECT r.i, r.events FROM json_to_recordset(coalesce(p_outcomes -> 'rest', '[]')) AS r(i uuid, events json)
+            SELECT r.i, r.events FROM json_to_recordset(coalesce(v_rest, '[]')) AS r(i uuid, events json)
         ) AS g
         CROSS JOIN LATERAL json_array_elements(g.events) AS e
         WHERE g.i = ANY (v_more);
@@ -697,13 +738,13 @@ BEGIN
     IF v_ended IS NOT NULL AND EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.events OR q.agent_events <> 'none') THEN
         PERFORM tenure.tell('completed', v_ended, p_now);
     END IF;
-    IF v_more IS NOT NULL OR p_outcomes -> 'rest' IS NOT NULL OR v_count > coalesce(cardinality(v_ended), 0) THEN
+    IF v_more IS NOT NULL OR v_rest IS NOT NULL OR v_count > coalesce(cardinality(v_ended), 0) THEN
         FOR v_out IN
             SELECT g.*, coalesce(g.o, 'complete') AS move
             FROM (
-                SELECT e.value FROM json_array_elements(coalesce(p_outcomes -> 'done', '[]')) AS e
+                SELECT e.value FROM json_array_elements(v_done) AS e
                 UNION ALL
-                SELECT e.value FROM json_array_elements(coalesce(p_outcomes -> 'rest', '[]')) AS e
+                SELECT e.value FROM json_array_elements(coalesce(v_rest, '[]')) AS e
             ) AS e
             CROSS JOIN LATERAL json_to_record(e.value) AS g(
                 i uuid, t bigint, o text, e text, c text, d double precision, w text, jobs json, effects json, steps json, groups json, l text)

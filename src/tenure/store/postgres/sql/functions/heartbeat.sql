@@ -87,9 +87,9 @@ CREATE OR REPLACE FUNCTION tenure.refresh_worker(p_worker json, p_alone boolean,
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    v_id text := tenure.worker_name(p_worker ->> 'id');
     v_gate text;
 BEGIN
-    PERFORM tenure.refuse_blank_worker(p_worker ->> 'id');
     SELECT min(g.name) INTO v_gate
     FROM tenure.gate AS g
     WHERE NOT g.is_open AND (g.name = 'heartbeat' OR g.name IN (
@@ -107,11 +107,11 @@ BEGIN
         last_seen_at
     )
     SELECT
-        g.id, g.hostname, g.pid,
+        v_id, g.hostname, g.pid,
         ARRAY(SELECT json_array_elements_text(g.queues)), ARRAY(SELECT json_array_elements_text(g.kinds)),
         g.concurrency, g.version, g.executor_kind, g.status, 1, g.current_job_id, g.info, tenure.login(), p_now, p_now
     FROM json_to_record(p_worker) AS g(
-        id text, hostname text, pid integer, queues json, kinds json, concurrency integer, version text, executor_kind text,
+        hostname text, pid integer, queues json, kinds json, concurrency integer, version text, executor_kind text,
         status text, current_job_id uuid, info jsonb)
     ON CONFLICT (id) DO UPDATE
     SET queues = excluded.queues,
@@ -126,7 +126,7 @@ BEGIN
     WHERE w.login = excluded.login;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'Worker % is registered by another login. Nothing was changed. Use a name that is unique per process.',
-            quote_literal(p_worker ->> 'id') USING ERRCODE = 'TN010';
+            quote_literal(v_id) USING ERRCODE = 'TN010';
     END IF;
 END
 $$;
@@ -171,14 +171,15 @@ BEGIN
 END
 $$;
 
--- refuse_blank_worker: a name is what a lease, an attempt and a dead letter are told by.
-CREATE OR REPLACE FUNCTION tenure.refuse_blank_worker(p_worker text) RETURNS void
+-- worker_name: the name, unless it is blank, which is refused: a name is what a lease, an attempt and a dead letter are told by.
+CREATE OR REPLACE FUNCTION tenure.worker_name(p_worker text) RETURNS text
 LANGUAGE plpgsql
 AS $$
 BEGIN
     IF coalesce(btrim(p_worker), '') = '' THEN
         RAISE EXCEPTION 'A worker needs a name that is not blank, and unique per process. Nothing was changed.' USING ERRCODE = 'TN007';
     END IF;
+    RETURN p_worker;
 END
 $$;
 

@@ -355,7 +355,8 @@ BEGIN
         SELECT array_agg(q.name) AS names FROM tenure.queue AS q
         WHERE EXISTS (
             SELECT 1 FROM tenure.job AS j
-            WHERE j.queue = q.name AND (j.suspicion >= 2) = false AND coalesce(j.limiter, '') > '' AND j.state = 'queued' AND j.is_due)
+            WHERE j.queue = q.name AND (j.suspicion >= 2, coalesce(j.limiter, '')) > (false, '')
+                AND (j.suspicion >= 2, coalesce(j.limiter, '')) < (true, '') AND j.state = 'queued' AND j.is_due)
     ) AS q
     WHERE q.names IS NOT NULL;
 END

@@ -759,9 +759,10 @@ BEGIN
         'ahead', CASE WHEN v_job.state = 'queued' THEN (
             SELECT count(*) FROM (
                 SELECT 1 FROM tenure.job AS j
-                WHERE j.queue = v_job.queue AND coalesce(j.limiter, '') = coalesce(v_job.limiter, '') AND j.state = 'queued' AND j.is_due
-                    AND (j.suspicion >= 2) = false
-                    AND (j.rank, j.run_at, j.id) < (v_job.rank, v_job.run_at, v_job.id)
+                WHERE j.queue = v_job.queue AND j.state = 'queued' AND j.is_due
+                    AND (j.suspicion >= 2, coalesce(j.limiter, '')) >= (false, coalesce(v_job.limiter, ''))
+                    AND (j.suspicion >= 2, coalesce(j.limiter, ''), j.rank, j.run_at, j.id)
+                        < (false, coalesce(v_job.limiter, ''), v_job.rank, v_job.run_at, v_job.id)
                 LIMIT (p_request ->> 'cap')::bigint
             ) AS before) ELSE 0 END,
         'held_in_queue', (SELECT count(*) FROM tenure.job AS j WHERE j.state IN ('leased', 'running') AND j.queue = v_job.queue),
