@@ -210,7 +210,9 @@ def test_counting_a_minute_touches_what_happened_in_it(connection: psycopg.Conne
     [[plan]] = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {count}".encode()).fetchall()
 
     root = plan[0]["Plan"]
-    assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 200
+    pages = root["Shared Hit Blocks"] + root["Shared Read Blocks"]
+    print(f"pages of counting a minute without any event: {pages}")
+    assert pages < 100
 
 
 def test_a_backlog_touches_as_many_pages_beside_many_other_rows(connection: psycopg.Connection[Any]) -> None:
