@@ -21,9 +21,7 @@ def claim(limit: int = 100, **filters: Any) -> Claim:
 
 def answer(*run_ats: int, again: int = 0, extras: dict[str, str] | None = None, suspicion: int = 0) -> dict[str, Any]:
     """An answer of tenure.exchange that grants jobs of rank 0 with these times, in one line."""
-    rows = [
-        [str(new_job_id()), "k", 1, 1, 3, "{}", 0, 0, 0, run_at, extras, suspicion, None] for run_at in run_ats
-    ]
+    rows = [[str(new_job_id()), "k", 1, 1, 3, "{}", 0, 0, 0, run_at, extras, suspicion, None] for run_at in run_ats]
     return {"lines": [["default", 1, True, rows]], "again": again, "expired": 1, "due": 1}
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
+from tenure.model.ids import new_job_id
 from tenure.store.postgres.migrate import migrate
 from tests.fault.scale import TIMEOUT, scaled
 from tests.postgres.fill import fill
@@ -199,6 +200,48 @@ def test_the_plans_inside_an_exchange_use_the_indexes_made_for_them(
     text = "\n".join(plans)
     assert "job_claim_idx" in text
     assert "job_pkey" in text
+
+
+STATEMENTS = {"idle": 7, "claim": 7, "settle": 9, "enqueue": 6}
+"""What a worker's small requests run inside their functions, the call itself counted; beginning a statement is most of
+what each costs. Raise a number only with a reason."""
+
+
+@pytest.mark.parametrize("what", STATEMENTS)
+def test_a_small_request_runs_few_statements(postgres15_server: PostgresServer, what: str) -> None:
+    def ask(function: str, request: dict[str, Any]) -> Any:
+        row = session.execute(f"SELECT tenure.{function}(%s)".encode(), [json.dumps(request)]).fetchone()
+        assert row is not None
+        return row[0]
+
+    def enqueue() -> None:
+        ask("enqueue", {"groups": [{"queue": "default", "kind": "k", "jobs": [{"i": str(new_job_id()), "p": {}}]}]})
+
+    def claim(limit: int = 1, **outcomes: Any) -> list[dict[str, Any]]:
+        asked = {"claim": {"worker": "w", "queues": ["default"], "kinds": ["k"], "limit": limit}}
+        granted = ask("exchange", asked | outcomes)["granted"]
+        return [{"i": grant[0], "t": grant[2]} for line in granted["lines"] for grant in line[3]]
+
+    with explained(postgres15_server, filled=False) as (session, notes):
+        for _ in range(2):  # functions are read and planned in the first round
+            enqueue()
+            claim(10, outcomes={"done": claim()})
+        enqueue()
+        acts: dict[str, Callable[[], Any]] = {
+            "idle": lambda: claim(10),
+            "claim": claim,
+            "settle": lambda: claim(10, outcomes={"done": held}),
+            "enqueue": enqueue,
+        }
+        held = claim() if what in ("idle", "settle") else []
+        session.execute("SET client_min_messages = log")
+        acts[what]()
+        session.execute("SET client_min_messages = warning")
+
+    ran = [
+        note.split("Query Text: ")[1] for note in notes if "Query Text" in note and "client_min_messages" not in note
+    ]
+    assert len(ran) <= STATEMENTS[what], "\n---\n".join(ran)
 
 
 def test_counting_a_minute_touches_what_happened_in_it(connection: psycopg.Connection[Any]) -> None:

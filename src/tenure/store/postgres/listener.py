@@ -43,7 +43,6 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         return await super().wait(gen, PING_SECONDS, timeout)
 
 
-
 @frozen
 class ListenerStats:
     """What a listener has seen since it was made."""

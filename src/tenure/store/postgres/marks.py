@@ -94,10 +94,9 @@ def _filter(claim: Claim) -> _Filter:
 def _last_of_each_rank(granted: Any) -> Iterator[tuple[str, dict[int, tuple[int, str]]]]:
     """By queue, where the claim stopped at each rank. A line is in claim order. Jobs granted again, jobs with a limiter
     and jobs to run alone are in lists of their own, which have no marks."""
-    lines = granted["lines"]
-    for at, (name, _, _, rows) in enumerate(lines):
-        if at >= granted["again"]:  # each job granted again is a line of its own
-            yield name, {row[8]: (row[9], row[0]) for row in rows if row[11] < ALONE_FROM and "limiter" not in (row[10] or ())}
+    for name, _, _, rows in granted["lines"][granted["again"] :]:  # each job granted again is a line of its own
+        plain = (row for row in rows if row[11] < ALONE_FROM and "limiter" not in (row[10] or ()))
+        yield name, {row[8]: (row[9], row[0]) for row in plain}
 
 
 class _Book:

@@ -212,16 +212,11 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
 AS $$
-DECLARE
-    v_create json;
-    v_groups json;
 BEGIN
-    -- Taken apart in one go: every `->` reads the whole request, payloads too.
-    SELECT r."create", r.groups INTO v_create, v_groups FROM json_to_record(p_request) AS r("create" json, groups json);
-    IF v_create IS NOT NULL THEN
-        PERFORM tenure.declare_queues(v_create);
+    IF p_request -> 'create' IS NOT NULL THEN
+        PERFORM tenure.declare_queues(p_request -> 'create');
     END IF;
-    RETURN tenure.put_jobs(v_groups, true);
+    RETURN tenure.put_jobs(p_request -> 'groups', true);
 END
 $$;
 
