@@ -40,7 +40,7 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     async def wait(self, gen: Any, interval: float = PING_SECONDS, timeout: float | None = None) -> Any:
         """As in psycopg, without looking up."""
-        return await super().wait(gen, PING_SECONDS, timeout)
+        return await super().wait(gen, max(interval, PING_SECONDS), timeout)
 
 
 @frozen
