@@ -38,9 +38,9 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     second, so that signals are noticed; the event loop here runs in a thread of its own and is stopped by a call, and
     ten times a second is most of what an idle worker costs."""
 
-    async def wait(self, gen: Any, interval: float = PING_SECONDS, timeout: float | None = None) -> Any:  # noqa: ARG002
+    async def wait(self, gen: Any, interval: float = PING_SECONDS, timeout: float | None = None) -> Any:
         """As in psycopg, without looking up."""
-        return await super().wait(gen, PING_SECONDS, timeout)
+        return await super().wait(gen, max(interval, PING_SECONDS), timeout)
 
 
 @frozen
