@@ -71,7 +71,7 @@ def main() -> None:
 
 def fill(jobs: int) -> None:
     """End so many jobs; those that are there count."""
-    there = sum(one.jobs for one in app.counts(queue="scale", state=("succeeded", "dead")))
+    there = sum(one.jobs for one in app.queues.counts(queue="scale", state=("succeeded", "dead")))
     worker = tenure.WorkerId("fill")
     begun = time.perf_counter()
     for done in range(there, jobs, BATCH):

@@ -260,32 +260,40 @@ def _app() -> str:
 def _app_admin() -> str:
     from tenure.app import App
     from tenure.client.access import Access, SyncAccess
-    from tenure.client.admin import Admin, Gates, Leases, SyncGates, SyncLeases
+    from tenure.client.admin import Gates, Leases, SyncGates, SyncLeases, SyncWorkers, Upkeep, Workers
     from tenure.client.approvals import Approvals, Inbox, SyncApprovals
     from tenure.client.budgets import BudgetClient, SyncBudgets
-    from tenure.client.effects import Effects
+    from tenure.client.dead_letters import DeadLetters, SyncDeadLetters
+    from tenure.client.effects import Effects, SyncEffects
     from tenure.client.flow import JobSteps, Signals, SyncSteps
     from tenure.client.jobs import Jobs
+    from tenure.client.limits import Limits, SyncLimits
     from tenure.client.memory import Memories, SyncMemories
     from tenure.client.metrics import Metrics
     from tenure.client.profiles import AgentTasks, Profiles, SyncProfiles
+    from tenure.client.queues import Queues, SyncQueues
     from tenure.client.schedules import Schedules, SyncSchedules
     from tenure.client.streams import JobStreams, SyncStreams
     from tenure.client.workflows import SyncWorkflows, Workflows
 
-    flat = [_methods(owner, App) for owner in (Jobs, Inbox, Signals, Admin, Effects, AgentTasks, Metrics)]
+    flat = [_methods(owner, App) for owner in (Jobs, Inbox, Signals, Upkeep, AgentTasks, Metrics)]
     groups = [
         _methods(Access, SyncAccess, "app.access"),
         _methods(Approvals, SyncApprovals, "app.approvals"),
         _methods(BudgetClient, SyncBudgets, "app.budgets"),
+        _methods(DeadLetters, SyncDeadLetters, "app.dead_letters"),
+        _methods(Effects, SyncEffects, "app.effects"),
         _methods(Gates, SyncGates, "app.gates"),
+        _methods(Limits, SyncLimits, "app.limits"),
         _methods(Memories, SyncMemories, "app.memory"),
         _methods(Leases, SyncLeases, "app.leases"),
+        _methods(Queues, SyncQueues, "app.queues"),
         _methods(Schedules, SyncSchedules, "app.schedules"),
         _methods(Profiles, SyncProfiles, "app.profiles"),
         _methods(JobSteps, SyncSteps, "app.steps"),
         _methods(JobStreams, SyncStreams, "app.streams"),
         _methods(SyncStreams, SyncStreams, "app.streams"),
+        _methods(Workers, SyncWorkers, "app.workers"),
         _methods(Workflows, SyncWorkflows, "app.workflows"),
     ]
     return "\n".join(flat + groups)

@@ -36,7 +36,7 @@ def main() -> None:
 
     for job in app.jobs(queue="mail"):
         print(f"{job.kind:<10} {job.state:<9} after {job.attempt} attempts: {job.result or 'no result'}")
-    for letter in app.dead_letters():
+    for letter in app.dead_letters.all():
         print("needs a person:", letter.kind, "·", letter.final_error.splitlines()[0])
 
 

@@ -79,7 +79,7 @@ def populate(url: str) -> dict[str, str]:
     with sample_app(url) as (app, clock):
         _declare(app)
         for row in (*WORKERS, GONE):
-            app.do(Heartbeat((), worker=row))
+            app.store.do(Heartbeat((), worker=row))
         clock.advance(-3600)
         _newsletter(app)
         clock.advance(3600)
@@ -93,27 +93,27 @@ def populate(url: str) -> dict[str, str]:
         found["bulk"] = _act_on_all(app)
         _leave_things_open(app, clock)
         clock.advance((datetime.now(UTC) - clock.now()).total_seconds())
-        while app.do(SweepFlow()).more:
+        while app.store.do(SweepFlow()).more:
             pass
         _count(app)
-        found["dead"] = app.dead_letters(triage="pending", kind="welcome", limit=1).items[0].fingerprint
+        found["dead"] = app.dead_letters.all(triage="pending", kind="welcome", limit=1).items[0].fingerprint
         found["waiting"] = app.jobs(queue="docs", state="queued", limit=1).items[0].id
     return found
 
 
 def _newsletter(app: tenure.App) -> None:
     """Many jobs of one kind, for an act on all of them."""
-    app.set_queue("newsletter", max_attempts=1)
+    app.queues.set("newsletter", max_attempts=1)
     for _ in range(4):
         app.enqueue_many([app.new_job("newsletter", {"to": n}, queue="newsletter") for n in range(1000)])
 
 
 def _declare(app: tenure.App) -> None:
-    app.set_queue("mail", max_attempts=2, events=True)
-    app.set_queue("media", concurrency=16)
-    app.set_queue("billing", events=True, lease_seconds=3600, lease_max_seconds=3600)
-    app.set_queue("docs", events=True)
-    app.set_queue("default", events=True)
+    app.queues.set("mail", max_attempts=2, events=True)
+    app.queues.set("media", concurrency=16)
+    app.queues.set("billing", events=True, lease_seconds=3600, lease_max_seconds=3600)
+    app.queues.set("docs", events=True)
+    app.queues.set("default", events=True)
     app.schedule("nightly_report", "0 3 * * *", "report", {"day": "yesterday"}, queue="default", tz="Europe/Vienna")
     app.schedule("refresh_prices", "*/5 * * * *", "refresh_prices", queue="default")
     app.schedule("weekly_digest", "30 7 * * 1", "digest", queue="mail")
@@ -128,7 +128,7 @@ def _order(app: tenure.App, clock: ManualClock) -> str:
     order = app.enqueue("settle_order", payload, queue="billing", key="order-88213", tenant="acme", priority=10)
     clock.advance(20)
     (first,) = app.claim(queues="billing", worker="core-2", lease_seconds=60)
-    app.do(
+    app.store.do(
         AppendEvents(
             first.id, first.token, [tenure.NewEvent("log", '{"message": "asks for the charge", "level": "info"}')]
         )
@@ -148,8 +148,8 @@ def _order(app: tenure.App, clock: ManualClock) -> str:
     for at, (name, state) in enumerate(moves):
         clock.advance(4 + at)
         record = tenure.EffectRecord(name=name, state=state, args='{"account": "4000-SALES", "amount": "149.00"}')
-        app.do(RecordEffect(third.id, third.token, record))
-    app.do(
+        app.store.do(RecordEffect(third.id, third.token, record))
+    app.store.do(
         AppendEvents(
             third.id,
             third.token,
@@ -191,7 +191,7 @@ def _an_hour(app: tenure.App, clock: ManualClock) -> None:
                 app.complete(grant, {"id": f"msg-{step}"}, summary="sent")
         _tick(app, clock.now(), chance)
         clock.advance(STEP_SECONDS - 2)
-        app.do(Heartbeat((), worker=WORKERS[step % len(WORKERS)]))
+        app.store.do(Heartbeat((), worker=WORKERS[step % len(WORKERS)]))
 
 
 def _tick(app: tenure.App, now: datetime, chance: random.Random) -> None:
@@ -199,7 +199,7 @@ def _tick(app: tenure.App, now: datetime, chance: random.Random) -> None:
         told = Schedule.from_spec(row.name, row.spec)
         due = None if row.paused_at else told.due(row.last_tick, now)
         if due is not None:
-            app.do(TickSchedule(row.name, row.last_tick, due[0], [told.job(one) for one in due[1]]))
+            app.store.do(TickSchedule(row.name, row.last_tick, due[0], [told.job(one) for one in due[1]]))
             for grant in app.claim(queues="default", worker="core-2"):
                 if chance.random() < 0.2:
                     app.reject(grant, "PriceListMissing: supplier 7 sent no list")
@@ -245,7 +245,7 @@ def _flow(app: tenure.App) -> str:
 
 def _talk(app: tenure.App) -> str:
     """A job that has given something out and is at it still."""
-    app.set_queue("agents", agent_events="ends", lease_seconds=1800, lease_max_seconds=1800)
+    app.queues.set("agents", agent_events="ends", lease_seconds=1800, lease_max_seconds=1800)
     job_id = app.enqueue("draft_answer", {"ticket": 4711}, queue="agents", tenant="acme").id
     (grant,) = app.claim(queues="agents", worker="agent-1")
     words = (
@@ -253,14 +253,14 @@ def _talk(app: tenure.App) -> str:
         "by the number in the mail that we sent at 09:12.\n\nThe second payment was"
     )
     texts = [f"{word} " for word in words.split(" ")]
-    app.do(AppendStreams([NewChunk(grant.id, grant.token, "output", n + 1, one) for n, one in enumerate(texts)]))
+    app.store.do(AppendStreams([NewChunk(grant.id, grant.token, "output", n + 1, one) for n, one in enumerate(texts)]))
     return job_id
 
 
 def _agents(app: tenure.App) -> None:
     """Agents that did something, told what it cost, and remember it."""
     for name, cost in (("SupportAgent", 0.0214), ("CatalogAgent", 0.0031)):
-        app.set_queue(name, agent_events="ends", max_attempts=1)
+        app.queues.set(name, agent_events="ends", max_attempts=1)
         app.enqueue_many([app.new_job("answer", {"ticket": n}, queue=name, tenant="acme") for n in range(9)])
         for place, grant in enumerate(app.claim(queues=name, worker="agent-1", limit=9)):
             if place == 7:
@@ -289,15 +289,15 @@ def _questions(app: tenure.App) -> str:
         )
         return {"granted": bool(ok)}
 
-    app.set_queue("refunds", events=True)
+    app.queues.set("refunds", events=True)
     first = app.enqueue("refund", {"order": 88102, "amount": "12.00"}, actor="SupportAgent")
     drain(app, queues=["refunds"])
-    [asked] = app.approvals.list(job_id=first.id)
+    [asked] = app.approvals.all(job_id=first.id)
     app.approvals.approve(asked.id, args_hash=asked.args_hash, by="ops-2", note="paid twice, seen in the ledger")
     app.enqueue("refund", {"order": 88213, "amount": "149.00", "need": 2}, actor="SupportAgent")
     app.enqueue("refund", {"order": 88240, "amount": "20.00", "hours": 30}, actor="SupportAgent")
     drain(app, queues=["refunds"])
-    waiting = app.approvals.list(state="pending")
+    waiting = app.approvals.all(state="pending")
     large = next(one for one in waiting if "149.00" in one.text)
     app.approvals.approve(large.id, args_hash=large.args_hash, by="ops-2", note="the order was paid twice")
     return large.id
@@ -316,7 +316,7 @@ def _spending(app: tenure.App) -> None:
             spent.used(usd="0.3127", tokens=18_400 + payload["page"])
             return {"words": 812}
 
-    app.set_queue("translate")
+    app.queues.set("translate")
     app.enqueue_many([app.new_job("translate_page", {"page": n}, tenant="acme") for n in range(5)])
     drain(app, queues=["translate"])
     app.limits.set("openai", per_minute=600, tokens_per_minute=90_000, actor="ops-1", reason="tier 3")
@@ -352,19 +352,19 @@ def _leave_things_open(app: tenure.App, clock: ManualClock) -> None:
     held = app.claim(queues="media", worker="media-1", limit=5, lease_seconds=1800)
     app.heartbeat(held, lease_seconds=1800, progress={one.id: 0.2 * place for place, one in enumerate(held)})
     app.claim(queues="media", worker="media-2", limit=2, lease_seconds=1800)
-    letters = app.dead_letters(triage="pending", limit=200).items
+    letters = app.dead_letters.all(triage="pending", limit=200).items
     old = [one.id for one in letters if "550" in one.final_error]
-    app.triage(old, "acknowledged", actor="ops-2", note="the list is old")
+    app.dead_letters.triage(old, "acknowledged", actor="ops-2", note="the list is old")
     lost = [one.id for one in letters if "PriceListMissing" in one.final_error]
-    app.triage(lost[:1], "escalated", actor="ops-2", note="supplier 7 was asked")
-    app.triage(lost[1:], "closed", actor="ops-1", note="the list came at noon")
-    app.pause("billing", actor="ops-1", reason="the ledger is being moved")
+    app.dead_letters.triage(lost[:1], "escalated", actor="ops-2", note="supplier 7 was asked")
+    app.dead_letters.triage(lost[1:], "closed", actor="ops-1", note="the list came at noon")
+    app.queues.pause("billing", actor="ops-1", reason="the ledger is being moved")
     app.gates.close("kind:newsletter", actor="ops-2", reason="wrong template")
 
 
 def _count(app: tenure.App) -> None:
     until = None
-    while (done := app.do(RollUp())).more and done.until != until:
+    while (done := app.store.do(RollUp())).more and done.until != until:
         until = done.until
 
 
@@ -377,11 +377,11 @@ def beating(url: str) -> Iterator[None]:
         with tenure.App(url) as app:
             while not over.wait(4):
                 for row in WORKERS:
-                    app.do(Heartbeat((), worker=row))
+                    app.store.do(Heartbeat((), worker=row))
 
     with tenure.App(url) as app:
         for row in WORKERS:
-            app.do(Heartbeat((), worker=row))
+            app.store.do(Heartbeat((), worker=row))
         app.leases.acquire("leader", "core-1", seconds=3600)
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

@@ -104,21 +104,21 @@ def staged(folder: Path) -> Iterator[str]:
     url = f"sqlite:///{folder / 'jobs.db'}"
     environment = {**os.environ, "TENURE_URL": url}
     with App(url, actor="screens") as app:
-        app.set_queue("mail", max_attempts=2, events=True)
-        app.set_queue("video", lease_seconds=15)
-        app.set_queue("bulk")
+        app.queues.set("mail", max_attempts=2, events=True)
+        app.queues.set("video", lease_seconds=15)
+        app.queues.set("bulk")
         mails = [app.enqueue("welcome", number, queue="mail", max_attempts=1 + number % 2).id for number in range(6)]
         for minutes in (90, 45, 60, 30):
             app.enqueue("transcode", minutes, queue="video")
         app.enqueue_many([app.new_job("thumbnail", number) for number in range(400)])
-        app.pause("bulk", reason="the disk is being replaced")
+        app.queues.pause("bulk", reason="the disk is being replaced")
         (folder / "later").write_text(app.enqueue("thumbnail", 1, queue="bulk", delay=3600).id)
         command = [str(BIN / "tenure"), "worker", "tasks:app", "--concurrency", "2", "--log-level", "error"]
         workers = [subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
         try:
-            wait(lambda: bool(app.dead_letters().items), "a job dies")
+            wait(lambda: bool(app.dead_letters.all().items), "a job dies")
             wait(lambda: len(app.jobs(state="running", kind="transcode").items) >= 2, "a job runs")
-            yield app.dead_letters(job_id=mails[0]).items[0].job_id
+            yield app.dead_letters.all(job_id=mails[0]).items[0].job_id
         finally:
             for worker in workers:
                 worker.kill()

@@ -135,7 +135,7 @@ def calls_that(end: str) -> Callable[[], list[str]]:
 
 
 def spending(scope: str) -> str:
-    (budget,) = app.budgets.list(scope)
+    (budget,) = app.budgets.all(scope)
     spent = budget.used + budget.reserved  # in millionths of a dollar
     assert spent <= budget.limit
     return f"${spent / 1_000_000:.2f} of ${budget.limit / 1_000_000:.2f} is spent"
@@ -167,12 +167,12 @@ def main() -> None:
 
         second = start_worker(lease_seconds=30.0)
         workers.append(second)
-        wait_for("the empty budget", lambda: app.budgets.list(budget)[0].waiting == 2, second)
+        wait_for("the empty budget", lambda: app.budgets.all(budget)[0].waiting == 2, second)
         print(f"write and illustrate wait: {spending(budget)}, the unanswered call counted in full")
         app.budgets.raise_by(budget, usd="0.20", actor="maria", reason="a process was killed")
         print("maria raises the budget by $0.20")
 
-        (asked,) = wait_for("the question", lambda: app.approvals.list(job_id=job.id).items, second)
+        (asked,) = wait_for("the question", lambda: app.approvals.all(job_id=job.id).items, second)
         print(f"the planner asks: {asked.text} {asked.args['title']}: {asked.args['text']}")
         try:
             app.approvals.approve(asked.id, by="ann", args_hash=asked.args_hash)

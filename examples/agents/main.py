@@ -54,7 +54,7 @@ def main() -> None:
     app = tenure.App(f"sqlite:///{DATABASE}").use(
         agents(*tools, root="answers", artifacts="artifacts", max_attempts=2), reports(root="answers")
     )
-    app.set_queue("agents", backoff=tenure.Backoff(shape="none"))
+    app.queues.set("agents", backoff=tenure.Backoff(shape="none"))
 
     backlog = {}
     for name in NAMES:
@@ -77,7 +77,7 @@ def main() -> None:
     print("what mallory tried:", ", ".join(f"{what}: {end}" for what, end in attacks.items()))
     runs = [event.data for job in jobs for event in app.events(job_id=job.id, kind="agent_run")]
     print(f"runs: {len(runs)}, processes left behind and killed: {sum(run['leftBehind'] for run in runs)}")
-    print(f"discrepancies between records and files: {len(list(app.reconcile()))}; see answers/report.md")
+    print(f"discrepancies between records and files: {len(list(app.effects.reconcile()))}; see answers/report.md")
     print(f"took {time.monotonic() - started:.0f} s", file=sys.stderr)
 
     assert again.duplicate

@@ -70,7 +70,7 @@ def main() -> None:
     DATA.mkdir(exist_ok=True)
     for number in range(20):
         sign_up(number)
-    app.set_queue("outbox_files", lease_seconds=1.0)
+    app.queues.set("outbox_files", lease_seconds=1.0)
     for _ in range(3):
         for number in range(20):
             visit(number)
@@ -84,14 +84,14 @@ def main() -> None:
         worker.wait()
     print("three workers were killed amid their work")
 
-    while app.counts(state=["queued", "leased", "running"]):
+    while app.queues.counts(state=["queued", "leased", "running"]):
         app.run_worker(concurrency=4, drain=True, poll_seconds=0.1)
         time.sleep(0.2)  # what a dead worker held comes back when its lease has run out
     visits = [outbox.read(f"customers/{number}.json")["visits"] for number in range(20)]
     written = len(list(DATA.rglob("*.json")))
     mails = [line.partition(" ")[0] for line in MAILS.read_text().splitlines()]
     print(f"files: {written}, visits: {sum(visits)}, mails: {len(mails)}, sent twice: {len(mails) - len(set(mails))}")
-    print(f"discrepancies between records and files: {len(list(app.reconcile()))}")
+    print(f"discrepancies between records and files: {len(list(app.effects.reconcile()))}")
     assert (written, sum(visits), len(mails), len(set(mails))) == (20, 60, 40, 40)
 
 

@@ -15,11 +15,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from tenure.client.access import SyncAccess
-from tenure.client.admin import Admin, SyncGates, SyncLeases
+from tenure.client.admin import SyncGates, SyncLeases, SyncWorkers, Upkeep
 from tenure.client.approvals import Inbox, SyncApprovals
 from tenure.client.budgets import SyncBudgets
 from tenure.client.connect import Migrate, open_store, scheme_of, shown_url
-from tenure.client.effects import Effects, find_discrepancies, reconciling
+from tenure.client.dead_letters import SyncDeadLetters
+from tenure.client.effects import SyncEffects, reconciling
 from tenure.client.enqueue import declare_queues
 from tenure.client.flow import Signals, SyncSteps
 from tenure.client.function import JobDecorator, JobFunction
@@ -30,6 +31,7 @@ from tenure.client.metrics import Metrics
 from tenure.client.operations import SyncClient, run
 from tenure.client.policies import SyncPolicies, log_differences
 from tenure.client.profiles import AgentTasks, SyncProfiles
+from tenure.client.queues import SyncQueues
 from tenure.client.schedules import SyncSchedules, declare_schedule
 from tenure.client.settings import QueueSettings, check_policy, with_settings
 from tenure.client.signature import Signature, codec_of, key_maker, read_signature
@@ -47,13 +49,12 @@ from tenure.handler.payload import result_decoder
 from tenure.handler.registry import Handler, Mode
 from tenure.model.memo import TTL_SECONDS_MAX
 from tenure.model.policy import Backoff, Limits, QueuePolicy
-from tenure.store.contract import Request, Store
+from tenure.store.contract import Store
 
 if TYPE_CHECKING:
     from tenure.async_app import AsyncApp
     from tenure.client.agents import Agent
     from tenure.effects.kinds import Kit
-    from tenure.effects.reconcile import Discrepancy, Progress
     from tenure.handler.context import Context
     from tenure.model.clock import Clock
     from tenure.model.schedule import Missed, Schedule
@@ -68,7 +69,7 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 """One class of exceptions or several."""
 
 
-class App(AgentTasks, Jobs, Inbox, Signals, Work, Admin, Effects, Metrics, SyncClient):
+class App(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, SyncClient):
     """A queue of jobs in one database, with the handlers that this code knows.
 
     Args:
@@ -100,6 +101,8 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Admin, Effects, Metrics, SyncC
         self.access = SyncAccess(state)
         self.approvals = SyncApprovals(state)
         self.budgets = SyncBudgets(state)
+        self.dead_letters = SyncDeadLetters(state)
+        self.effects = SyncEffects(state)
         self.gates = SyncGates(state)
         self.memory = SyncMemories(state)
         self.policies = SyncPolicies(state)
@@ -107,8 +110,10 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Admin, Effects, Metrics, SyncC
         self.limits = SyncLimits(state)
         self.schedules = SyncSchedules(state)
         self.profiles = SyncProfiles(state)
+        self.queues = SyncQueues(state)
         self.steps = SyncSteps(state)
         self.streams = SyncStreams(state)
+        self.workers = SyncWorkers(state)
         self.workflows = SyncWorkflows(state)
 
     @cached_property
@@ -278,7 +283,7 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Admin, Effects, Metrics, SyncC
         if name == "default":
             raise ConfigError(
                 "Queue 'default' exists in every database, so declaring it would change nothing. "
-                "Change its policy with `app.set_queue('default', …)`."
+                "Change its policy with `app.queues.set('default', …)`."
             )
         if policy is None and settings.get("profile", "default") != "default":
             policy = self.profiles.read(settings.pop("profile")).policy
@@ -373,14 +378,6 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Admin, Effects, Metrics, SyncC
         with reconciling(self._state, log_to(emit)) if reconcile else nullcontext():
             return self.worker(queues, concurrency=concurrency, emit=emit, **settings).run_sync()
 
-    def reconcile(self, *, since: datetime | None = None, progress: Progress | None = None) -> Iterator[Discrepancy]:
-        """Compare what succeeded with the world, for every kind and effect that knows how; report what differs.
-
-        Streams: neither the jobs nor the files are held in memory. Changes nothing. `since` leaves out what finished
-        before.
-        """
-        return find_discrepancies(self._state, since, progress)
-
     # --- the store ---
 
     @property
@@ -395,10 +392,6 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Admin, Effects, Metrics, SyncC
         Raises: ConfigError, MissingExtra, StoreUnavailable, SchemaError.
         """
         return self._state.open_store()
-
-    def do(self, request: Request[T]) -> T:
-        """Carry out one request of the store's contract."""
-        return self.store.do(request)
 
     def now(self) -> datetime:
         """The store's clock, which judges all leases."""

@@ -6,10 +6,11 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from tenure.client.access import AsyncAccess
-from tenure.client.admin import Admin, AsyncGates, AsyncLeases
+from tenure.client.admin import AsyncGates, AsyncLeases, AsyncWorkers, Upkeep
 from tenure.client.approvals import AsyncApprovals, Inbox
 from tenure.client.budgets import AsyncBudgets
-from tenure.client.effects import Effects, reconciling
+from tenure.client.dead_letters import AsyncDeadLetters
+from tenure.client.effects import AsyncEffects, reconciling
 from tenure.client.enqueue import declare_queues
 from tenure.client.flow import AsyncSteps, Signals
 from tenure.client.jobs import Jobs
@@ -19,6 +20,7 @@ from tenure.client.metrics import Metrics
 from tenure.client.operations import AsyncClient, run_async
 from tenure.client.policies import AsyncPolicies, log_differences
 from tenure.client.profiles import AgentTasks, AsyncProfiles
+from tenure.client.queues import AsyncQueues
 from tenure.client.schedules import AsyncSchedules
 from tenure.client.state import ClientState
 from tenure.client.streams import AsyncStreams
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from tenure.worker.worker import WorkerStats
 
 
-class AsyncApp(AgentTasks, Jobs, Inbox, Signals, Work, Admin, Effects, Metrics, AsyncClient):
+class AsyncApp(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, AsyncClient):
     """An App for async callers: `await app.aio.claim(…)`. Handlers, queues and schedules are declared on the App."""
 
     def __init__(self, state: ClientState) -> None:
@@ -38,6 +40,8 @@ class AsyncApp(AgentTasks, Jobs, Inbox, Signals, Work, Admin, Effects, Metrics, 
         self.access = AsyncAccess(state)
         self.approvals = AsyncApprovals(state)
         self.budgets = AsyncBudgets(state)
+        self.dead_letters = AsyncDeadLetters(state)
+        self.effects = AsyncEffects(state)
         self.gates = AsyncGates(state)
         self.memory = AsyncMemories(state)
         self.policies = AsyncPolicies(state)
@@ -45,8 +49,10 @@ class AsyncApp(AgentTasks, Jobs, Inbox, Signals, Work, Admin, Effects, Metrics, 
         self.limits = AsyncLimits(state)
         self.schedules = AsyncSchedules(state)
         self.profiles = AsyncProfiles(state)
+        self.queues = AsyncQueues(state)
         self.steps = AsyncSteps(state)
         self.streams = AsyncStreams(state)
+        self.workers = AsyncWorkers(state)
         self.workflows = AsyncWorkflows(state)
 
     async def run_worker(

@@ -64,7 +64,7 @@ def console(browser: Browser, tmp_path: Path) -> Iterator[Console]:
     """A console, signed in by the link that the server prints."""
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     with tenure.App(url) as app:
-        app.set_queue("mail", max_attempts=1, lease_seconds=3, events=True)
+        app.queues.set("mail", max_attempts=1, lease_seconds=3, events=True)
         command = [sys.executable, "-m", "tenure.cli.main", "serve", "--json", "--port", "0", "--url", url]
         command += ["--look-seconds", "60"]  # a busy machine must not make a page too wide; test_bounds tests the bound
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:

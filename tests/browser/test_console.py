@@ -37,11 +37,11 @@ def _work(console: Console) -> dict[str, str]:
     done, dead, held = app.claim(queues="mail", worker="<b>w-1</b>", limit=3)
     app.complete(done, {"ok": True})
     app.fail(dead, "ValueError: <img src=x onerror=document.title='owned'>")
-    app.set_queue("Pricing", agent_events="ends")
+    app.queues.set("Pricing", agent_events="ends")
     app.enqueue("reprice", queue="Pricing")
     app.complete(app.claim(queues="Pricing", worker="w-1")[0], {"costUsd": 0.02, "tokens": {"input": 12}})
     app.memory.remember("<img src=x onerror=document.title='owned'> brakes come late", agent="Pricing")
-    app.do(AppendStreams([NewChunk(held.id, held.token, "output", 1, "<script>document.title='owned'</script>")]))
+    app.store.do(AppendStreams([NewChunk(held.id, held.token, "output", 1, "<script>document.title='owned'</script>")]))
     app.budgets.set("all", usd="5.00", per="day", reason="<b>why</b>")
     app.limits.block("openai", 3600, reason="<img src=x onerror=document.title='owned'>")
     app.schedule("nightly", "0 3 * * *", "report")
@@ -54,7 +54,7 @@ def _work(console: Console) -> dict[str, str]:
         "queued": next(iter(app.jobs(queue="mail", state="queued", limit=1))).id,
         "dead": dead.id,
         "held": held.id,
-        "print": app.dead_letters().items[0].fingerprint,
+        "print": app.dead_letters.all().items[0].fingerprint,
         "flow": _flow(app),
     }
 
@@ -115,7 +115,7 @@ def test_every_page_is_clean_in_both_themes_and_at_any_width(console: Console) -
 
 def test_a_job_is_enqueued_runs_live_and_is_taken_over_when_its_worker_is_killed(console: Console) -> None:
     page, until = console.page, console.folder / "go"
-    console.app.set_queue("mail", max_attempts=3)
+    console.app.queues.set("mail", max_attempts=3)
     first = console.worker()
     console.goto("/enqueue")
     page.get_by_label("Kind").fill("slow")
@@ -176,7 +176,7 @@ def test_a_death_is_triaged_and_replayed(console: Console) -> None:
 @pytest.mark.timeout(600)
 def test_ten_thousand_jobs_are_cancelled_with_progress_stopped_half_way_and_brought_back(console: Console) -> None:
     page, app = console.page, console.app
-    app.set_queue("bulky")
+    app.queues.set("bulky")
     for _ in range(10):
         app.enqueue_many([app.new_job("welcome", {"n": n}, queue="bulky") for n in range(1000)])
     console.goto("/jobs?q=queue:bulky+state:queued")
@@ -194,7 +194,7 @@ def test_ten_thousand_jobs_are_cancelled_with_progress_stopped_half_way_and_brou
     expect(say).to_contain_text("working", timeout=PATIENCE)
     page.get_by_role("button", name="Abort").click()
     expect(say).to_contain_text("aborted", timeout=PATIENCE)
-    done = sum(one.jobs for one in app.counts(queue="bulky", state="cancelled"))
+    done = sum(one.jobs for one in app.queues.counts(queue="bulky", state="cancelled"))
     assert 0 < done < 10_000
     page.get_by_label("Reason").fill("it was the right list")
     page.get_by_role("button", name=re.compile(f"Undo {done:,}")).click()
@@ -202,14 +202,14 @@ def test_ten_thousand_jobs_are_cancelled_with_progress_stopped_half_way_and_brou
     page.goto(page.url)  # the pace of the undo is that of the act; what it has done so far is on the page
     expect(say).to_contain_text(re.compile("[1-9][0-9,]* done of"), timeout=PATIENCE)
     expect(say).to_contain_text(f"{done:,} done of {done:,}", timeout=4 * PATIENCE)
-    assert sum(one.jobs for one in app.counts(queue="bulky", state="queued")) == 10_000
+    assert sum(one.jobs for one in app.queues.counts(queue="bulky", state="queued")) == 10_000
     assert console.complaints == []
 
 
 @pytest.mark.timeout(300)
 def test_the_output_of_a_job_comes_as_it_is_written_and_starts_anew_with_another_attempt(console: Console) -> None:
     page, app, until = console.page, console.app, console.folder / "go"
-    app.set_queue("mail", max_attempts=3, lease_seconds=3)
+    app.queues.set("mail", max_attempts=3, lease_seconds=3)
     job_id = app.enqueue("talk", {"until": str(until)}, queue="mail").id
     first = console.worker()
     console.goto(f"/jobs/{job_id}")

@@ -56,8 +56,8 @@ def order(app: tenure.App) -> str:
     app.migrate()
     job_id = app.enqueue("order", {"api_key": SECRET, "n": 7}).id
     drain(app, raise_errors=False)
-    (letter,) = app.dead_letters(job_id=job_id)
-    app.triage([letter.id], "acknowledged", note="carrier is down")
+    (letter,) = app.dead_letters.all(job_id=job_id)
+    app.dead_letters.triage([letter.id], "acknowledged", note="carrier is down")
     app.revive(job_id, reason="carrier is back", actor="ann")
     drain(app, raise_errors=False)
     return job_id

@@ -28,11 +28,11 @@ def test_a_bundle_holds_what_the_database_knows_and_reads_back_equal(app: tenure
     assert read == made
     assert read.job == app.get(order)
     assert read.attempts == app.attempts(order)
-    assert read.dead_letters == app.dead_letters(job_id=order).items[::-1]
-    assert read.effects == app.effects(job_id=order).items
+    assert read.dead_letters == app.dead_letters.all(job_id=order).items[::-1]
+    assert read.effects == app.effects.all(job_id=order).items
     assert read.steps == app.steps.all(order)
     assert read.events == app.events(job_id=order, limit=10_000)
-    assert read.audit == app.audit(subject=order)[::-1]
+    assert read.audit == app.access.audit(subject=order)[::-1]
     assert {one.id for one in read.children} == {one.id for one in app.jobs(parent_id=order)}
     assert read.streams[0].chunks == app.streams.read(order).chunks
     assert not read.left_out
@@ -53,7 +53,7 @@ def test_a_bundle_holds_approvals_and_budgets_without_their_secrets(app: tenure.
         app.budgets.set(scope, usd="5.00", per="day")
     job_id = app.enqueue("pay", {"n": 1}, tenant="7").id
     drain(app)
-    (asked,) = app.approvals.list(job_id=job_id)
+    (asked,) = app.approvals.all(job_id=job_id)
     app.approvals.approve(asked.id, args_hash=asked.args_hash, by="bob", note="go on")
     drain(app)
     assert app.get(job_id).result == "paid"
@@ -62,7 +62,7 @@ def test_a_bundle_holds_approvals_and_budgets_without_their_secrets(app: tenure.
     hidden = document.decode(document.encode(document.redacted(made)))
 
     assert document.decode(document.encode(made)) == made
-    assert made.approvals == app.approvals.list(state=None, job_id=job_id).items
+    assert made.approvals == app.approvals.all(state=None, job_id=job_id).items
     assert [vote.voter for vote in made.approvals[0].votes] == ["bob"]
     assert [(one.scope, one.used) for one in made.budgets] == [
         (scope, 80_000) for scope in ("all", "kind:pay", "queue:default", "tenant:7")
@@ -83,7 +83,7 @@ def test_a_file_from_before_approvals_is_still_read(content: bytes) -> None:
 
 
 def test_a_task_brings_its_workflow_and_the_questions_about_it(app: tenure.App) -> None:
-    app.set_queue("agents", max_attempts=1)
+    app.queues.set("agents", max_attempts=1)
     flow = tenure.Workflow("ship", on_breach="escalate", escalate_to=[tenure.Escalation(person="ann")])
     flow.task("only", agent="agents", task_type="t")
     workflow_id = app.workflows.start(flow).id

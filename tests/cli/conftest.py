@@ -58,7 +58,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def app(url: str) -> Iterator[App]:
     """The same database, as Python sees it."""
     with App(url, actor="test") as opened:
-        opened.set_queue("mail", max_attempts=2)
+        opened.queues.set("mail", max_attempts=2)
         yield opened
 
 

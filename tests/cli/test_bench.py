@@ -36,7 +36,7 @@ def database(request: pytest.FixtureRequest, url: str, monkeypatch: pytest.Monke
     found = str(request.getfixturevalue("postgres_url")) if request.param == "postgres" else url
     monkeypatch.setenv("TENURE_URL", found)
     with App(found, actor="test") as app:
-        app.set_queue("mail", max_attempts=2)
+        app.queues.set("mail", max_attempts=2)
         app.enqueue("welcome", queue="mail")
     return found
 
@@ -159,7 +159,7 @@ def test_a_signal_in_the_middle_leaves_nothing_behind(
     ) as process:
         try:
             with App(database) as app:
-                wait_until(lambda: sum(one.jobs for one in app.counts(queue=QUEUE, state=state)) > 1, PATIENCE)
+                wait_until(lambda: sum(one.jobs for one in app.queues.counts(queue=QUEUE, state=state)) > 1, PATIENCE)
             process.send_signal(number)
             _, err = process.communicate(timeout=PATIENCE)
         finally:

@@ -23,7 +23,7 @@ def test_a_budget_is_set_listed_raised_and_removed(cli: Cli, app: App) -> None:
     assert cli("budgets", "ls", "--limit", "1", "--json").json["next"] == "budget:tenant:7:tokens:day"
     assert cli("budgets", "rm", "tenant:7", "--unit", "usd", "--json").json == {"changed": ["budget:tenant:7:usd:day"]}
 
-    [act] = [one for one in app.audit(subject="budget:tenant:7:usd:day") if one.act == "raise_budget"]
+    [act] = [one for one in app.access.audit(subject="budget:tenant:7:usd:day") if one.act == "raise_budget"]
     assert (act.actor, act.reason) == ("ada", "more")
 
 
@@ -35,7 +35,7 @@ def test_what_cannot_be_is_refused_with_a_hint(cli: Cli, app: App) -> None:
     missing = cli("budgets", "raise", "all", "--usd", "5")
     assert (missing.code, "tenure budgets set" in missing.err) == (3, True)
     assert cli("budgets", "rm", "all").code == 3
-    assert app.budgets.list() == []
+    assert app.budgets.all() == []
 
 
 def test_an_empty_budget_is_named_with_what_raises_it(cli: Cli, app: App) -> None:

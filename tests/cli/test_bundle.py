@@ -10,7 +10,7 @@ from tests.cli.conftest import Cli
 
 
 def broken_job(app: App) -> str:
-    app.set_queue("mail", events=True, max_attempts=1)
+    app.queues.set("mail", events=True, max_attempts=1)
 
     @app.job(queue="mail")
     def welcome(payload: dict[str, str], ctx: Context) -> None:

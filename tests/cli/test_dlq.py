@@ -11,7 +11,7 @@ from tests.cli.conftest import Cli
 @pytest.fixture
 def dead(app: App) -> list[str]:
     """Three jobs that died of the same, and one of something else."""
-    app.set_queue("grave", max_attempts=1)
+    app.queues.set("grave", max_attempts=1)
     jobs: list[str] = [app.enqueue("send", {"n": number}, queue="grave").id for number in range(4)]
     for number, grant in enumerate(app.claim(queues="grave", limit=4)):
         app.fail(grant, f"SMTPError: 421 try {number} later" if number < 3 else "KeyError: 'to'")
@@ -26,7 +26,7 @@ def test_letters_are_grouped_by_what_they_died_of(cli: Cli, app: App, dead: list
 
 
 def test_a_letter_is_found_by_its_own_id_and_by_its_jobs(cli: Cli, app: App, dead: list[str]) -> None:
-    letter = app.dead_letters(job_id=dead[3]).items[0]
+    letter = app.dead_letters.all(job_id=dead[3]).items[0]
 
     by_letter = cli("dlq", "show", letter.id)
     by_job = cli("dlq", "show", dead[3], "--json").json
@@ -39,17 +39,17 @@ def test_a_letter_is_found_by_its_own_id_and_by_its_jobs(cli: Cli, app: App, dea
 
 @pytest.mark.parametrize(("verb", "triage"), [("ack", "acknowledged"), ("escalate", "escalated"), ("close", "closed")])
 def test_a_decision_is_kept_with_note_and_name(cli: Cli, app: App, dead: list[str], verb: str, triage: str) -> None:
-    letter = app.dead_letters(job_id=dead[0]).items[0]
+    letter = app.dead_letters.all(job_id=dead[0]).items[0]
 
     found = cli("dlq", verb, letter.id, "--note", "looked into it", "--actor", "ada", "--json")
 
     assert found.json == {"changed": [letter.id]}
-    now = app.dead_letters(ids=[letter.id]).items[0]
+    now = app.dead_letters.all(ids=[letter.id]).items[0]
     assert (now.triage, now.triage_note, now.triaged_by) == (triage, "looked into it", "ada")
 
 
 def test_a_whole_group_is_replayed_after_a_yes(cli: Cli, app: App, dead: list[str]) -> None:
-    fingerprint = app.dead_letter_groups()[0].fingerprint
+    fingerprint = app.dead_letters.groups()[0].fingerprint
 
     refused = cli("dlq", "replay", "--fingerprint", fingerprint)
     done = cli("dlq", "replay", "--fingerprint", fingerprint, "--yes", "--reason", "the server is back")
@@ -58,11 +58,11 @@ def test_a_whole_group_is_replayed_after_a_yes(cli: Cli, app: App, dead: list[st
     assert "replay 3 dead letters of kind send" in refused.err
     assert done.code == 0
     assert [app.get(one).state for one in dead] == ["queued", "queued", "queued", "dead"]
-    assert {one.triage for one in app.dead_letters(fingerprint=fingerprint).items} == {"manual_replay"}
+    assert {one.triage for one in app.dead_letters.all(fingerprint=fingerprint).items} == {"manual_replay"}
 
 
 def test_a_group_that_is_not_there_offers_those_that_are(cli: Cli, app: App, dead: list[str]) -> None:
-    known = app.dead_letter_groups()[0].fingerprint
+    known = app.dead_letters.groups()[0].fingerprint
 
     found = cli("dlq", "replay", "--fingerprint", "0000000000000000", "--yes")
 
@@ -71,7 +71,7 @@ def test_a_group_that_is_not_there_offers_those_that_are(cli: Cli, app: App, dea
 
 
 def test_a_list_narrows_by_triage_and_fingerprint(cli: Cli, app: App, dead: list[str]) -> None:
-    fingerprint = app.dead_letter_groups()[0].fingerprint
+    fingerprint = app.dead_letters.groups()[0].fingerprint
     cli("dlq", "ack", dead[0])
 
     assert len(cli("dlq", "ls").rows) == 4

@@ -160,7 +160,7 @@ def test_ctrl_c_ends_with_130(cli: Cli, app: App, monkeypatch: pytest.MonkeyPatc
 
 def test_nothing_that_a_stranger_wrote_reaches_the_terminal_raw(cli: Cli, app: App) -> None:
     nasty = NASTY.replace("\x00", "")
-    app.set_queue("loud", events=True, max_attempts=1)
+    app.queues.set("loud", events=True, max_attempts=1)
     job_id = app.enqueue(
         "k", {nasty: nasty}, queue="loud", key=nasty, tenant=nasty, source_ref=nasty, concurrency_key=nasty
     ).id
@@ -168,7 +168,7 @@ def test_nothing_that_a_stranger_wrote_reaches_the_terminal_raw(cli: Cli, app: A
     app.heartbeat(grant, progress={job_id: nasty})
     app.fail(grant, f"{nasty}\nsecond {nasty}")
     app.enqueue("k", {"a": nasty}, queue="loud")
-    letter = app.dead_letters().items[0].id
+    letter = app.dead_letters.all().items[0].id
     cli("dlq", "ack", letter, "--note", nasty)
 
     commands = [

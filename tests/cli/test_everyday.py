@@ -158,7 +158,7 @@ def test_many_are_counted_without_being_read_and_acted_on_page_by_page(cli: Cli,
 
     assert "This would cancel 1,300 jobs with kind work" in refused.err
     assert len(done.json["jobs"]) == 1300
-    assert {(one.kind, one.state): one.jobs for one in app.counts()} == {
+    assert {(one.kind, one.state): one.jobs for one in app.queues.counts()} == {
         ("work", "cancelled"): 1300,
         ("other", "queued"): 3,
     }
@@ -251,7 +251,7 @@ def test_a_worker_creates_no_queue_by_a_typing_mistake(cli: Cli, app: App, tmp_p
     assert typo.code == 3
     assert "There is no queue 'mial'. Did you mean 'mail'?" in typo.err
     assert known.code == 0
-    assert "mial" not in {row.name for row in app.queues()}
+    assert "mial" not in {row.name for row in app.queues.all()}
 
 
 @pytest.mark.postgres
@@ -300,14 +300,14 @@ def test_a_policy_changed_in_code_is_named_and_applied_on_demand(
     assert check.code == 1
     assert check.json["differences"] == [{"queue": "mail", "setting": "max_attempts", "in_code": 9, "in_database": 2}]
     assert (applied.code, again.code) == (0, 0)
-    assert app.queues("mail")[0].policy.max_attempts == 9
+    assert app.queues.all("mail")[0].policy.max_attempts == 9
 
 
 def test_schedules_and_queues_can_be_removed(cli: Cli, app: App) -> None:
     """U9: a schedule that left the code ran for ever, and a queue stayed."""
     app.schedule("old", job="work", every=60)
     app.schedules.declare()
-    app.set_queue("typo")
+    app.queues.set("typo")
     app.enqueue("work", queue="mail")
 
     assert cli("schedules", "rm", "old").code == 0
@@ -316,8 +316,8 @@ def test_schedules_and_queues_can_be_removed(cli: Cli, app: App) -> None:
     used, unknown, default = cli("queues", "rm", "mail"), cli("queues", "rm", "mial"), cli("queues", "rm", "default")
     assert (used.code, unknown.code, default.code) == (4, 3, 4)
     assert "it still has jobs, live or ended" in used.err
-    assert {row.name for row in app.queues()} == {"default", "mail"}
-    assert [one.subject for one in app.audit(limit=50) if one.act == "remove_queue"] == ["typo"]
+    assert {row.name for row in app.queues.all()} == {"default", "mail"}
+    assert [one.subject for one in app.access.audit(limit=50) if one.act == "remove_queue"] == ["typo"]
 
 
 # --- U18 and U19 ------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def job_id(app: tenure.App) -> str:
 
 @pytest.fixture
 def approval(app: tenure.App, job_id: str) -> tenure.Approval:
-    [found] = app.approvals.list(job_id=job_id)
+    [found] = app.approvals.all(job_id=job_id)
     return found
 
 

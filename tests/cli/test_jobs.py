@@ -22,7 +22,7 @@ def test_a_list_narrows_by_state_queue_and_kind_and_goes_on_after_a_page(cli: Cl
 
 
 def test_a_shown_job_has_payload_attempts_and_events(cli: Cli, app: App) -> None:
-    app.set_queue("loud", events=True, max_attempts=1)
+    app.queues.set("loud", events=True, max_attempts=1)
     job_id = app.enqueue("k", {"to": "Ada"}, queue="loud").id
     (grant,) = app.claim(queues="loud")
     app.fail(grant, "first line\nsecond line")
@@ -97,7 +97,7 @@ def test_one_job_is_cancelled_and_revived_by_its_id(cli: Cli, app: App) -> None:
     ]
     assert cli("jobs", "revive", job_id, "--reason", "changed my mind", "--actor", "ada").code == 0
     assert app.get(job_id).state == "queued"
-    assert ("ada", "changed my mind") in [(one.actor, one.reason) for one in app.audit(subject=job_id)]
+    assert ("ada", "changed my mind") in [(one.actor, one.reason) for one in app.access.audit(subject=job_id)]
 
 
 @pytest.mark.parametrize("verb", ["cancel", "revive"])
@@ -128,7 +128,7 @@ def test_more_jobs_than_a_page_are_all_cancelled(cli: Cli, app: App) -> None:
     found = cli("jobs", "cancel", "--kind", "k", "--yes", "--json")
 
     assert len(found.json["jobs"]) == 1203
-    assert {(one.state, one.jobs) for one in app.counts()} == {("cancelled", 1203)}
+    assert {(one.state, one.jobs) for one in app.queues.counts()} == {("cancelled", 1203)}
 
 
 def test_a_choice_of_nothing_or_of_both_is_refused(cli: Cli, app: App) -> None:

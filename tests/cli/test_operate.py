@@ -20,14 +20,14 @@ def test_settings_of_a_queue_are_read_by_their_types(cli: Cli, app: App) -> None
     words = "max_attempts=7 lease_seconds=10m backoff=linear backoff.base_seconds=2s events=true concurrency=4"
     found = cli("queues", "set", "fresh", *words.split(), "forbidden_keys=secret,token", "--json")
 
-    policy = app.queues("fresh")[0].policy
+    policy = app.queues.all("fresh")[0].policy
     assert found.code == 0
     assert (policy.max_attempts, policy.lease_seconds, policy.events, policy.concurrency) == (7, 600.0, True, 4)
     assert policy.backoff == Backoff("linear", base_seconds=2.0)
     assert policy.forbidden_keys == ("secret", "token")
     cli("queues", "set", "fresh", "concurrency=none")
-    assert app.queues("fresh")[0].policy.concurrency is None
-    assert app.queues("fresh")[0].policy.max_attempts == 7
+    assert app.queues.all("fresh")[0].policy.concurrency is None
+    assert app.queues.all("fresh")[0].policy.max_attempts == 7
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_prune_counts_and_asks_before_it_cleans(cli: Cli, app: App) -> None:
 
 
 def test_stats_answer_the_six_questions(cli: Cli, app: App) -> None:
-    app.set_queue("mail", max_attempts=1, key_scope="none")
+    app.queues.set("mail", max_attempts=1, key_scope="none")
     for kind in ("done", "dies", "waits", "waits"):
         app.enqueue(kind, queue="mail", key="same")
     grants = {grant.kind: grant for grant in app.claim(queues="mail", limit=4, kinds=["done", "dies"])}
@@ -180,7 +180,7 @@ def test_top_looks_once_where_there_is_no_terminal(cli: Cli, app: App) -> None:
 
 
 def test_tail_prints_each_event_once_and_names_silent_queues(cli: Cli, app: App) -> None:
-    app.set_queue("loud", events=True)
+    app.queues.set("loud", events=True)
     app.enqueue("k", queue="loud")
     app.claim(queues="loud")
 
@@ -223,7 +223,7 @@ def test_doctor_tells_that_a_full_disk_has_taken_the_reserve(cli: Cli, app: App,
 def test_doctor_finds_work_that_nobody_does(cli: Cli, app: App) -> None:
     app.enqueue("k", queue="mail")
     app.gates.close("worker")
-    app.pause("default")
+    app.queues.pause("default")
 
     checks = cli("doctor", "--no-sandbox", "--json").json["checks"]
 
@@ -252,7 +252,7 @@ def _serve(app: App, *, kinds: tuple[str, ...] = (), concurrency: int = 5) -> No
 
 
 def test_explain_names_every_cause_of_waiting(cli: Cli, app: App) -> None:
-    app.set_queue("mail", concurrency=1, concurrency_per_key=1)
+    app.queues.set("mail", concurrency=1, concurrency_per_key=1)
     first = app.enqueue("k", queue="mail", concurrency_key="u1").id
     second = app.enqueue("k", queue="mail", concurrency_key="u1").id
     later = app.enqueue("k", queue="mail", delay=3600).id
@@ -264,10 +264,10 @@ def test_explain_names_every_cause_of_waiting(cli: Cli, app: App) -> None:
     assert _codes(cli, first) == ["next"]
     assert _codes(cli, second) == ["in_line"]
     assert _codes(cli, later) == ["delayed"]
-    app.pause("mail")
+    app.queues.pause("mail")
     app.gates.close("queue:mail")
     assert _codes(cli, first) == ["gate_closed", "paused", "next"]
-    app.resume("mail")
+    app.queues.resume("mail")
     app.gates.open("queue:mail")
     (grant,) = app.claim(queues="mail", worker="w-1", limit=2)
     assert grant.id == first
@@ -305,7 +305,7 @@ def test_a_waiting_job_is_edited_and_ranked_anew(cli: Cli, app: App) -> None:
 
     assert (shown["payload"], shown["priority"]) == ({"to": "b"}, 5)
     assert app.get(job_id).payload == {"to": "b"}
-    (row,) = app.audit(subject=job_id)
+    (row,) = app.access.audit(subject=job_id)
     assert (row.act, row.reason) == ("edit", "edited by hand")
     app.claim(queues="mail")
     late = cli("jobs", "edit", job_id, '{"to": "c"}')
@@ -368,7 +368,11 @@ def test_limiters_are_set_blocked_cleared_and_removed(cli: Cli, app: App) -> Non
     assert cli("claim", "--queue", "mail").code == 0
     assert cli("limits", "rm", "llm", "--json").json == {"changed": ["llm"]}
     assert app.limits.all() == []
-    assert {one.act for one in app.audit(subject="limiter:llm")} >= {"set_limiter", "block_limiter", "clear_limiter"}
+    assert {one.act for one in app.access.audit(subject="limiter:llm")} >= {
+        "set_limiter",
+        "block_limiter",
+        "clear_limiter",
+    }
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.postgres
 def on_postgres(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     monkeypatch.setenv("TENURE_URL", postgres_url)
     with App(postgres_url, actor="test") as app:
-        app.set_queue("mail", max_attempts=1, events=True)
+        app.queues.set("mail", max_attempts=1, events=True)
         yield app
 
 
@@ -29,7 +29,7 @@ def durable_url() -> Iterator[str]:
         server.start()
         url = server.create_database()
         with App(url, actor="test") as app:
-            app.set_queue("mail")
+            app.queues.set("mail")
         yield url
     finally:
         server.close()

@@ -122,7 +122,7 @@ def test_a_worker_that_runs_once_leaves_the_rest(folder: Path, app: App) -> None
     done = tenure("worker", "--once", cwd=folder)
 
     assert done.returncode == 0, done.stderr
-    assert sum(one.jobs for one in app.counts(state="succeeded")) == 1
+    assert sum(one.jobs for one in app.queues.counts(state="succeeded")) == 1
 
 
 def test_sigterm_ends_a_worker_in_order(folder: Path, app: App, started: Callable[..., subprocess.Popen[str]]) -> None:
@@ -134,19 +134,19 @@ def test_sigterm_ends_a_worker_in_order(folder: Path, app: App, started: Callabl
 
     assert worker.wait(20) == 0
     assert app.get(job_id).state == "succeeded"
-    assert app.workers() == []
+    assert app.workers.all() == []
 
 
 def test_a_supervisor_starts_a_killed_child_again(
     folder: Path, app: App, started: Callable[..., subprocess.Popen[str]]
 ) -> None:
     parent = started("worker", "--processes", "2", "--log", "json")
-    first = wait_until(lambda: len(found := {one.row.pid for one in app.workers()}) == 2 and found)
+    first = wait_until(lambda: len(found := {one.row.pid for one in app.workers.all()}) == 2 and found)
     assert parent.pid not in first
 
     os.kill(min(first), signal.SIGKILL)
 
-    wait_until(lambda: len({one.row.pid for one in app.workers()} - {min(first)}) == 2)
+    wait_until(lambda: len({one.row.pid for one in app.workers.all()} - {min(first)}) == 2)
     job_id = app.enqueue("nap", 0.0).id
     wait_until(lambda: app.get(job_id).state == "succeeded")
     parent.terminate()
@@ -212,7 +212,7 @@ def test_dev_starts_anew_when_a_file_is_saved(
     assert dev.wait(20) == 0
     assert dev.stderr is not None
     assert "tasks.py changed" in dev.stderr.read()
-    assert app.workers() == []
+    assert app.workers.all() == []
 
 
 def _newest_result(app: App) -> Any:
@@ -224,7 +224,7 @@ def test_the_shell_script_of_the_guide_is_a_worker(folder: Path, app: App) -> No
     guide = (ROOT / "docs" / "guides" / "shell-worker.md").read_text()
     script, example = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
     (folder / "worker.sh").write_text(script)
-    app.set_queue("shell", max_attempts=1)
+    app.queues.set("shell", max_attempts=1)
     good = app.enqueue("count", "one two three", queue="shell").id
     bad = app.enqueue("count", {"text": 'it\'s "quoted"\tand `odd`'}, queue="shell").id
 
@@ -299,7 +299,7 @@ def test_a_person_is_asked_before_many_jobs_are_touched(
 
 
 def test_top_is_live_and_leaves_on_q(folder: Path, app: App) -> None:
-    app.set_queue("video")
+    app.queues.set("video")
     primary, secondary = pty.openpty()
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     with subprocess.Popen(
@@ -314,7 +314,7 @@ def test_top_is_live_and_leaves_on_q(folder: Path, app: App) -> None:
         shown = ""
         while "video" not in shown:
             shown += os.read(primary, 65_536).decode(errors="replace")
-        app.set_queue("audio")
+        app.queues.set("audio")
         while "audio" not in shown:
             shown += os.read(primary, 65_536).decode(errors="replace")
         os.write(primary, b"q")

@@ -51,8 +51,8 @@ def test_the_list_of_commands_is_the_one_in_the_help() -> None:
 @pytest.fixture
 def busy(app: App) -> dict[str, str]:
     """A database in which every list has something to show."""
-    app.set_queue("loud", events=True, max_attempts=1)
-    app.set_queue("durable")
+    app.queues.set("loud", events=True, max_attempts=1)
+    app.queues.set("durable")
     dead = app.enqueue("k", {"a": 1}, queue="loud").id
     (grant,) = app.claim(queues="loud")
     app.fail(grant, "KeyError: 'a'")
@@ -65,7 +65,7 @@ def busy(app: App) -> dict[str, str]:
     app.budgets.set("all", tokens=1000)
     durable = app.enqueue("d", queue="durable").id
     (worn,) = app.claim(queues="durable")
-    app.do(RecordSteps(worn.id, worn.token, [NewStep("one", value="1")]))
+    app.store.do(RecordSteps(worn.id, worn.token, [NewStep("one", value="1")]))
     app.reject(worn, "broken")
     done = app.enqueue("k").id
     app.complete(app.claim()[0], [1], events=[NewEvent("log", '{"message":"x"}')])
@@ -175,7 +175,7 @@ WORKFLOW_LOOKS = [
 
 @pytest.mark.parametrize("look", WORKFLOW_LOOKS)
 def test_workflows_have_their_shapes_too(cli: Cli, app: App, look: str) -> None:
-    app.set_queue("flow", max_attempts=1)
+    app.queues.set("flow", max_attempts=1)
     asks = Workflow("asks", on_breach="escalate", escalate_to=[Escalation(person="ann")])
     fails = Workflow("fails")
     ids = []

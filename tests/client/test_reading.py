@@ -23,7 +23,7 @@ def test_jobs_are_found_by_the_states_that_are_shown(app: tenure.App) -> None:
 def test_a_queue_without_jobs_can_be_removed(app: tenure.App) -> None:
     """U9: there was no way to remove a queue."""
     for name in ("typo", "used", "ended"):
-        app.set_queue(name)
+        app.queues.set(name)
     app.enqueue("k", queue="used")
     app.enqueue("k", queue="ended")
     app.complete(app.claim(queues=["ended"])[0])
@@ -35,14 +35,14 @@ def test_a_queue_without_jobs_can_be_removed(app: tenure.App) -> None:
         app.policies.remove("tipo")
 
     assert app.policies.remove("typo", actor="me", reason="a slip") == ["typo"]
-    assert {row.name for row in app.queues()} == {"default", "used", "ended"}
-    (entry,) = [one for one in app.audit() if one.act == "remove_queue"]
+    assert {row.name for row in app.queues.all()} == {"default", "used", "ended"}
+    (entry,) = [one for one in app.access.audit() if one.act == "remove_queue"]
     assert (entry.actor, entry.subject, entry.reason) == ("me", "typo", "a slip")
 
 
 def test_differences_between_code_and_database_are_found_and_applied(app: tenure.App) -> None:
     """U9: a policy that was changed in code was ignored without a word."""
-    app.set_queue("mail", max_attempts=2)
+    app.queues.set("mail", max_attempts=2)
     app.queue("mail", max_attempts=9, lease_seconds=30)
     app.queue("new", max_attempts=4)
 
@@ -54,4 +54,4 @@ def test_differences_between_code_and_database_are_found_and_applied(app: tenure
         ("lease_seconds", 30, 60.0),
     }
     assert app.policies.differences() == []
-    assert app.queues("new")[0].policy.max_attempts == 4
+    assert app.queues.all("new")[0].policy.max_attempts == 4

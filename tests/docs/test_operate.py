@@ -17,7 +17,7 @@ pytestmark = pytest.mark.postgres
 @pytest.fixture
 def admin(postgres_url: str) -> Iterator[tenure.App]:
     with tenure.App(postgres_url) as app:
-        app.queues()
+        app.queues.all()
         yield app
 
 
@@ -42,7 +42,7 @@ def app_at(url: str) -> tenure.App:
 
 
 def test_a_workers_login_runs_the_jobs_of_a_queue_that_an_admin_made(admin: tenure.App, worker_url: str) -> None:
-    admin.set_queue("mail")
+    admin.queues.set("mail")
     job = admin.enqueue("double", 4, queue="mail")
 
     with app_at(worker_url) as app:
@@ -55,4 +55,4 @@ def test_a_workers_login_cannot_create_a_queue_and_says_so(admin: tenure.App, wo
     with app_at(worker_url) as app, pytest.raises(tenure.AccessDenied, match="set_queues"):
         app.run_worker(drain=True, handle_signals=False, maintain=False)
 
-    assert [queue.name for queue in admin.queues()] == ["default"]
+    assert [queue.name for queue in admin.queues.all()] == ["default"]

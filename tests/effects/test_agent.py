@@ -76,7 +76,7 @@ def make_bed(place: Path, *tools: AgentTool, url: str | None = None) -> Iterator
     (place / "root").mkdir()
     kit = agents(*tools, root=place / "root", workspaces=place / "workspaces", artifacts=place / "artifacts")
     with temporary_app(tenure.App().use(kit), url=url) as app:
-        app.set_queue("agents", backoff=tenure.Backoff(shape="none"))
+        app.queues.set("agents", backoff=tenure.Backoff(shape="none"))
         yield Bed(app, place)
 
 
@@ -118,7 +118,7 @@ async def test_claude_extraction_writes_the_answer_and_keeps_what_the_run_told(b
     (run,) = bed.events(job, "agent_run")
     assert (run["sessionId"], run["attempt"]) == (result["sessionId"], 1)
     assert bed.left() == []
-    assert list(bed.app.reconcile()) == []
+    assert list(bed.app.effects.reconcile()) == []
 
 
 EXTRACTION = Extraction("List the risks of {id}, by {owner.name}: {text}", target="risks/{id}.md")
@@ -150,7 +150,7 @@ async def test_a_requirement_and_the_extraction_of_it_are_accepted_in_one_step(b
     assert (done.result["requirementId"], done.result["promptHash"]) == ("REQ-7", queued.payload["promptHash"])
     assert (bed.root / "risks/REQ-7.md").read_text() == PROMPT
     assert json.loads((bed.root / "requirements/REQ-7.json").read_text()) == {"id": "REQ-7"}
-    assert list(bed.app.reconcile()) == []
+    assert list(bed.app.effects.reconcile()) == []
 
 
 async def test_a_refused_change_of_a_requirement_leaves_no_extraction(bed: Bed) -> None:
@@ -412,7 +412,7 @@ async def test_events_come_before_the_run_has_ended(bed: Bed) -> None:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
     held = bed.app.get(job_id)
-    (row,) = bed.app.effects(job_id=job_id)
+    (row,) = bed.app.effects.all(job_id=job_id)
     worker.stop()
     await task
 
@@ -489,7 +489,7 @@ async def test_a_known_secret_shows_nowhere_although_the_agent_prints_it(bed: Be
 
     told = repr([bed.events(one) for one in (job, chatty, failed)])
     told += repr([one.result for one in (job, chatty)]) + repr(failed.last_error) + repr(bed.app.attempts(failed.id))
-    told += repr([bed.app.effects(job_id=one.id).items for one in (job, chatty, failed)])
+    told += repr([bed.app.effects.all(job_id=one.id).items for one in (job, chatty, failed)])
     told += (bed.root / "x.txt").read_text()
     told += "".join(path.read_text() for path in bed.artifacts.rglob("*.log"))
     assert "[redacted]" in told
@@ -517,7 +517,7 @@ async def test_a_secret_given_as_session_count_or_wrong_answer_shows_nowhere(bed
     assert "does not fit outputSchema at $.n" in (wrong.last_error or "")
     told = repr([one.result for one in (job, wrong)]) + repr(wrong.last_error) + repr(bed.app.attempts(wrong.id))
     told += repr([bed.events(one) for one in (job, wrong)])
-    told += repr([bed.app.effects(job_id=one.id).items for one in (job, wrong)])
+    told += repr([bed.app.effects.all(job_id=one.id).items for one in (job, wrong)])
     assert CANARY not in told
     assert CANARY[:10] not in told.replace(CANARY.replace("-", "_"), "")
 
@@ -696,7 +696,7 @@ async def test_m12_the_last_job_on_a_path_counts_whatever_its_kind(bed: Bed) -> 
     await bed.run("codex_exec", {"prompt": "newer", "targetPath": "again", "overwrite": True})
     (bed.root / "gone").unlink()
 
-    found = [(one.sort, one.subject, one.kind) for one in bed.app.reconcile()]
+    found = [(one.sort, one.subject, one.kind) for one in bed.app.effects.reconcile()]
 
     assert found == [("missing", "gone", "claude_extraction")]
 
@@ -709,7 +709,7 @@ async def test_a_run_is_paid_from_the_budgets_of_its_job(bed: Bed) -> None:
     bed.app.budgets.set("queue:agents", usd="1", tokens=1000, calls=5, seconds=500)
     await bed.run("claude_extraction", ORDER)
 
-    found = {one.unit: one for one in bed.app.budgets.list()}
+    found = {one.unit: one for one in bed.app.budgets.all()}
     assert (found["usd"].used, found["tokens"].used, found["calls"].used) == (250_000, 120, 1)
     assert 0 < found["seconds"].used < 20_000_000
     assert all(one.reserved == 0 for one in found.values())
@@ -726,7 +726,7 @@ async def test_a_run_that_no_budget_pays_for_waits_until_it_is_raised(place: Pat
         await adrain(bed.app)
 
         assert bed.app.get(job.id).result["costUsd"] == 0.25
-        [budget] = bed.app.budgets.list()
+        [budget] = bed.app.budgets.all()
         assert (budget.used, budget.reserved) == (250_000, 0)
         assert bed.left() == []
 

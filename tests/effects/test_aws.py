@@ -87,7 +87,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def app(proxy: CuttingProxy, kit: Kit, clock: ManualClock, store_url: str | None) -> Iterator[tenure.App]:
     with temporary_app(tenure.App().use(kit), clock=clock, url=store_url) as app:
-        app.set_queue("aws", backoff=tenure.Backoff(shape="none"))
+        app.queues.set("aws", backoff=tenure.Backoff(shape="none"))
         yield app
 
 
@@ -194,7 +194,7 @@ def test_a_reply_that_got_lost_makes_no_second_resource(
 
     assert (job.state, job.attempt) == ("succeeded", 2)
     assert sum(map(matches, proxy.seen)) == 1
-    assert list(app.reconcile()) == []
+    assert list(app.effects.reconcile()) == []
 
 
 @on_both_engines
@@ -283,7 +283,7 @@ def test_reconciliation_reads_back(app: tenure.App, proxy: CuttingProxy) -> None
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "9"})
     sqs.create_queue(QueueName="back")
 
-    found = {one.job_id: one.sort for one in app.reconcile()}
+    found = {one.job_id: one.sort for one in app.effects.reconcile()}
 
     assert found == {jobs["gone"].id: "missing", jobs["other"].id: "changed", deleted.id: "still_there"}
 
@@ -305,7 +305,7 @@ def generic(
     with CuttingProxy(control.port) as proxy:
         kit = aws(region="us-east-1", endpoint_url=proxy.url)
         with temporary_app(tenure.App().use(kit), clock=clock, url=store_url) as app:
-            app.set_queue("aws", backoff=tenure.Backoff(shape="none"))
+            app.queues.set("aws", backoff=tenure.Backoff(shape="none"))
             yield app, proxy
 
 
@@ -412,7 +412,7 @@ def test_a_request_that_failed_in_passing_is_made_anew_and_makes_one_resource(
     assert (job.state, job.attempt) == ("succeeded", attempts)
     assert len(control.resources) == 1
     assert list(control.by_token) == [job.id] if code == "NotStabilized" else [job.id, f"{job.id}-1"]
-    assert list(app.reconcile()) == []
+    assert list(app.effects.reconcile()) == []
 
 
 @on_both_engines

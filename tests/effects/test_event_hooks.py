@@ -103,7 +103,7 @@ def test_a_receiver_that_is_gone_is_told_nothing_more(bed: Bed) -> None:
     assert len(bed.server.seen) == 1
     (gate,) = [gate for gate in bed.app.gates.all() if gate.name == f"queue:{QUEUE}"]
     assert not gate.is_open
-    assert [row.reason for row in bed.app.audit(subject=f"queue:{QUEUE}")] == ["the receiver answered 410 Gone"]
+    assert [row.reason for row in bed.app.access.audit(subject=f"queue:{QUEUE}")] == ["the receiver answered 410 Gone"]
 
     bed.app.gates.open(f"queue:{QUEUE}", actor="ops")
     for _ in range(3):

@@ -178,8 +178,8 @@ def test_a_zombie_that_wakes_up_about_to_write_does_not_undo_a_newer_attempt(app
             zombie = threading.Thread(target=drain, args=(app,), daemon=True)
             zombie.start()
             assert asleep.wait(20)
-            wait_until(lambda: any(seen.held for seen in app.workers()))
-            app.remove_workers([seen.row.id for seen in app.workers()])
+            wait_until(lambda: any(seen.held for seen in app.workers.all()))
+            app.workers.remove([seen.row.id for seen in app.workers.all()])
             drain(app, raise_errors=False)  # the newer attempt
             assert (root / "f").read_text() == newest
             done(app, "create_file", {"path": "f", "content": "even newer", "overwrite": True})

@@ -45,7 +45,7 @@ class Sink:
 @pytest.fixture
 async def app(url: str) -> AsyncIterator[tenure.App]:  # noqa: F811
     app = tenure.App(url)
-    app.set_queue("default", backoff=tenure.Backoff(shape="none"))
+    app.queues.set("default", backoff=tenure.Backoff(shape="none"))
     yield app
     await app.aio.close()
 
@@ -100,14 +100,14 @@ async def test_an_effect_is_recorded_around_its_call(app: tenure.App, build: Bui
     seen: list[str] = []
 
     def do(call: EffectCall) -> dict[str, Any]:
-        seen.extend(row.state for row in app.effects(job_id=call.job_id))
+        seen.extend(row.state for row in app.effects.all(job_id=call.job_id))
         return sink(call)
 
     job = await run(app, build(do))
 
     assert job.result == {"id": 1, "args": {"to": 7}}
     assert seen == ["sent"]
-    (row,) = app.effects(job_id=job.id)
+    (row,) = app.effects.all(job_id=job.id)
     assert (row.state, row.name, row.args, row.result) == ("confirmed", "mail", {"to": 7}, job.result)
     assert (sink.calls[0].key, sink.calls[0].token) == (row.key, job.token)
     assert job.id in row.key
@@ -146,7 +146,7 @@ async def test_a_lost_reply_is_verified_by_the_next_attempt(app: tenure.App, bui
     job = await run(app, build(sink, verify=sink.has))
 
     assert (job.state, job.attempt, len(sink.calls)) == ("succeeded", 2, 1)
-    (row,) = app.effects(job_id=job.id)
+    (row,) = app.effects.all(job_id=job.id)
     assert row.state == "confirmed"
     assert "hunter2" not in repr(row)
 
@@ -160,7 +160,7 @@ async def test_without_verify_a_doubt_is_left_to_a_person_and_nothing_is_sent_ag
     job = await run(app, build(sink))
 
     assert (job.state, job.waiting_for, len(sink.calls)) == ("waiting", f"effect:{job.id}:mail", 1)
-    (row,) = app.effects(job_id=job.id)
+    (row,) = app.effects.all(job_id=job.id)
     assert row.state == "unknown"
     app.wake(job.id)  # somebody wakes it without having decided anything
     await adrain(app, raise_errors=False)
@@ -171,18 +171,18 @@ async def test_a_person_may_confirm_with_a_result(app: tenure.App, build: Build)
     sink = Sink([Killed()])
     job = await run(app, build(sink))
 
-    app.resolve_effect(job.id, "mail", "confirmed", actor="ann", note="it is in the outbox", result={"id": 99})
+    app.effects.resolve(job.id, "mail", "confirmed", actor="ann", note="it is in the outbox", result={"id": 99})
     await adrain(app, raise_errors=False)
 
     assert (app.get(job.id).result, len(sink.calls)) == ({"id": 99}, 1)
-    assert app.audit(subject=job.id)[0].reason == "it is in the outbox"
+    assert app.access.audit(subject=job.id)[0].reason == "it is in the outbox"
 
 
 async def test_a_person_may_let_it_be_done_again(app: tenure.App, build: Build) -> None:
     sink = Sink([Killed()])
     job = await run(app, build(sink))
 
-    await app.aio.resolve_effect(job.id, "mail", "retry", actor="ann")
+    await app.aio.effects.resolve(job.id, "mail", "retry", actor="ann")
     await adrain(app, raise_errors=False)
 
     assert (app.get(job.id).state, len(sink.calls)) == ("succeeded", 2)
@@ -192,7 +192,7 @@ async def test_a_person_may_give_it_up_and_the_job_with_it(app: tenure.App, buil
     sink = Sink([Killed()])
     job = await run(app, build(sink))
 
-    app.resolve_effect(job.id, "mail", "failed", actor="ann", note="the account is closed")
+    app.effects.resolve(job.id, "mail", "failed", actor="ann", note="the account is closed")
     await adrain(app, raise_errors=False)
 
     ended = app.get(job.id)
@@ -220,7 +220,7 @@ async def test_what_surely_did_not_happen_is_tried_again(app: tenure.App, build:
 async def test_a_refusal_for_good_is_recorded_as_failed(app: tenure.App, build: Build) -> None:
     job = await run(app, build(Sink([tenure.Permanent("the account is closed")])))
 
-    (row,) = app.effects(job_id=job.id)
+    (row,) = app.effects.all(job_id=job.id)
     assert (job.state, row.state) == ("failed", "failed")
 
 
@@ -267,8 +267,8 @@ async def test_an_attempt_that_lost_its_lease_sends_nothing(app: tenure.App) -> 
 
     def handler(ctx: tenure.Context) -> None:
         if ctx.token == 1:  # somebody else takes the job while this attempt sleeps
-            app.do(Heartbeat([Hold(ctx.id, ctx.token)]))
-            app.remove_workers([ctx.job.worker])
+            app.store.do(Heartbeat([Hold(ctx.id, ctx.token)]))
+            app.workers.remove([ctx.job.worker])
         ctx.effect("mail", do=sink)
 
     job = await run(app, handler)
@@ -310,7 +310,7 @@ async def test_a_result_that_is_not_json_is_not_done_again(app: tenure.App, buil
     job = await run(app, build(do))
 
     assert (job.state, len(calls)) == ("failed", 1)
-    (row,) = app.effects(job_id=job.id)
+    (row,) = app.effects.all(job_id=job.id)
     assert row.state == "confirmed"
 
 
@@ -386,11 +386,11 @@ isolated_app.job(isolate=True)(isolated_mail_async)
 
 async def test_a_handler_in_a_process_of_its_own_keeps_the_ledger_too(url: str) -> None:  # noqa: F811
     with isolated_app.pointed_at(url) as app:
-        app.set_queue("default", backoff=tenure.Backoff(shape="none"))
+        app.queues.set("default", backoff=tenure.Backoff(shape="none"))
         jobs = [app.enqueue("isolated_mail").id, app.enqueue("isolated_mail_async").id]
         await adrain(app, concurrency=2, raise_errors=False)
 
         for job_id, token in zip(jobs, (2, 1), strict=True):
-            (row,) = app.effects(job_id=job_id)
+            (row,) = app.effects.all(job_id=job_id)
             assert (row.state, row.result) == ("confirmed", f"{row.key} {token}")
             assert app.get(job_id).result == row.result

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(600 if LONG else 120)
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[tenure.App]:
     with tenure.App(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
-        app.set_queue(
+        app.queues.set(
             "mail", lease_seconds=1.0, max_attempts=1000, backoff=tenure.Backoff("constant", base_seconds=0.05)
         )
         yield app
@@ -70,7 +70,7 @@ def mortal_workers(app: tenure.App, sink: LossySink, sort: str) -> Iterator[list
 
 
 def _outstanding(app: tenure.App) -> int:
-    return sum(count.jobs for count in app.counts(state=["queued", "leased", "running"]))
+    return sum(count.jobs for count in app.queues.counts(state=["queued", "leased", "running"]))
 
 
 def test_with_a_sink_that_knows_keys_every_job_has_exactly_one_accepted_effect(app: tenure.App) -> None:
@@ -78,7 +78,7 @@ def test_with_a_sink_that_knows_keys_every_job_has_exactly_one_accepted_effect(a
 
     with LossySink(knows_keys=True, seed=SEED) as sink, mortal_workers(app, sink, "keyed") as deaths:
         assert deaths
-        assert {count.state: count.jobs for count in app.counts()} == {"succeeded": JOBS}
+        assert {count.state: count.jobs for count in app.queues.counts()} == {"succeeded": JOBS}
         assert sorted(sink.accepted.values()) == [1] * JOBS
         assert any(calls > 1 for calls in sink.calls.values()), "no call was repeated, so nothing was shown"
         print(f"{JOBS:,} jobs, {len(deaths)} deaths, {sum(sink.calls.values()):,} calls")
@@ -90,11 +90,11 @@ def test_with_a_sink_that_does_not_no_job_repeats_a_call_by_itself(app: tenure.A
     app.enqueue_many([app.new_job("mail", queue="mail") for _ in range(JOBS)])
 
     with LossySink(knows_keys=False, seed=SEED) as sink, mortal_workers(app, sink, "blind") as deaths:
-        states = {count.state: count.jobs for count in app.counts()}
+        states = {count.state: count.jobs for count in app.queues.counts()}
         print(f"{JOBS:,} jobs, {len(deaths)} deaths, {states}")
         assert set(states) == {"succeeded", "waiting"}
         assert max(sink.calls.values()) == 1
-        unknown = app.effects(state="unknown", limit=1000).items
+        unknown = app.effects.all(state="unknown", limit=1000).items
         assert len(unknown) == min(states["waiting"], 1000)
         # Each job is accounted for: it has its reply, or it waits for a person.
         assert sum(states.values()) == JOBS

@@ -51,7 +51,7 @@ def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
         def mail(payload: Any) -> None:
             bed.mails.append(payload)
 
-        app.set_queue("default", backoff=tenure.Backoff(shape="none"))
+        app.queues.set("default", backoff=tenure.Backoff(shape="none"))
         yield bed
 
 
@@ -69,7 +69,7 @@ def test_a_change_is_read_at_once_and_written_by_a_worker(bed: Bed) -> None:
     drain(bed.app, raise_errors=False)
     assert bed.file("users/7.json") == {"email": "a@b"} == bed.outbox.read("users/7.json")
     assert bed.mails == ["welcome"]
-    assert list(bed.app.reconcile()) == []
+    assert list(bed.app.effects.reconcile()) == []
 
 
 def test_changes_build_on_what_was_accepted_before_not_on_what_is_written(bed: Bed) -> None:
@@ -79,7 +79,7 @@ def test_changes_build_on_what_was_accepted_before_not_on_what_is_written(bed: B
     drain(bed.app, raise_errors=False)
 
     assert bed.file() == {"n": 5}
-    assert bed.app.counts(state="succeeded")[0].jobs == 5
+    assert bed.app.queues.counts(state="succeeded")[0].jobs == 5
 
 
 def test_a_change_may_work_in_place_and_a_failing_one_changes_nothing(bed: Bed) -> None:
@@ -181,7 +181,7 @@ def test_followers_come_with_the_completion_of_the_write(bed: Bed) -> None:
         return {"n": 1}
 
     bed.outbox.update("n.json", change)
-    assert [count.kind for count in bed.app.counts()] == ["outbox_write"]
+    assert [count.kind for count in bed.app.queues.counts()] == ["outbox_write"]
     drain(bed.app, raise_errors=False)
 
     assert bed.mails == [{"after": True}]
@@ -221,7 +221,7 @@ def test_numbers_go_on_although_another_clock_is_ahead(bed: Bed, monkeypatch: py
 
 
 def test_a_queue_that_forgets_keys_is_refused(bed: Bed) -> None:
-    bed.app.set_queue("outbox_files", key_scope="active")
+    bed.app.queues.set("outbox_files", key_scope="active")
 
     with pytest.raises(tenure.ConfigError, match="forever"):
         bed.add()

@@ -79,7 +79,7 @@ def test_a_world_as_it_was_left_has_no_discrepancies(app: tenure.App, clock: Man
     delete(app, clock, "b/c")
     seen: list[int] = []
 
-    assert list(app.reconcile(progress=seen.append)) == []
+    assert list(app.effects.reconcile(progress=seen.append)) == []
     assert sum(seen) == 3
 
 
@@ -95,7 +95,7 @@ def test_each_sort_of_discrepancy_is_told_with_job_expected_and_found(
     (root / "back").write_text("boo")
     before = sorted(path.name for path in root.iterdir())
 
-    found = {one.subject: one for one in app.reconcile()}
+    found = {one.subject: one for one in app.effects.reconcile()}
 
     assert {name: one.sort for name, one in found.items()} == {
         "missing": "missing",
@@ -117,7 +117,7 @@ def test_only_the_last_job_about_a_path_says_how_it_should_be(app: tenure.App, c
     delete(app, clock, "h")
     create(app, clock, "h")
 
-    assert list(app.reconcile()) == []
+    assert list(app.effects.reconcile()) == []
 
 
 def test_the_last_to_finish_counts_not_the_last_to_be_enqueued(app: tenure.App, clock: ManualClock, root: Path) -> None:
@@ -127,10 +127,10 @@ def test_the_last_to_finish_counts_not_the_last_to_be_enqueued(app: tenure.App, 
     drain(app, raise_errors=False)
 
     assert (root / "f").read_text() == "first"
-    assert list(app.reconcile()) == []
+    assert list(app.effects.reconcile()) == []
 
     (root / "f").write_text("second")
-    assert [one.job_id for one in app.reconcile()] == [first]
+    assert [one.job_id for one in app.effects.reconcile()] == [first]
 
 
 def test_what_finished_before_since_is_left_out(app: tenure.App, clock: ManualClock, root: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_finished_before_since_is_left_out(app: tenure.App, clock: ManualCl
     for path in root.iterdir():
         path.unlink()
 
-    assert sorts(app.reconcile(since=clock.now() - timedelta(minutes=5))) == {"new": "missing"}
+    assert sorts(app.effects.reconcile(since=clock.now() - timedelta(minutes=5))) == {"new": "missing"}
 
 
 def test_a_file_that_a_job_is_at_work_on_is_no_discrepancy(app: tenure.App, clock: ManualClock, root: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_file_that_a_job_is_at_work_on_is_no_discrepancy(app: tenure.App, cloc
         worker.start()
         assert asleep.wait(20)
         assert (root / "f").read_text() == "after"
-        found = list(app.reconcile())
+        found = list(app.effects.reconcile())
         awake.set()
         worker.join(20)
 
@@ -173,7 +173,7 @@ def test_pruned_jobs_and_failed_ones_are_not_compared(app: tenure.App, clock: Ma
     clock.advance(10)
     app.prune(older_than=5)
 
-    assert list(app.reconcile()) == []
+    assert list(app.effects.reconcile()) == []
 
 
 def test_effects_are_verified_and_what_cannot_be_looked_at_is_told(app: tenure.App, clock: ManualClock) -> None:
@@ -197,9 +197,9 @@ def test_effects_are_verified_and_what_cannot_be_looked_at_is_told(app: tenure.A
 
     app.use(post)
     jobs = {word: run(app, clock, "poster", word) for word in ("kept", "lost", "sick")}  # type: ignore[arg-type]
-    del world[next(row.key for row in app.effects(job_id=jobs["lost"]))]
+    del world[next(row.key for row in app.effects.all(job_id=jobs["lost"]))]
 
-    found = {one.job_id: one for one in app.reconcile()}
+    found = {one.job_id: one for one in app.effects.reconcile()}
 
     assert {one.sort for one in found.values()} == {"not_verified", "unreadable"}
     lost, sick = found[jobs["lost"]], found[jobs["sick"]]  # type: ignore[index]

@@ -62,7 +62,7 @@ def test_a_report_lists_jobs_with_results_and_errors(app: tenure.App, root: Path
     assert "ValueError: no luck" in text
     assert (job.result["jobs"], job.result["states"]) == (2, {"succeeded": 1, "dead": 1})
     assert job.result_summary == "2 jobs: 1 dead, 1 succeeded"
-    assert list(app.reconcile()) == []
+    assert list(app.effects.reconcile()) == []
 
 
 @pytest.mark.parametrize("by", ["workflow_id", "parent_id"])
@@ -121,7 +121,7 @@ def test_an_attempt_that_died_after_its_write_does_not_stand_in_the_next_ones_wa
     app: tenure.App, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The jobs moved on in between, so the second attempt writes something else over what the first one left."""
-    app.set_queue("reports", backoff=tenure.Backoff(shape="none"))
+    app.queues.set("reports", backoff=tenure.Backoff(shape="none"))
     watched = app.enqueue("echo", 1, delay=3600).id
     calls: list[Any] = []
 
@@ -139,7 +139,7 @@ def test_an_attempt_that_died_after_its_write_does_not_stand_in_the_next_ones_wa
 
     assert (job.state, job.attempt, len(calls)) == ("succeeded", 2, 2)
     assert "1 jobs, 1 cancelled" in (root / "report.md").read_text()
-    assert list(app.reconcile()) == []
+    assert list(app.effects.reconcile()) == []
 
 
 @on_both_engines

@@ -55,7 +55,7 @@ def bed(store_url: str | None) -> Iterator[Bed]:
         },
     )
     with CuttingProxy(None) as server, temporary_app(tenure.App().use(kit), url=store_url) as app:
-        app.set_queue("webhooks", backoff=tenure.Backoff(shape="none"))
+        app.queues.set("webhooks", backoff=tenure.Backoff(shape="none"))
         bed = Bed(app, server)
         bed.answer(*[Reply(200, b'{"ok": true}')] * 5)
         yield bed
@@ -78,7 +78,7 @@ def test_a_request_is_signed_and_bears_its_key_and_token(bed: Bed) -> None:
     assert verify(seen.headers["tenure-signature"], [KEY], seen.body, **to, now=time.time())
     assert not verify(seen.headers["tenure-signature"], [KEY], seen.body + b" ", **to, now=time.time())
     assert not verify(seen.headers["tenure-signature"], [KEY], seen.body, **{**to, "path": "/other"}, now=time.time())
-    (row,) = bed.app.effects(job_id=job.id)
+    (row,) = bed.app.effects.all(job_id=job.id)
     assert (seen.headers["idempotency-key"], seen.headers["tenure-token"]) == (row.key, "1")
     assert (seen.headers["authorization"], seen.headers["x-kind"]) == (TOKEN, "test")
     assert job.result == {"status": 200, "body": '{"ok": true}'}
@@ -198,7 +198,7 @@ def test_a_secret_that_cannot_be_sent_is_told_by_its_header_only(bed: Bed) -> No
 
     assert (job.state, job.attempt, bed.server.seen) == ("failed", 1, [])
     assert "X-Token" in (job.last_error or "")
-    assert "canary" not in (job.last_error or "") + repr(bed.app.effects(job_id=job.id).items)
+    assert "canary" not in (job.last_error or "") + repr(bed.app.effects.all(job_id=job.id).items)
 
 
 @on_both_engines
@@ -222,7 +222,7 @@ def test_a_secret_in_what_should_be_a_status_line_is_not_told(bed: Bed) -> None:
     job = bed.app.get(job_id)
     assert job.state == "dead"
     assert "BadStatusLine: [redacted]" in (job.last_error or "")
-    told = (job.last_error or "") + repr(bed.app.attempts(job_id)) + repr(bed.app.effects(job_id=job_id).items)
+    told = (job.last_error or "") + repr(bed.app.attempts(job_id)) + repr(bed.app.effects.all(job_id=job_id).items)
     assert TOKEN not in told
 
 

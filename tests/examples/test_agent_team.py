@@ -61,7 +61,7 @@ def test_the_team_goes_on_after_all_that_happens_to_it(url: str, tmp_path: Path)
         ended = {kind: [one.failure_class for one in app.attempts(job.id)] for kind, job in workers.items()}
         assert ended == {"research": ["rate_limited"], "write": ["crash"], "illustrate": []}
 
-        (approval,) = app.approvals.list(state=None)
+        (approval,) = app.approvals.all(state=None)
         assert approval.args == {
             "title": "Bicycle lamp",
             "text": workers["write"].result,
@@ -75,7 +75,7 @@ def test_the_team_goes_on_after_all_that_happens_to_it(url: str, tmp_path: Path)
         assert plan.result == {"state": "published", "by": ["maria"]}
         assert workers["write"].result in (tmp_path / "page.md").read_text()
 
-        (budget,) = app.budgets.list()
+        (budget,) = app.budgets.all()
         assert (budget.limit, budget.reserved, budget.waiting) == (600_000, 0, 0)
         assert budget.used == len(PROMPTS) * 60_000 + 100_000  # the unanswered call is counted as reserved
         (limiter,) = app.limits.all()

@@ -19,7 +19,7 @@ CALLED = Counter({"model": 3, "charge 700": 1, "charge 50": 1})
 @pytest.mark.parametrize("kind", ["pydantic_ai", "openai_agents", "langgraph"])
 def test_no_finished_call_is_repeated_after_a_crash(kind: str, url: str, notes: Path, workers: Workers) -> None:
     app = tenure.App(url)
-    wait_until(lambda: any(queue.name == "agents" for queue in app.queues()), 60)
+    wait_until(lambda: any(queue.name == "agents" for queue in app.queues.all()), 60)
     job_id = app.enqueue(kind, {}, queue="agents").id
 
     def has_ended() -> bool:

@@ -82,7 +82,7 @@ def test_an_idle_server_ends_on_sigterm_without_waiting_for_a_poll_or_a_grace_pe
     assert code in {0, -15}, server.output
     assert "Application shutdown complete" in server.output
     with tenure.App(url) as app:
-        assert app.workers() == []
+        assert app.workers.all() == []
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -137,7 +137,7 @@ def test_a_server_without_a_worker_enqueues_only(url: str) -> None:
         job_id = client.post("/jobs/anything").json()
 
         assert client.get(f"/jobs/{job_id}").json() == "anything"
-        assert queue.workers() == []
+        assert queue.workers.all() == []
         assert queue.get(job_id).state == "queued"
 
 

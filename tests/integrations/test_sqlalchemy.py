@@ -28,7 +28,7 @@ class Order(Base):
 @pytest.fixture
 def queue(url: str) -> Iterator[tenure.App]:
     with tenure.App(url, migrate="always") as app:
-        app.queues()
+        app.queues.all()
         yield app
 
 

@@ -82,12 +82,12 @@ async def test_a_code_of_the_command_line_lets_exactly_this_call_through_once(ap
         for more in ({"reason": "other"}, {"queue": "mail"}):
             assert "other arguments" in await refused(client, "pause_queue", **{**PAUSE, **more}, confirmation=code)
         assert "another tool" in await refused(client, "resume_queue", **PAUSE, confirmation=code)
-        assert app.queues("default")[0].paused_at is None
+        assert app.queues.all("default")[0].paused_at is None
         assert (await ask(client, "pause_queue", **PAUSE, confirmation=code))["is_changed"]
         assert "used before" in await refused(client, "pause_queue", **PAUSE, confirmation=code)
 
-    assert app.queues("default")[0].paused_at is not None
-    assert [one.actor for one in app.audit() if one.act == "mcp:confirm"]
+    assert app.queues.all("default")[0].paused_at is not None
+    assert [one.actor for one in app.access.audit() if one.act == "mcp:confirm"]
 
 
 async def test_a_code_is_good_for_ten_minutes(tmp_path: Path, clock: ManualClock) -> None:

@@ -31,7 +31,7 @@ WAIT = 30.0
 def fresh(app: Any) -> str:
     """A queue of a test's own."""
     name = f"q{uuid.uuid4().hex[:12]}"
-    app.set_queue(name, max_attempts=1, actor="test")
+    app.queues.set(name, max_attempts=1, actor="test")
     return name
 
 
@@ -167,7 +167,7 @@ async def test_a_grant_belongs_to_the_token_that_claimed(served: Served) -> None
 
 async def test_an_agent_that_stops_heartbeating_loses_the_job_and_its_late_complete_is_refused(served: Served) -> None:
     queue = fresh(served.app)
-    served.app.set_queue(queue, max_attempts=5, backoff=Backoff(shape="none"), actor="test")
+    served.app.queues.set(queue, max_attempts=5, backoff=Backoff(shape="none"), actor="test")
     job = served.app.enqueue("k", queue=queue)
     scope = f"worker:queue={queue}"
     async with served.client(scope) as silent, served.client(scope) as other:
@@ -190,7 +190,9 @@ async def test_writes_and_refusals_and_unmasked_reads_are_audited(served: Served
         await ask(client, "cancel", job_id=job, reason="done with it")
         await ask(client, "get_job", job_id=job)
         await refused(client, "pause_queue", queue=queue, reason="x")
-    rows = [one for one in served.app.audit(limit=1000) if one.act.startswith("mcp:") and one.subject in {job, queue}]
+    rows = [
+        one for one in served.app.access.audit(limit=1000) if one.act.startswith("mcp:") and one.subject in {job, queue}
+    ]
 
     found = {one.act: one for one in rows}
     assert set(found) == {"mcp:enqueue", "mcp:cancel", "mcp:get_job", "mcp:pause_queue"}
@@ -214,9 +216,9 @@ async def test_the_user_of_the_client_agrees_to_what_is_hard_to_take_back(served
         assert (await ask(client, "pause_queue", **paused))["dry_run"] is True
         assert asked == []
         assert '"forbidden"' in await refused(client, "pause_queue", **paused, dry_run=False)
-        assert served.app.queues(queue)[0].paused_at is None
+        assert served.app.queues.all(queue)[0].paused_at is None
         assert (await ask(client, "pause_queue", **paused, dry_run="false"))["is_changed"] is True
-        assert served.app.queues(queue)[0].paused_at is not None
+        assert served.app.queues.all(queue)[0].paused_at is not None
         assert queue in asked[0]
         await ask(client, "resume_queue", **paused, dry_run=False)
         await ask(client, "close_gate", gate=f"queue:{queue}", reason="x", dry_run=False)
@@ -286,7 +288,7 @@ async def test_a_client_of_the_older_protocol_is_given_a_plan(served: Served) ->
     async with served.client("admin", elicitation_callback=agrees, mode="legacy") as client:
         told = await refused(client, "pause_queue", queue="default", reason="x", dry_run=False)
     assert '"plan"' in told
-    assert served.app.queues("default")[0].paused_at is None
+    assert served.app.queues.all("default")[0].paused_at is None
 
 
 async def test_a_token_reaches_its_own_tenant_alone(tmp_path: Path) -> None:
@@ -383,7 +385,7 @@ async def test_a_question_that_one_process_asked_is_answered_to_another(tmp_path
 
         assert done["is_changed"] is True
         assert set(reached) == {0, 1}
-        assert two.queues("default")[0].paused_at is not None
+        assert two.queues.all("default")[0].paused_at is not None
 
 
 async def test_arguments_that_a_form_would_cut_are_not_answered_by_one(served: Served) -> None:
@@ -457,7 +459,7 @@ async def test_an_agent_cannot_answer_what_its_own_queue_asks_nor_claim_a_group(
 
     asks.enqueue()
     await anyio.to_thread.run_sync(lambda: served.app.run_worker(drain=True, queues=[queue]))
-    (group,) = [one for one in served.app.approvals.list() if one.asked_of == ("billing",)]
+    (group,) = [one for one in served.app.approvals.all() if one.asked_of == ("billing",)]
     answer = {"approval_id": group.id, "args_hash": group.args_hash, "choice": "approve"}
     async with (
         served.client(

@@ -65,7 +65,7 @@ async def next_of(events: Any) -> Any:
 
 
 async def test_a_client_is_told_of_the_jobs_that_it_named_and_of_no_others(app: App) -> None:
-    app.set_queue("default", max_attempts=1, actor="test")
+    app.queues.set("default", max_attempts=1, actor="test")
     mine, other = app.enqueue("k").id, app.enqueue("k").id
     uri = f"tenure://jobs/{mine}"
     letters = "tenure://dead-letters"
@@ -123,7 +123,7 @@ async def test_streams_of_one_caller_are_bounded_and_old_protocols_have_none(app
 
 async def test_the_owner_of_a_task_is_told_until_it_ends_and_others_are_not(served: Served) -> None:
     token = served.token("mcp", "enqueue:*")
-    served.app.set_queue("heard", actor="test")
+    served.app.queues.set("heard", actor="test")
     heard, stranger = TasksHeard(), TasksHeard()
     async with (
         served.client(token=token, extensions=[heard]) as client,
@@ -157,7 +157,7 @@ async def test_the_owner_of_a_task_is_told_until_it_ends_and_others_are_not(serv
 
 async def test_a_revoked_token_ends_its_streams(served: Served) -> None:
     made = served.app.access.new_token("listener", ("mcp", "read:meta"))
-    served.app.set_queue("revoked", actor="test")
+    served.app.queues.set("revoked", actor="test")
     uri = f"tenure://jobs/{served.app.enqueue('k', queue='revoked').id}"
     async with (
         served.client(token=made.text) as client,

@@ -97,7 +97,7 @@ async def test_a_task_whose_worker_is_killed_completes_at_attempt_2(url: str, tm
                 await until(lambda: any("the first half" in one.get("statusMessage", "") for one in tasks.seen))
                 os.kill(first.pid, signal.SIGKILL)
                 first.wait(timeout=30)
-            assert app.remove_workers([job.lease_owner or ""])
+            assert app.workers.remove([job.lease_owner or ""])
             with reports.worker():
                 answer = await call
 
@@ -274,7 +274,7 @@ async def test_without_a_person_at_the_client_a_task_that_waits_for_an_approval_
     with running(app, "tools"):
         async with Client(server, extensions=[tasks]) as client, asyncio.TaskGroup() as group:
             call = group.create_task(client.call_tool("remove", {}))
-            (asked,) = await until(lambda: app.approvals.list().items)
+            (asked,) = await until(lambda: app.approvals.all().items)
             task = await get_task(client.session, asked.job_id)
             assert (task["status"], "inputRequests" in task) == ("working", False)
             app.approvals.approve(asked.id, by="ada", args_hash=asked.args_hash)
@@ -285,7 +285,7 @@ async def test_without_a_person_at_the_client_a_task_that_waits_for_an_approval_
 
 
 async def test_run_is_a_task_for_those_who_speak_it_and_its_owner_alone_sees_it(served: Served) -> None:
-    served.app.set_queue("run", actor="test")
+    served.app.queues.set("run", actor="test")
     one, two = served.token("mcp", "enqueue:*", "read:payload"), served.token("mcp", "enqueue:*", "read:meta", "admin")
     tasks, others = TasksSpoken(), TasksSpoken()
     async with (
@@ -307,7 +307,7 @@ async def test_run_is_a_task_for_those_who_speak_it_and_its_owner_alone_sees_it(
         assert answer.structured_content is not None
         assert answer.structured_content["untrusted"]["result"] == {"sum": 3}
         dead = group.create_task(client.call_tool("run", {"kind": "k", "queue": "run"}))
-        served.app.set_queue("run", max_attempts=1, actor="test")
+        served.app.queues.set("run", max_attempts=1, actor="test")
         held = (await ask(worker, "claim", seconds=25))["job"]
         served.app.cancel(held["job_id"])
         await ask(worker, "fail", job_id=held["job_id"], token=held["token"], error="broken")
@@ -315,7 +315,7 @@ async def test_run_is_a_task_for_those_who_speak_it_and_its_owner_alone_sees_it(
 
 
 async def test_run_without_the_extension_answers_inline(served: Served) -> None:
-    served.app.set_queue("inline", actor="test")
+    served.app.queues.set("inline", actor="test")
     async with (
         served.client("enqueue:*") as client,
         served.client("worker:queue=inline") as worker,

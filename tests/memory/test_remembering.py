@@ -100,7 +100,7 @@ def test_a_handler_recalls_what_another_remembered_within_its_tenant(app: App) -
 
 
 def test_an_attempt_that_fails_after_it_remembered_does_not_remember_twice(app: App) -> None:
-    app.set_queue("default", backoff=tenure.Backoff("none", jitter=0.0))
+    app.queues.set("default", backoff=tenure.Backoff("none", jitter=0.0))
 
     @app.job(max_attempts=3)
     def shaky(ctx: tenure.Context) -> None:
@@ -111,14 +111,14 @@ def test_an_attempt_that_fails_after_it_remembered_does_not_remember_twice(app: 
     shaky.enqueue()
     app.run_worker(drain=True)
 
-    assert app.do(CountMemories()).models == {"wordllama:256": 1}
+    assert app.store.do(CountMemories()).models == {"wordllama:256": 1}
 
 
 @pytest.mark.timeout(120)
 def test_workers_killed_while_they_embed_lose_and_repeat_nothing(app: App, url: str) -> None:
     """The story: an event and its embedding job are committed together; a worker may die anywhere after that."""
     app.queue("Agent", agent_events="completed")
-    app.set_queue("embedding", priority_order="low", priority_default=3, lease_seconds=1.0, max_attempts=50)
+    app.queues.set("embedding", priority_order="low", priority_default=3, lease_seconds=1.0, max_attempts=50)
 
     @app.job(queue="Agent")
     def work(number: dict[str, int]) -> dict[str, int]:
@@ -142,13 +142,13 @@ def test_workers_killed_while_they_embed_lose_and_repeat_nothing(app: App, url: 
 
     app.use(embeddings())
     wait_until(lambda: _is_drained(app), 60)
-    assert app.do(ListUnremembered()) == []
-    assert app.do(CountMemories()).models == {"wordllama:256": 60}
+    assert app.store.do(ListUnremembered()) == []
+    assert app.store.do(CountMemories()).models == {"wordllama:256": 60}
 
 
 def _is_drained(app: App) -> bool:
     app.run_worker(["embedding"], drain=True)
-    return not app.counts(queue="embedding", state=["queued", "leased", "running"])
+    return not app.queues.counts(queue="embedding", state=["queued", "leased", "running"])
 
 
 def _is_more_remembered(app: App, before: int) -> bool:
@@ -163,7 +163,7 @@ def _remembered(app: App) -> int:
 @pytest.mark.timeout(120)
 def test_a_worker_killed_while_it_settles_leaves_all_three_rows_or_none(app: App, url: str, tmp_path: Path) -> None:
     """Completion, agent event and embedding job are one transaction: after kill -9 their numbers agree."""
-    app.set_queue("Agent", agent_events="completed")
+    app.queues.set("Agent", agent_events="completed")
     script = tmp_path / "agent.py"
     script.write_text(
         "import sys, tenure\n"
@@ -173,7 +173,7 @@ def test_a_worker_killed_while_it_settles_leaves_all_three_rows_or_none(app: App
         "    return number\n"
         "app.run_worker(['Agent'], concurrency=5)\n"
     )
-    app.do(Enqueue([NewJob(new_job_id(), "work", "{}", "Agent") for _ in range(3000)]))
+    app.store.do(Enqueue([NewJob(new_job_id(), "work", "{}", "Agent") for _ in range(3000)]))
     worker = subprocess.Popen([sys.executable, str(script), url], stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: app.memory.stats().events > 0, 60)
@@ -181,8 +181,8 @@ def test_a_worker_killed_while_it_settles_leaves_all_three_rows_or_none(app: App
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait()
 
-    completed = sum(one.jobs for one in app.counts(queue="Agent", state="succeeded"))
-    embedding = sum(one.jobs for one in app.counts(queue="embedding", state="queued"))
+    completed = sum(one.jobs for one in app.queues.counts(queue="Agent", state="succeeded"))
+    embedding = sum(one.jobs for one in app.queues.counts(queue="embedding", state="queued"))
     assert completed == app.memory.stats().events == embedding > 0
 
 
@@ -216,7 +216,7 @@ def test_settling_plain_jobs_costs_no_statement_more(tmp_path: Path) -> None:
             app.enqueue("work", {})
         grants = app.claim(worker="w", limit=10)
         before = app.store.stats().statements
-        app.do(Settle([Completed(grant.id, grant.token) for grant in grants]))
+        app.store.do(Settle([Completed(grant.id, grant.token) for grant in grants]))
         spent = app.store.stats().statements - before
 
     assert spent == 2  # the update of all ten, and the look at the index of queues that keep events

@@ -60,13 +60,15 @@ def summaries() -> list[str]:
 
 def run_agents(app: App, texts: list[str]) -> None:
     """Let an agent complete a task for each text. The store writes the events."""
-    app.set_queue("FitmentAgent", agent_events="completed")
+    app.queues.set("FitmentAgent", agent_events="completed")
     for first in range(0, len(texts), 500):
         batch = texts[first : first + 500]
         jobs = [NewJob(new_job_id(), "task", "{}", "FitmentAgent") for _ in batch]
-        app.do(Enqueue(jobs))
-        grants = app.do(Claim(app._state.worker_id, ["FitmentAgent"], limit=len(batch)))
-        app.do(Exchange([Completed(g.id, g.token, "{}", text) for g, text in zip(grants, batch, strict=True)], None))
+        app.store.do(Enqueue(jobs))
+        grants = app.store.do(Claim(app._state.worker_id, ["FitmentAgent"], limit=len(batch)))
+        app.store.do(
+            Exchange([Completed(g.id, g.token, "{}", text) for g, text in zip(grants, batch, strict=True)], None)
+        )
 
 
 @pytest.mark.timeout(900 if LONG else 120)
@@ -77,7 +79,7 @@ def test_the_right_memory_comes_first_among_many(app: App) -> None:
     stats = app.run_worker(["embedding"], concurrency=100, drain=True)
 
     assert stats.completed == EVENTS
-    assert app.do(CountMemories()).models == {"wordllama:256": EVENTS}
+    assert app.store.do(CountMemories()).models == {"wordllama:256": EVENTS}
     missed = {}
     for probe, wanted in PROBES.items():
         hits = app.memory.search(probe, agent="FitmentAgent", limit=5)
@@ -156,7 +158,7 @@ def test_what_was_forgotten_is_found_no_more_by_either(app: App) -> None:
     assert [hit.agent for hit in app.memory.search("brake discs", by="meaning")] == ["B"]
     assert app.memory.forget(agent="B") == 1
     assert app.memory.search("brake") == []
-    assert [row.act for row in app.audit(subject="memory")] == ["forget_memories"] * 2
+    assert [row.act for row in app.access.audit(subject="memory")] == ["forget_memories"] * 2
 
 
 OFFLINE: Final = Path(__file__).parent / "children" / "offline.py"

@@ -219,7 +219,7 @@ def test_a_program_that_is_too_old_refuses_the_database_and_changes_nothing(seco
     before = shape(url)
 
     with pytest.raises(SchemaAhead, match=r"from version 2 of the schema on.*pip install -U tenure"):
-        tenure.App(url).queues()
+        tenure.App(url).queues.all()
     with pytest.raises(SchemaAhead), tenure.App(url, migrate="never") as app:
         app.migrate()
 
@@ -319,7 +319,7 @@ def test_a_killed_migration_of_a_server_leaves_the_version_before(second: Second
 @pytest.mark.postgres
 def test_of_several_that_upgrade_at_once_one_does(second: Second, postgres_url: str) -> None:
     with tenure.App(postgres_url) as app:
-        app.queues()
+        app.queues.all()
     code = "import sys; from tenure.store.postgres.migrate import migrate; print(migrate(sys.argv[1]))"
     with psycopg.connect(postgres_url) as gatekeeper:
         gatekeeper.execute(statement("lock"))
@@ -339,7 +339,7 @@ def test_of_several_that_upgrade_at_once_one_does(second: Second, postgres_url: 
 def test_a_migration_that_waits_for_a_table_lets_others_pass(second: Second, postgres_url: str) -> None:
     """All that came after it waited behind it, for up to a minute, because one transaction had read the table."""
     with tenure.App(postgres_url) as app:
-        app.queues()
+        app.queues.all()
     with psycopg.connect(postgres_url) as reader:
         reader.execute("SELECT count(*) FROM tenure.queue")
         child = second.start("-m", "tenure", "migrate", "--url", postgres_url)

@@ -120,19 +120,19 @@ def _work(app: tenure.App, clock: ManualClock, jobs: int) -> None:
     clock.advance(HOUR)
     drain(app, raise_errors=False)
     clock.advance(HOUR)
-    for asked in app.approvals.list():
+    for asked in app.approvals.all():
         app.approvals.approve(asked.id, by="Zoë", args_hash=asked.args_hash, note="seen ☃")
         if asked.args["to"] == "ann":
             app.approvals.approve(asked.id, by="max", groups=["ops"], args_hash=asked.args_hash)
     app.signal("told:ann", {"eur": 40})
     app.signal("told:nobody", 7, scope="queue")
     drain(app, raise_errors=False)
-    (letter, *_) = app.dead_letters()
-    app.triage([letter.id], "acknowledged", note="seen")
+    (letter, *_) = app.dead_letters.all()
+    app.dead_letters.triage([letter.id], "acknowledged", note="seen")
     app.revive(broken.id, reason="fixed")
     app.cancel(app.enqueue("plain", {"n": -2}).id)
     _workflow(app)
-    app.pause("memory", reason="repairs")
+    app.queues.pause("memory", reason="repairs")
     app.limits.set("anthropic", per_minute=50, tokens_per_minute=40_000)
     app.limits.block("anthropic", 86_400, reason="429 — ünïcode")
     app.enqueue("plain", {"n": -3}, limits=["anthropic", "mail"])

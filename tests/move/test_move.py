@@ -134,7 +134,7 @@ def _goes_on(app: tenure.App, expected: dict[str, Any]) -> None:
     assert app.complete((held.id, held.token)).job_id == held.id
     app.signal("told:bob", {"eur": 1})
     (bob,) = [job for job in app.jobs(kind="parent", limit=10) if job.payload == "bob"]
-    app.resume("memory")
+    app.queues.resume("memory")
     from tenure.testing import drain
 
     drain(app, raise_errors=False)
@@ -148,7 +148,7 @@ def test_jobs_that_are_acknowledged_during_a_move_are_in_the_destination(source:
     refused: list[errors.TenureError] = []
     begun = threading.Event()
     with tenure.App(source) as app:
-        app.set_queue("mail")
+        app.queues.set("mail")
 
         def produce() -> None:
             while not refused:
@@ -164,7 +164,7 @@ def test_jobs_that_are_acknowledged_during_a_move_are_in_the_destination(source:
         moved = mover.move(source, destination, actor="me")
         producer.join()
         with pytest.raises(errors.StoreMoved, match="Point this process at that database"):
-            app.set_queue("other")
+            app.queues.set("other")
 
     assert isinstance(refused[0], errors.GateClosed | errors.StoreMoved)
     with tenure.App(destination) as app:
@@ -187,7 +187,7 @@ def test_a_move_waits_for_held_jobs_and_gives_up_without_harm(source: str, desti
         with pytest.raises(errors.StoreMoved):
             app.cancel(left.id)
     with tenure.App(destination) as app:
-        assert {count.state: count.jobs for count in app.counts()} == {"queued": 1, "succeeded": 1}
+        assert {count.state: count.jobs for count in app.queues.counts()} == {"queued": 1, "succeeded": 1}
 
 
 def test_a_late_worker_is_refused_by_the_source_and_settles_in_the_destination(source: str, destination: str) -> None:

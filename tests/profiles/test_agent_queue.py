@@ -163,7 +163,7 @@ def test_lease_seconds_must_be_positive_and_within_the_policy(ground: Ground, se
     put(ground)
 
     with pytest.raises(InvalidArgument):
-        ground.app.do(Claim(worker="w", queues=["agent_queue"], lease_seconds=seconds))  # type: ignore[arg-type]
+        ground.app.store.do(Claim(worker="w", queues=["agent_queue"], lease_seconds=seconds))  # type: ignore[arg-type]
 
     assert ground.row(VIEW)["status"] == "queued"
 

@@ -24,7 +24,7 @@ def work(ground: Ground, agent: str, done: int, failed: int, wait: float = 1.0) 
         NewJob(id=id_at(ground.clock.now()), kind="task", payload="{}", queue=agent, max_attempts=1)
         for _ in range(done + failed)
     ]
-    app.do(Enqueue(jobs))
+    app.store.do(Enqueue(jobs))
     ground.clock.advance(wait)
     for number, grant in enumerate(app.claim(worker="w", queues=agent, limit=done + failed)):
         if number < failed:
@@ -39,15 +39,15 @@ def pass_a_day(ground: Ground) -> str:
     passed = (ground.clock.now() - START).total_seconds() % DAY
     ground.clock.advance(DAY - passed + 180)
     deadline = time.monotonic() + 60
-    while ground.app.do(RollUp(minutes=1440)).more:
+    while ground.app.store.do(RollUp(minutes=1440)).more:
         assert time.monotonic() < deadline
     return day
 
 
 def agents(ground: Ground) -> None:
     for name in ("FitmentAgent", "PricingAgent"):
-        ground.app.set_queue(name, profile="automechanica", agent_events="none")
-    ground.app.do(RollUp())
+        ground.app.queues.set(name, profile="automechanica", agent_events="none")
+    ground.app.store.do(RollUp())
     pass_a_day(ground)
 
 

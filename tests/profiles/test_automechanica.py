@@ -63,7 +63,7 @@ def test_tasks_has_the_columns_of_the_specification_in_its_order(ground: Ground)
 
 def test_a_task_that_ended_was_last_updated_when_it_ended(ground: Ground) -> None:
     task_id = create(ground)
-    ground.app.set_queue("FitmentAgent", retain_seconds=0)
+    ground.app.queues.set("FitmentAgent", retain_seconds=0)
     made = shown(ground, task_id)["updated_at"]
     ground.clock.advance(5)
     ground.app.complete(ground.claim("FitmentAgent"))
@@ -111,7 +111,7 @@ def test_create_task_names_what_is_wrong(ground: Ground) -> None:
 def test_an_agents_queue_is_made_with_its_first_task_by_the_policy(ground: Ground) -> None:
     create(ground, agent_name="PricingAgent")
 
-    (queue,) = ground.app.queues("PricingAgent")
+    (queue,) = ground.app.queues.all("PricingAgent")
     assert (queue.policy.profile, queue.policy.lease_seconds, queue.policy.priority_order) == (
         "automechanica",
         30.0,
@@ -128,7 +128,7 @@ def test_a_plain_insert_creates_a_task_and_its_agents_queue(ground: Ground) -> N
     row = ground.row(VIEW)
     assert (row["agent_name"], row["priority"], row["max_attempts"]) == ("SeoAgent", 2, 3)
     assert str(row["workflow_id"]) == WORKFLOW
-    assert ground.app.queues("SeoAgent")[0].policy.backoff.power == 2
+    assert ground.app.queues.all("SeoAgent")[0].policy.backoff.power == 2
 
 
 def test_lower_numbers_go_first_and_equal_ones_by_age(ground: Ground) -> None:
@@ -171,7 +171,7 @@ def test_a_failure_waits_attempts_squared_times_five_seconds_and_the_third_is_th
 
     assert waits == pytest.approx([5, 20], abs=1e-3)
     assert shown(ground, task_id)["status"] == "dead"
-    policy = ground.app.queues("FitmentAgent")[0].policy
+    policy = ground.app.queues.all("FitmentAgent")[0].policy
     assert [policy.backoff.delay_seconds(n) for n in (1, 2, 3)] == [5, 20, 45]
 
 
@@ -185,7 +185,7 @@ def test_a_dead_task_shows_error_agent_type_payload_and_attempts(ground: Ground)
     assert info(row) == {"class": "error", "message": "KeyError: 'sku'"}
     assert (row["agent_name"], row["task_type"], row["attempts"]) == ("FitmentAgent", "generate_fitment", 1)
     assert row["payload"] in ({"sku": 7}, '{"sku":7}', '{"sku": 7}')
-    (letter,) = ground.app.dead_letters(job_id=task_id)
+    (letter,) = ground.app.dead_letters.all(job_id=task_id)
     assert (letter.queue, letter.kind, letter.payload, letter.attempts) == (
         "FitmentAgent",
         "generate_fitment",

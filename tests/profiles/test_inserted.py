@@ -139,7 +139,7 @@ def test_the_profiles_keep_their_last_insert_apart(path: Path) -> None:
 
 def test_a_queue_that_asks_for_events_tells_of_new_jobs_only(path: Path) -> None:
     with App(sqlite_url(path)) as app, closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        app.set_queue("outbox", events=True)
+        app.queues.set("outbox", events=True)
         ((told,), _again) = (connection.execute(insert("outbox", inserted("outbox"))).fetchone() for _ in range(2))
 
         assert [(event.kind, event.job_id) for event in app.events()] == [("queued", told)]

@@ -65,7 +65,7 @@ def shown(ground: Ground, task_id: str) -> dict[str, Any]:
 
 def beat(ground: Ground, worker: str, pool_size: int = 4) -> None:
     row = WorkerRow(worker, "host", 1, ["orchestrator"], concurrency=pool_size, version="1.2")  # type: ignore[arg-type]
-    ground.app.do(Heartbeat((), worker=row))
+    ground.app.store.do(Heartbeat((), worker=row))
 
 
 def test_tasks_and_workers_have_the_columns_of_the_specification(ground: Ground) -> None:
@@ -216,7 +216,7 @@ def test_a_dead_worker_is_removed_and_its_tasks_are_pending_again(ground: Ground
     ground.clock.advance(100)
     beat(ground, "host-2-b")
 
-    removed = ground.app.remove_workers(unseen=90)
+    removed = ground.app.workers.remove(unseen=90)
 
     assert removed == ["host-1-a"]
     assert [row["id"] for row in ground.rows(WORKERS)] == ["host-2-b"]

@@ -168,7 +168,9 @@ def test_a_manual_retry_resets_the_attempts_to_zero(ground: Ground) -> None:
 
     row = shown(ground, job_id)
     assert (row["status"], row["attempts"], row["completed_at"]) == ("pending", 0, None)
-    assert [(one.actor, one.reason) for one in ground.app.audit(subject=job_id)] == [("ada", "the disk has room again")]
+    assert [(one.actor, one.reason) for one in ground.app.access.audit(subject=job_id)] == [
+        ("ada", "the disk has room again")
+    ]
 
 
 def test_a_stale_lock_is_reclaimed_without_a_second_increment(ground: Ground) -> None:

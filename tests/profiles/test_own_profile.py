@@ -98,7 +98,7 @@ def test_a_profile_of_ones_own_gets_its_queue_gates_settings_and_view(ground: Gr
     made = ground.app.profiles.install(bakery)
 
     assert (made.is_new, list(made.queues), list(made.gates)) == (True, ["oven"], ["bakery.notify"])
-    (queue,) = ground.app.queues("oven")
+    (queue,) = ground.app.queues.all("oven")
     assert (queue.policy.profile, queue.policy.max_attempts, queue.policy.retain_seconds) == ("bakery", 2, None)
     found = {row.name: row for row in ground.app.profiles.installed()}["bakery"]
     assert (found.title, found.words["dead"], found.settings) == ("A bakery", "ash", {"oven.degrees": 220})
@@ -111,7 +111,7 @@ def test_installing_again_changes_what_the_file_says_and_nothing_that_operators_
     ground: Ground, bakery: str
 ) -> None:
     ground.app.profiles.install(bakery)
-    ground.app.set_queue("oven", max_attempts=9)
+    ground.app.queues.set("oven", max_attempts=9)
     ground.app.gates.open("bakery.notify")
     Path(bakery).write_text(MINE.replace("A bakery", "The bakery").replace('dead = "ash"', 'dead = "coal"'))
 
@@ -120,7 +120,7 @@ def test_installing_again_changes_what_the_file_says_and_nothing_that_operators_
     assert (again.is_new, list(again.queues), list(again.gates)) == (False, [], [])
     found = {row.name: row for row in ground.app.profiles.installed()}["bakery"]
     assert (found.title, found.words["dead"]) == ("The bakery", "coal")
-    assert ground.app.queues("oven")[0].policy.max_attempts == 9
+    assert ground.app.queues.all("oven")[0].policy.max_attempts == 9
     assert {gate.name: gate.is_open for gate in ground.app.gates.all()}["bakery.notify"] is True
 
 
@@ -136,7 +136,7 @@ def test_a_script_that_is_refused_leaves_nothing(ground: Ground, bakery: str) ->
         ground.app.profiles.install(bakery)
 
     assert "bakery" not in {row.name for row in ground.app.profiles.installed()}
-    assert [row.name for row in ground.app.queues() if row.name == "oven"] == []
+    assert [row.name for row in ground.app.queues.all() if row.name == "oven"] == []
     with pytest.raises((psycopg.Error, sqlite3.Error), match=r"bakery.loaves"):
         ground.rows("bakery.loaves")
 
@@ -172,7 +172,7 @@ def test_a_profile_needs_no_sql(ground: Ground, tmp_path: Path) -> None:
 
     ground.app.profiles.install(str(tmp_path / "plain.toml"))
 
-    assert ground.app.queues("plainly")[0].policy.profile == "plain"
+    assert ground.app.queues.all("plainly")[0].policy.profile == "plain"
 
 
 def test_the_shipped_profiles_are_the_five_and_our_own() -> None:

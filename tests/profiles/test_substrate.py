@@ -105,7 +105,7 @@ def shown(ground: Ground, job_id: str) -> dict[str, Any]:
 
 def tick(ground: Ground, name: str, kind: str = "Codex", status: str = "ok", info: str = "{}") -> None:
     worker = WorkerRow(name, "host", 1, ["substrate"], profile_kind=kind, status=status, info=info)  # type: ignore[arg-type]
-    ground.app.do(Heartbeat((), worker=worker))
+    ground.app.store.do(Heartbeat((), worker=worker))
 
 
 def test_the_tables_have_the_columns_of_the_specification(ground: Ground) -> None:
@@ -147,7 +147,7 @@ def test_a_workers_loop_gets_nothing_until_the_worker_gate_is_opened(ground: Gro
 
 def test_a_second_install_leaves_gates_and_settings_as_they_were_set(ground: Ground) -> None:
     ground.open()
-    ground.app.set_queue("substrate", max_attempts=9)
+    ground.app.queues.set("substrate", max_attempts=9)
 
     ground.app.profiles.install("substrate")
 
@@ -243,7 +243,7 @@ def test_each_of_the_ten_keys_is_refused_in_a_payload_at_any_depth(ground: Groun
 
 
 def test_the_ten_keys_are_exactly_those_of_the_specification(ground: Ground) -> None:
-    (queue,) = ground.app.queues("substrate")
+    (queue,) = ground.app.queues.all("substrate")
 
     assert sorted(queue.policy.forbidden_keys) == sorted(TEN_KEYS)
 
@@ -291,12 +291,12 @@ def test_a_key_is_free_after_a_bad_end_too(ground: Ground, end: str) -> None:
 
 def test_all_nine_states_are_shown_by_their_words(ground: Ground) -> None:
     ground.open()
-    ground.app.set_queue("substrate", retain_seconds=0)
+    ground.app.queues.set("substrate", retain_seconds=0)
     put(ground, "cleaned", "cleaned")
     ground.app.complete(ground.claim("substrate"))
     ground.clock.advance(61)
     ground.app.prune()
-    ground.app.set_queue("substrate", retain_seconds=86_400)
+    ground.app.queues.set("substrate", retain_seconds=86_400)
     put(ground, "queued", "queued", delay=600)
     ground.app.cancel(put(ground, "cancelled", "cancelled"))
     for kind in ("leased", "in_progress", "succeeded", "failed", "retry_waiting"):
@@ -382,7 +382,7 @@ def test_lower_priorities_go_first(ground: Ground) -> None:
 
 def test_a_dead_letter_is_a_copy_that_needs_triage_and_outlives_its_job(ground: Ground) -> None:
     ground.open()
-    ground.app.set_queue("substrate", retain_seconds=0)
+    ground.app.queues.set("substrate", retain_seconds=0)
     job_id = put(ground, max_attempts=1, source_ref="s:1")
     ground.app.fail(ground.claim("substrate", worker="w1"), "out of memory")
 
@@ -392,7 +392,7 @@ def test_a_dead_letter_is_a_copy_that_needs_triage_and_outlives_its_job(ground: 
     assert (row["actor"], row["idempotency_key"]) == ("ada", "k1")
     assert (row["triage_status"], row["triage_note"], row["triaged_at"]) == ("pending", None, None)
     letter = str(row["dead_letter_id"])
-    ground.app.triage(letter, "closed", note="known", actor="eve")
+    ground.app.dead_letters.triage(letter, "closed", note="known", actor="eve")
     ground.clock.advance(61)
     ground.app.prune(delete_after=0)
     ground.app.prune(delete_after=0)
@@ -417,7 +417,7 @@ def test_a_job_that_was_refused_is_failed_and_has_no_row_among_the_dead_letters(
     assert ground.rows("substrate.v_job_dead_letter_summary") == []
     health = ground.rows("substrate.v_queue_health")[0]
     assert (health["jobs_failed"], health["jobs_dead_letter"], health["dead_letters_pending"]) == (1, 0, 0)
-    assert [letter.job_id for letter in ground.app.dead_letters()] == [refused]
+    assert [letter.job_id for letter in ground.app.dead_letters.all()] == [refused]
 
 
 @pytest.mark.parametrize("word", ["acknowledged", "escalated", "closed"])
@@ -427,7 +427,7 @@ def test_triage_is_shown_by_its_words(ground: Ground, word: str) -> None:
     ground.app.fail(ground.claim("substrate"), "no")
     letter = str(ground.row("substrate.job_dead_letter")["dead_letter_id"])
 
-    ground.app.triage(letter, word, actor="eve")
+    ground.app.dead_letters.triage(letter, word, actor="eve")
 
     assert ground.row("substrate.job_dead_letter")["triage_status"] == word
     assert ground.row("substrate.v_job_dead_letter_summary")["triage_status"] == word
@@ -460,7 +460,7 @@ def test_a_worker_of_another_profile_is_no_executor(ground: Ground) -> None:
     ground.open()
     tick(ground, "x-1")
 
-    ground.app.do(Heartbeat((), worker=WorkerRow(WorkerId("other-1"), "host", 1, ["agent_queue", "default"])))
+    ground.app.store.do(Heartbeat((), worker=WorkerRow(WorkerId("other-1"), "host", 1, ["agent_queue", "default"])))
 
     assert [row["executor_name"] for row in ground.rows("substrate.queue_heartbeat")] == ["x-1"]
 

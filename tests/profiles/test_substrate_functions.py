@@ -378,8 +378,8 @@ def test_an_update_of_dot_config_opens_gates_and_tunes_the_queue(server_ground: 
     answer = call(server_ground, "fn_job_fail_or_retry", job_id, "w1", "no")
     assert answer["scheduled_at"].startswith("2026-01-01T00:00:07")
     assert call(server_ground, "fn_queue_stale_check")["threshold_seconds"] == 30
-    assert server_ground.app.queues("substrate")[0].policy.backoff.cap_seconds == 7 * 1024
-    assert {row.act for row in server_ground.app.audit()} >= {"open_gate", "set_queue", "set_profile"}
+    assert server_ground.app.queues.all("substrate")[0].policy.backoff.cap_seconds == 7 * 1024
+    assert {row.act for row in server_ground.app.access.audit()} >= {"open_gate", "set_queue", "set_profile"}
 
 
 @pytest.mark.parametrize(("key", "value"), [("queue.lease.duration_sec", "0"), ("queue.worker.enabled", "perhaps")])
@@ -387,7 +387,7 @@ def test_a_value_that_makes_no_sense_is_refused(server_ground: Ground, key: str,
     with pytest.raises(psycopg.Error):
         server_ground.execute("UPDATE substrate.dot_config SET value = ? WHERE key = ?", value, key)
 
-    assert server_ground.app.queues("substrate")[0].policy.lease_seconds == 300
+    assert server_ground.app.queues.all("substrate")[0].policy.lease_seconds == 300
 
 
 def test_triage_by_update_and_replay_by_hand(server_ground: Ground) -> None:

@@ -136,7 +136,7 @@ def test_dead_letters_are_rolled_up_by_kind_and_triage(ground: Ground) -> None:
         put(ground, f"k{n}", "one", max_attempts=1)
         ground.app.fail(ground.claim("substrate"), "no")
     first = ground.rows("substrate.job_dead_letter")[0]
-    ground.app.triage(str(first["dead_letter_id"]), "escalated")
+    ground.app.dead_letters.triage(str(first["dead_letter_id"]), "escalated")
 
     rows = ground.rows("substrate.v_job_dead_letter_summary")
 

@@ -66,7 +66,7 @@ def put(ground: Ground, queue: str, kind: str, **options: Any) -> str:
 def test_a_view_says_the_words_of_the_profiles_file_for_every_stage(ground: Ground, name: str) -> None:
     ground.open()
     queue = queue_of(ground, name)
-    ground.app.set_queue(queue, backoff=Backoff(shape="constant", base_seconds=60, jitter=0), retain_seconds=0)
+    ground.app.queues.set(queue, backoff=Backoff(shape="constant", base_seconds=60, jitter=0), retain_seconds=0)
     claim = partial(ground.app.claim, worker="w", queues=queue)
     put(ground, queue, "cleaned")
     ground.app.complete(claim(kinds=["cleaned"])[0])
@@ -115,7 +115,7 @@ def test_profiles_in_one_database_neither_show_nor_claim_each_others_jobs(ground
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_the_policy_of_a_profile_is_the_table_of_settings(ground: Ground, name: str) -> None:
-    (row,) = ground.app.queues(name)
+    (row,) = ground.app.queues.all(name)
 
     assert row.policy == profile_of(name).policy
 

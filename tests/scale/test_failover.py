@@ -114,12 +114,12 @@ def test_every_acknowledged_job_survives_and_workers_come_back(pair: Pair, start
 
         assert [worker.poll() for worker in workers] == [None, None]
         # What was in flight when the primary died may be there too, once: it was repeated with its key.
-        assert sum(one.jobs for one in app.counts()) <= len(acknowledged) + PRODUCERS
+        assert sum(one.jobs for one in app.queues.counts()) <= len(acknowledged) + PRODUCERS
         assert {job.result for job in app.get_many(acknowledged) if job} == {2}
 
 
 def _succeeded(app: tenure.App) -> int:
-    return sum(one.jobs for one in app.counts(state="succeeded"))
+    return sum(one.jobs for one in app.queues.counts(state="succeeded"))
 
 
 def test_a_connection_to_a_server_that_became_read_only_is_not_used_again(pair: Pair) -> None:

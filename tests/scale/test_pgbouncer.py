@@ -48,10 +48,10 @@ def test_two_hundred_workers_share_twenty_connections(direct: str, pooled: str, 
     with tenure.App(pooled) as app, (tmp_path / "crowd.log").open("wb") as log:
         try:
             crowd.extend(_start_crowd(pooled, log) for _ in range(PROCESSES))
-            wait_until(lambda: len(app.workers()) == PROCESSES * EACH, 150)
+            wait_until(lambda: len(app.workers.all()) == PROCESSES * EACH, 150)
 
             made = [one.id for one in app.enqueue_many(app.new_job("press", number) for number in range(JOBS))]
-            wait_until(lambda: sum(one.jobs for one in app.counts(state="succeeded")) == JOBS, 150)
+            wait_until(lambda: sum(one.jobs for one in app.queues.counts(state="succeeded")) == JOBS, 150)
 
             jobs = [job for job in app.get_many(made) if job is not None]
             assert [job.result for job in jobs] == [number + 1 for number in range(JOBS)]
@@ -67,7 +67,7 @@ def test_two_hundred_workers_share_twenty_connections(direct: str, pooled: str, 
 def test_a_worker_behind_a_pooler_finds_jobs_by_its_poll(pooled: str, start_worker: StartWorker) -> None:
     start_worker(pooled)
     with tenure.App(pooled) as app:
-        wait_until(app.workers, 60)
+        wait_until(app.workers.all, 60)
 
         assert app.enqueue("press", 6).result(timeout=60) == 7
 

@@ -180,14 +180,14 @@ def test_the_database_of_another_program_is_not_migrated_by_itself(path: Path) -
     url = f"sqlite:///{path}"
 
     with tenure.App(url) as app, pytest.raises(SchemaBehind, match="account"):
-        app.queues()
+        app.queues.all()
     with contextlib.closing(sqlite3.connect(path)) as other:
         assert [row[0] for row in other.execute("SELECT name FROM sqlite_schema")] == ["account"]
 
     with tenure.App(url, migrate="always") as app:
-        assert [row.name for row in app.queues()] == ["default"]
+        assert [row.name for row in app.queues.all()] == ["default"]
     with tenure.App(url) as app:
-        app.queues()
+        app.queues.all()
 
 
 def test_broken_cells_are_found_when_a_page_is_read(store: SqliteStore, path: Path) -> None:

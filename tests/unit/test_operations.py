@@ -133,17 +133,17 @@ async def test_failures_are_retried_by_backoff_or_as_the_handler_says_and_end_de
     attempts = await acts.attempts(enqueued.id)
     assert [attempt.outcome for attempt in attempts] == ["retried", "dead"]
     assert attempts[0].error.startswith("ValueError: no")
-    (letter,) = await acts.dead_letters(queue="default")
+    (letter,) = await acts.dead_letters.all(queue="default")
     assert (letter.job_id, letter.final_error, letter.triage) == (enqueued.id, "still no", "pending")
-    (group,) = await acts.dead_letter_groups()
+    (group,) = await acts.dead_letters.groups()
     assert (group.letters, group.fingerprint) == (1, letter.fingerprint)
-    assert await acts.triage(letter.id, "acknowledged", actor="ops", note="seen") == [letter.id]
-    assert await acts.dead_letter_groups() == []
+    assert await acts.dead_letters.triage(letter.id, "acknowledged", actor="ops", note="seen") == [letter.id]
+    assert await acts.dead_letters.groups() == []
     with pytest.raises(tenure.NotFound, match="no dead letter"):
-        await acts.triage(str(new_job_id()), "closed")
+        await acts.dead_letters.triage(str(new_job_id()), "closed")
 
     assert (await acts.revive(enqueued.id, actor="ops", reason="fixed")).state == "queued"
-    assert (await acts.audit(subject=enqueued.id))[0].actor == "ops"
+    assert (await acts.access.audit(subject=enqueued.id))[0].actor == "ops"
 
 
 async def test_release_and_suspend_give_the_attempt_back(acts: Acts, clock: ManualClock) -> None:
@@ -199,7 +199,7 @@ async def test_cancelling_one_raises_and_cancelling_many_answers(acts: Acts) -> 
 
 
 async def test_a_job_that_cannot_be_revived_says_why(acts: Acts, clock: ManualClock) -> None:
-    await acts.set_queue("final", revive="clone", max_attempts=1)
+    await acts.queues.set("final", revive="clone", max_attempts=1)
     queued = (await acts.enqueue("kind")).id
     final = (await acts.enqueue("kind", queue="final")).id
     keyed = (await acts.enqueue("kind", key="k")).id
@@ -242,8 +242,8 @@ async def test_a_handlers_queue_is_there_from_the_first_claim(acts: Acts) -> Non
     def welcome(payload: Welcome) -> None: ...
 
     assert await acts.claim() == []
-    assert {row.name for row in await acts.queues()} == {"default", "mail", "bulk"}
-    assert (await acts.queues("bulk"))[0].policy.max_attempts == 7
+    assert {row.name for row in await acts.queues.all()} == {"default", "mail", "bulk"}
+    assert (await acts.queues.all("bulk"))[0].policy.max_attempts == 7
     enqueued = welcome.options(key="welcome-7").enqueue(Welcome(user_id=7))
     assert (await welcome.options(key="welcome-7").aenqueue(Welcome(user_id=7))) == tenure.Enqueued(
         enqueued.id, duplicate=True
@@ -252,13 +252,13 @@ async def test_a_handlers_queue_is_there_from_the_first_claim(acts: Acts) -> Non
 
 
 async def test_an_existing_queue_keeps_what_its_operators_set(acts: Acts) -> None:
-    await acts.set_queue("mail", max_attempts=2)
+    await acts.queues.set("mail", max_attempts=2)
     acts.app.queue("mail", max_attempts=9)
 
     job_id = (await acts.enqueue("kind", queue="mail")).id
 
     assert (await acts.get(job_id)).max_attempts == 2
-    row = await acts.set_queue("mail", priority_order="low")
+    row = await acts.queues.set("mail", priority_order="low")
     assert (row.policy.max_attempts, row.policy.priority_order) == (2, "low")
 
 
@@ -280,7 +280,7 @@ async def test_many_jobs_go_in_batches_and_are_answered_in_order(acts: Acts, mon
     assert [answer.duplicate for answer in first] == [False] * 30 + [True] * 15
     assert [answer.id for answer in first[30:]] == [job.id for job in jobs[:15]]
     assert [answer.id for answer in again] == [answer.id for answer in first]
-    assert sum(count.jobs for count in await acts.counts()) == 30
+    assert sum(count.jobs for count in await acts.queues.counts()) == 30
 
 
 async def test_pairs_of_kind_and_payload_can_be_enqueued_together(acts: Acts) -> None:
@@ -290,11 +290,11 @@ async def test_pairs_of_kind_and_payload_can_be_enqueued_together(acts: Acts) ->
     await acts.enqueue_many([("welcome", {"user_id": 1}), ("other", [1, 2])])
     welcome.options(priority=5).enqueue_many([{"user_id": n} for n in range(3)])
 
-    counts = {(count.queue, count.kind): count.jobs for count in await acts.counts(state="queued")}
+    counts = {(count.queue, count.kind): count.jobs for count in await acts.queues.counts(state="queued")}
     assert counts == {("mail", "welcome"): 4, ("default", "other"): 1}
     with pytest.raises(tenure.InvalidPayload):
         await acts.enqueue_many([("welcome", {"user_id": 2}), ("welcome", {})])
-    assert sum(count.jobs for count in await acts.counts()) == 5
+    assert sum(count.jobs for count in await acts.queues.counts()) == 5
 
 
 async def test_follow_ups_are_committed_with_the_completion_or_not_at_all(acts: Acts, clock: ManualClock) -> None:
@@ -343,9 +343,9 @@ async def test_a_heartbeat_extends_the_lease_and_stores_progress(acts: Acts, clo
 async def test_queues_can_be_paused_and_gates_closed(acts: Acts) -> None:
     await acts.enqueue("kind")
 
-    assert await acts.pause("default", actor="ops", reason="later") == ["default"]
+    assert await acts.queues.pause("default", actor="ops", reason="later") == ["default"]
     assert await acts.claim() == []
-    assert await acts.resume(["default"]) == ["default"]
+    assert await acts.queues.resume(["default"]) == ["default"]
     await acts.gates.close("master", actor="ops")
     with pytest.raises(tenure.GateClosed, match="tenure gates open master"):
         await acts.enqueue("kind")
@@ -358,7 +358,7 @@ async def test_queues_can_be_paused_and_gates_closed(acts: Acts) -> None:
     with pytest.raises(tenure.InvalidArgument):
         await acts.gates.close("mastre")
     with pytest.raises(tenure.UnknownQueue):
-        await acts.pause("mial")
+        await acts.queues.pause("mial")
 
 
 async def test_jobs_are_listed_newest_first_and_page_by_page(acts: Acts) -> None:
@@ -396,13 +396,13 @@ async def test_workers_are_seen_by_their_heartbeats_and_can_be_removed(acts: Act
 
     await acts.heartbeat([], worker=row)
 
-    assert [seen.row.id for seen in await acts.workers()] == ["w1"]
-    assert await acts.remove_workers("w1") == ["w1"]
-    assert await acts.workers() == []
+    assert [seen.row.id for seen in await acts.workers.all()] == ["w1"]
+    assert await acts.workers.remove("w1") == ["w1"]
+    assert await acts.workers.all() == []
 
 
 async def test_events_of_a_queue_that_asks_for_them_can_be_followed(acts: Acts) -> None:
-    await acts.set_queue("loud", events=True)
+    await acts.queues.set("loud", events=True)
     job_id = (await acts.enqueue("kind", queue="loud")).id
     (grant,) = await acts.claim(queues="loud")
     await acts.complete(grant)
@@ -411,7 +411,7 @@ async def test_events_of_a_queue_that_asks_for_them_can_be_followed(acts: Acts) 
 
     assert (events[0].kind, events[-1].kind) == ("queued", "completed")
     assert await acts.events(after=events[-1].seq) == []
-    assert (await acts.effects(job_id=job_id)).items == []
+    assert (await acts.effects.all(job_id=job_id)).items == []
 
 
 async def test_a_delayed_job_waits_for_the_stores_clock(acts: Acts, clock: ManualClock) -> None:

@@ -32,7 +32,7 @@ def test_a_temporary_app_is_empty_and_gone_afterwards(url: str | None) -> None:
     for _ in range(2):
         with temporary_app(url=url) as app:
             app.enqueue("kind")
-            assert sum(count.jobs for count in app.counts()) == 1
+            assert sum(count.jobs for count in app.queues.counts()) == 1
             where = app.url
 
     if url is None:
@@ -49,7 +49,7 @@ def test_an_app_of_ones_own_is_pointed_elsewhere_for_a_while(url: str | None, tm
         welcome.enqueue({"real": True})
         with temporary_app(app, url=url) as same:
             assert same is app
-            assert app.counts() == []
+            assert app.queues.counts() == []
             welcome.enqueue({"real": False})
 
         assert app.url == own

@@ -60,7 +60,7 @@ async def test_the_store_has_nothing_that_could_be_used_as_a_token(server: Serve
     text = server.token("read:meta")
     secret = text.split("_")[2]
 
-    kept = repr(server.app.access.tokens()) + repr(server.app.audit())
+    kept = repr(server.app.access.tokens()) + repr(server.app.access.audit())
 
     assert secret not in kept
     assert text not in kept

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 def _run(server: Server) -> str:
     """An agent that did three tasks, one of them badly; the id of one that told its cost."""
     app = server.app
-    app.set_queue("Pricing", agent_events="ends", max_attempts=1)
+    app.queues.set("Pricing", agent_events="ends", max_attempts=1)
     app.enqueue_many([app.new_job("reprice", {"n": n}, queue="Pricing") for n in range(3)])
     good, paid, bad = app.claim(queues="Pricing", worker="w", limit=3)
     app.complete(good, {"ok": True})
@@ -75,7 +75,7 @@ async def test_what_is_remembered_is_told_only_to_those_who_may_read_payloads(sm
 
 async def test_tokens_and_cost_that_a_framework_recorded_in_steps_are_added_up_once(server: Server) -> None:
     app = server.app
-    app.set_queue("Cashier", agent_events="ends")
+    app.queues.set("Cashier", agent_events="ends")
     for told in ({"answer": "yes"}, {"costUsd": 0.25, "tokens": {"input": 1000}}):
         app.enqueue("answer", queue="Cashier")
         (grant,) = app.claim(queues="Cashier", worker="w")
@@ -86,7 +86,7 @@ async def test_tokens_and_cost_that_a_framework_recorded_in_steps_are_added_up_o
             ["usage"],
         ]
         steps = [NewStep(f"model/{n}", value=json.dumps(one)) for n, one in enumerate(calls)]
-        app.do(RecordSteps(grant.id, grant.token, steps))
+        app.store.do(RecordSteps(grant.id, grant.token, steps))
         app.complete(grant, told)
 
     async with signed_in(server) as client:

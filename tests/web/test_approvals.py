@@ -41,7 +41,7 @@ async def ask(server: Server, actor: str = "carl", **terms: Any) -> tenure.Appro
             server.app.job(kind="order", durable=True)(order)
         job = server.app.enqueue("order", {}, actor=actor)
         drain(server.app)
-        [found] = server.app.approvals.list(job_id=job.id)
+        [found] = server.app.approvals.all(job_id=job.id)
         return found
 
     return await asyncio.to_thread(asked)
@@ -136,7 +136,7 @@ async def test_the_token_that_enqueued_the_job_cannot_approve_it(server: Server)
     async with server.client(server.token("approve", "enqueue:*", name="agent-7")) as client:
         job_id = (await client.post("/api/v1/jobs", json={"kind": "order", "payload": {}})).json()["jobs"][0]["id"]
         await asyncio.to_thread(drain, server.app)
-        [one] = server.app.approvals.list(job_id=job_id)
+        [one] = server.app.approvals.all(job_id=job_id)
         path, body = decide(one)
         refused = await client.post(path, json=body)
         link = await client.post(f"{APPROVALS}/{one.id}/link", json={"person": "a friend"})
@@ -168,7 +168,7 @@ async def test_an_answer_leaves_a_row_of_the_store_and_one_of_the_door(small: Se
     async with small.client(small.token("approve", name="maria")) as client:
         await client.post(path, json=body)
 
-    rows = {row.act: row for row in small.app.audit(limit=20)}
+    rows = {row.act: row for row in small.app.access.audit(limit=20)}
     assert (rows["deny"].actor, rows["deny"].subject, rows["deny"].detail["args_hash"]) == (
         "maria", one.id, one.args_hash,
     )  # fmt: skip
@@ -412,7 +412,7 @@ async def test_a_token_cannot_answer_what_it_asked_as_a_worker(server: Server) -
         asked = Question(new_job_id(), "refund", '{"eur":120}', "", 1, (), None, "deny")
         step = NewStep("approve/refund", "approval", "open", value=asked.to_json())
         await server.app.aio.settle([Suspended(held.id, held.token, "approval:refund", steps=(step,))])
-        [one] = server.app.approvals.list(job_id=job_id)
+        [one] = server.app.approvals.all(job_id=job_id)
         path, body = decide(one)
         own = await agent.post(path, json=body)
         link = await agent.post(f"{APPROVALS}/{one.id}/link", json={"person": "a friend"})

@@ -27,7 +27,7 @@ def tamper(url: str, statement: str) -> None:
 
 def fill(app: tenure.App) -> None:
     for name in ("a", "b", "c"):
-        app.set_queue(name, max_attempts=4)
+        app.queues.set(name, max_attempts=4)
     app.access.seal()
 
 
@@ -83,9 +83,9 @@ async def test_pages_of_the_audit_follow_each_other_by_a_signed_cursor(url: str)
         server = Server(app)
         text = server.token("admin")
         for number in range(7):
-            app.set_queue("mail", max_attempts=number + 1)
-        app.set_queue("other")
-        expected = [row.seq for row in app.audit(subject="mail")]
+            app.queues.set("mail", max_attempts=number + 1)
+        app.queues.set("other")
+        expected = [row.seq for row in app.access.audit(subject="mail")]
 
         seen: list[int] = []
         async with server.client(text) as client:
@@ -96,10 +96,10 @@ async def test_pages_of_the_audit_follow_each_other_by_a_signed_cursor(url: str)
                 if page["next"] is None:
                     break
                 assert 'rel="next"' in answer.headers["link"]
-                app.set_queue("mail", max_attempts=50)  # what comes meanwhile moves no page
+                app.queues.set("mail", max_attempts=50)  # what comes meanwhile moves no page
                 answer = await client.get("/api/v1/audit", params={"cursor": page["next"], "limit": 3})
             forged = await client.get("/api/v1/audit", params={"cursor": "eyJhIjoxfQ.AAAA"})
 
         assert seen == expected
         assert forged.status_code == 400
-        assert [row.seq for row in app.audit(subject="mail", before=seen[2], limit=2)] == seen[3:5]
+        assert [row.seq for row in app.access.audit(subject="mail", before=seen[2], limit=2)] == seen[3:5]

@@ -148,7 +148,7 @@ async def test_a_filter_that_matches_little_is_looked_for_a_part_at_a_time(
 async def test_a_stored_state_is_found_however_it_is_shown(server: Server) -> None:
     """A job that waits to be tried again is shown as `retry_waiting`, and one without its payload as `cleaned`."""
     app = server.app
-    app.set_queue("default", max_attempts=3)
+    app.queues.set("default", max_attempts=3)
     retried, done = app.enqueue("k").id, app.enqueue("k").id
     first, second = app.claim(limit=2)
     app.fail(first, "boom")

@@ -31,7 +31,7 @@ async def test_budgets_are_set_raised_listed_and_removed(server: Server) -> None
         assert removed.json() == {"changed": ["budget:tenant:7:usd:day"]}
         assert (await client.post("/api/v1/budgets/remove", json={"scope": "tenant:7"})).status_code == 404
 
-    acts = server.app.audit(subject="budget:tenant:7:usd:day")
+    acts = server.app.access.audit(subject="budget:tenant:7:usd:day")
     assert [(one.act, one.actor) for one in reversed(acts)] == [
         ("set_budget", "ada"),
         ("raise_budget", "ada"),
@@ -45,4 +45,4 @@ async def test_floats_as_money_are_refused_with_what_to_write(small: Server) -> 
 
     assert refused.status_code == 400
     assert 'usd=\\"0.40\\"' in refused.text
-    assert small.app.budgets.list() == []
+    assert small.app.budgets.all() == []

@@ -30,7 +30,7 @@ async def ask(server: Server, **body: Any) -> Any:
 
 async def test_all_that_match_are_cancelled_and_later_ones_left_alone(server: Server) -> None:
     app = server.app
-    app.set_queue("mail")
+    app.queues.set("mail")
     app.enqueue_many([app.new_job("k", {"n": n}, queue="mail") for n in range(1200)])
     other = app.enqueue("k").id
 
@@ -45,34 +45,34 @@ async def test_all_that_match_are_cancelled_and_later_ones_left_alone(server: Se
     assert (shown["state"], shown["progress"]) == ("succeeded", {"done": 1200, "failed": 0, "total": 1200})
     assert (shown["act"], shown["actor"]) == ("cancel", "ops")
     assert {app.get(one).state for one in (other, later)} == {"queued"}
-    assert sum(one.jobs for one in app.counts(queue="mail", state="cancelled")) == 1200
-    assert {row.actor for row in app.audit(limit=1000) if row.act == "cancel"} == {"ops"}
+    assert sum(one.jobs for one in app.queues.counts(queue="mail", state="cancelled")) == 1200
+    assert {row.actor for row in app.access.audit(limit=1000) if row.act == "cancel"} == {"ops"}
 
 
 async def test_a_group_of_dead_letters_is_revived(server: Server) -> None:
     app = server.app
-    app.set_queue("default", max_attempts=1)
+    app.queues.set("default", max_attempts=1)
     app.enqueue_many([("k", {"n": n}) for n in range(5)])
     for grant in app.claim(worker="w", limit=5):
         app.fail(grant, "KeyError: 'x'")
-    (group,) = app.dead_letter_groups()
+    (group,) = app.dead_letters.groups()
 
     answer = await ask(server, act="revive", filter={"fingerprint": group.fingerprint})
     await work(app)
 
     assert answer.json()["item"]["total"] == 5
-    assert sum(one.jobs for one in app.counts(queue="default", state="queued")) == 5
+    assert sum(one.jobs for one in app.queues.counts(queue="default", state="queued")) == 5
 
 
 async def test_an_act_is_aborted_and_what_it_did_stays(server: Server) -> None:
     app = server.app
-    app.set_queue("mail")
+    app.queues.set("mail")
     app.enqueue_many([app.new_job("k", {"n": n}, queue="mail") for n in range(300)])
     answer = await ask(server, act="cancel", filter={"queue": ["mail"]}, pace=20)
     identity = answer.json()["item"]["id"]
 
     working = asyncio.create_task(work(app))
-    while not app.counts(queue="mail", state="cancelled"):  # noqa: ASYNC110  it looks at a database
+    while not app.queues.counts(queue="mail", state="cancelled"):  # noqa: ASYNC110  it looks at a database
         await asyncio.sleep(0.05)
     async with server.client(server.token("operate")) as client:
         aborted = await client.post(f"/api/v1/bulk/{identity}/abort", json={})
@@ -80,7 +80,7 @@ async def test_an_act_is_aborted_and_what_it_did_stays(server: Server) -> None:
 
     assert aborted.status_code == 200
     assert app.get(identity).state == "cancelled"
-    done = sum(one.jobs for one in app.counts(queue="mail", state="cancelled"))
+    done = sum(one.jobs for one in app.queues.counts(queue="mail", state="cancelled"))
     assert 0 < done < 300
 
 
@@ -105,7 +105,7 @@ async def act(server: Server, identity: str, verb: str, **body: Any) -> Any:
 
 async def test_an_act_is_paused_goes_on_where_it_was_and_is_undone(server: Server) -> None:
     app = server.app
-    app.set_queue("mail")
+    app.queues.set("mail")
     app.enqueue_many([app.new_job("k", {"n": n}, queue="mail") for n in range(60)])
     by_hand = app.jobs(queue="mail", limit=1).items[0].id
     app.cancel(by_hand, reason="not wanted")
@@ -113,7 +113,7 @@ async def test_an_act_is_paused_goes_on_where_it_was_and_is_undone(server: Serve
     identity = asked.json()["item"]["id"]
 
     working = asyncio.create_task(work(app))
-    while not sum(one.jobs for one in app.counts(queue="mail", state="cancelled")) > 5:  # noqa: ASYNC110
+    while not sum(one.jobs for one in app.queues.counts(queue="mail", state="cancelled")) > 5:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     paused = await act(server, identity, "pause")
     await asyncio.wait_for(working, 60)
@@ -129,7 +129,7 @@ async def test_an_act_is_paused_goes_on_where_it_was_and_is_undone(server: Serve
     assert stopped.state == "cancelled"
     assert 0 < stopped.progress["done"] < 59
     assert (done.state, done.result) == ("succeeded", {"done": 59, "failed": 0, "total": 59})
-    assert sum(one.jobs for one in app.counts(queue="mail", state="queued")) == 59
+    assert sum(one.jobs for one in app.queues.counts(queue="mail", state="queued")) == 59
     assert app.get(by_hand).state == "cancelled"  # the act did not cancel it, so its undo leaves it alone
 
 

@@ -22,7 +22,7 @@ async def start(client: httpx.AsyncClient, **form: str) -> str:
 
 async def test_all_that_match_the_filter_of_the_jobs_page_are_cancelled_and_brought_back(server: Server) -> None:
     app = server.app
-    app.set_queue("mail")
+    app.queues.set("mail")
     app.enqueue_many([app.new_job("welcome", {"n": n}, queue="mail", tenant="acme") for n in range(7)])
     other = app.enqueue("welcome", queue="mail", tenant="globex").id
 
@@ -48,11 +48,11 @@ async def test_all_that_match_the_filter_of_the_jobs_page_are_cancelled_and_brou
 
 async def test_a_group_is_sampled_and_then_replayed_as_a_whole(server: Server) -> None:
     app = server.app
-    app.set_queue("default", max_attempts=1)
+    app.queues.set("default", max_attempts=1)
     app.enqueue_many([("k", {"n": n}) for n in range(8)])
     for grant in app.claim(worker="w", limit=8):
         app.fail(grant, "KeyError: 'x'")
-    (group,) = app.dead_letter_groups()
+    (group,) = app.dead_letters.groups()
     base = f"/ui/dead-letters/{group.fingerprint}"
 
     async with signed_in(server) as client:

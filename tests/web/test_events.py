@@ -66,7 +66,7 @@ async def watching(server: Server, token: str, *, last_id: str = "", topics: str
 
 @pytest.fixture
 def loud(server: Server) -> Server:
-    server.app.set_queue("default", events=True)
+    server.app.queues.set("default", events=True)
     return server
 
 
@@ -82,7 +82,7 @@ async def test_events_arrive_as_they_happen_and_are_masked(loud: Server) -> None
 
 
 async def test_topics_choose(loud: Server) -> None:
-    loud.app.set_queue("mail", events=True)
+    loud.app.queues.set("mail", events=True)
     token = loud.token("read:meta")
 
     async with watching(loud, token, topics="queue:mail") as stream:
@@ -119,7 +119,7 @@ async def test_an_event_that_commits_late_reaches_a_viewer_that_resumes_elsewher
     """A low number may commit after a higher one. A viewer that saw the higher one, lost its connection and came back
     to another server would miss the lower one if it resumed from the highest number that it had seen."""
     with tenure.App(postgres_url) as app:
-        app.set_queue("default", events=True)
+        app.queues.set("default", events=True)
         first, second = Server(app), Server(app)
         token = first.token("read:meta")
         with psycopg.connect(postgres_url) as late:
@@ -225,7 +225,7 @@ async def test_streams_of_one_tenant_are_bounded_and_its_neighbours_are_not(smal
 
 
 async def test_a_reader_that_lags_is_told_to_read_anew(small: Server) -> None:
-    small.app.set_queue("default", events=True)
+    small.app.queues.set("default", events=True)
     tight = Server(small.app, stream_queue=3)
     token = tight.token("read:meta")
 

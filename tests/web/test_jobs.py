@@ -121,7 +121,7 @@ async def test_pages_go_on_with_a_signed_cursor_that_holds_the_filter(server: Se
 
 async def test_without_the_scope_no_byte_of_payload_result_or_error_is_shown(server: Server) -> None:
     app = server.app
-    app.set_queue("default", events=True, max_attempts=1)
+    app.queues.set("default", events=True, max_attempts=1)
     app.enqueue("k", {"secret": CANARY})
     (grant,) = app.claim(worker="w")
     app.fail(grant, f"ValueError: {CANARY}")
@@ -151,7 +151,10 @@ async def test_without_the_scope_no_byte_of_payload_result_or_error_is_shown(ser
                 await client.get(f"/api/v1{path}", params={"payload": True})
         shown = await client.get("/api/v1/jobs", params={"payload": True})
     assert CANARY in shown.text
-    assert len([row for row in app.audit(limit=500) if row.act == "http:read_payload"]) == len(paths) - 2 - len(ids) + 1
+    assert (
+        len([row for row in app.access.audit(limit=500) if row.act == "http:read_payload"])
+        == len(paths) - 2 - len(ids) + 1
+    )
 
 
 PARTS = ["", "/attempts", "/events", "/logs", "/effects", "/explain", "/steps"]
@@ -195,7 +198,7 @@ async def test_a_waiting_job_is_edited_by_the_one_who_read_it_last(server: Serve
     assert (job.payload, job.priority) == ({"to": CANARY, "n": BIG}, 7)
     assert (late.status_code, late.json()["code"]) == (412, "outdated")
     assert (unsure.status_code, unsure.json()["code"]) == (428, "precondition_required")
-    assert [row.act for row in server.app.audit(subject=job_id)] == ["edit"]
+    assert [row.act for row in server.app.access.audit(subject=job_id)] == ["edit"]
 
 
 async def test_a_new_payload_needs_the_right_to_enqueue_it(server: Server) -> None:
@@ -219,7 +222,7 @@ async def test_an_edit_is_checked_as_an_enqueue_is(server: Server) -> None:
     @server.app.job(kind="welcome")
     def welcome(payload: Welcome) -> None: ...
 
-    server.app.set_queue("guarded", forbidden_keys=("password",))
+    server.app.queues.set("guarded", forbidden_keys=("password",))
     typed = welcome.enqueue(Welcome(user_id=1)).id
     guarded = server.app.enqueue("k", {}, queue="guarded").id
     anyway = {"If-Match": "*"}
@@ -286,13 +289,13 @@ async def test_operators_cancel_revive_and_clone_by_their_own_name(server: Serve
         422,
     ]
     assert illegal.json()["code"] == "illegal_move"
-    acts = {(row.act, row.actor) for row in server.app.audit(subject=job_id)}
+    acts = {(row.act, row.actor) for row in server.app.access.audit(subject=job_id)}
     assert {("cancel", "ops"), ("clone", "ops"), ("revive", "ops")} <= acts
 
 
 async def test_dead_letters_are_triaged_and_replayed_by_group(server: Server) -> None:
     app = server.app
-    app.set_queue("default", max_attempts=1)
+    app.queues.set("default", max_attempts=1)
     app.enqueue_many([("k", {"n": n}) for n in range(3)])
     for grant in app.claim(worker="w", limit=3):
         app.fail(grant, "KeyError: 'x'")
@@ -419,7 +422,7 @@ async def test_a_body_that_drips_in_is_cut_off_by_its_whole_time(small: Server) 
 
 async def test_an_explanation_repeats_no_error_to_those_who_may_not_read_it(server: Server) -> None:
     """An error whose first line is short was repeated: the mask looked for more of it than the sentence has."""
-    server.app.set_queue("default", max_attempts=1)
+    server.app.queues.set("default", max_attempts=1)
     job_id = server.app.enqueue("k").id
     server.app.fail(server.app.claim()[0], f"{CANARY}\nTraceback: line 1\nline 2")
 
@@ -447,7 +450,7 @@ async def test_a_result_that_was_waited_for_is_shown_by_scope_and_audited(small:
             await worker
 
     assert [CANARY in answer.text for answer in answers] == [False, True]
-    assert len([row for row in small.app.audit(limit=500) if row.act == "http:read_payload"]) == 1
+    assert len([row for row in small.app.access.audit(limit=500) if row.act == "http:read_payload"]) == 1
 
 
 async def test_the_hash_of_a_payload_is_masked_with_it(small: Server) -> None:

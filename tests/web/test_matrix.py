@@ -127,7 +127,7 @@ async def test_every_change_leaves_exactly_one_row_of_the_door_also_a_failed_one
 
 
 def _rows(server: Server) -> list[Any]:
-    return [row for row in server.app.audit(limit=1000) if row.act.startswith("http:")]
+    return [row for row in server.app.access.audit(limit=1000) if row.act.startswith("http:")]
 
 
 async def test_reading_changes_nothing(small: Server) -> None:

@@ -54,8 +54,8 @@ async def signed_in(server: Server, *scopes: str) -> AsyncIterator[httpx.AsyncCl
 
 def _populate(app: tenure.App) -> dict[str, str]:
     """Jobs in every state that a page shows, made by the moves that make them."""
-    app.set_queue("mail", events=True, max_attempts=1)
-    app.set_queue("later")
+    app.queues.set("mail", events=True, max_attempts=1)
+    app.queues.set("later")
     ids = [app.enqueue("welcome", {"n": n}, queue="mail").id for n in range(5)]
     done, dead, held, *_ = app.claim(queues="mail", worker="w-1", limit=3)
     app.complete(done, {"ok": True}, summary="sent")
@@ -151,19 +151,19 @@ async def test_numbers_are_exact_and_hidden_characters_are_shown_by_number(small
     assert "\u202e" not in answer.text
     assert "sesame1" not in answer.text
     assert "sesame1" in unmasked.text
-    assert [row.act for row in small.app.audit(limit=5)].count("http:unmask") == 1
+    assert [row.act for row in small.app.access.audit(limit=5)].count("http:unmask") == 1
 
 
 async def test_without_the_scope_no_payload_result_or_error_is_on_any_page(small: Server) -> None:
     app = small.app
-    app.set_queue("mail", max_attempts=1)
+    app.queues.set("mail", max_attempts=1)
     app.enqueue("welcome", {"word": "canary-payload"}, queue="mail")
     (grant,) = app.claim(queues="mail", worker="w")
     app.fail(grant, "ValueError: canary-error")
     done = app.enqueue("welcome", {"word": "canary-payload"}, queue="mail").id
     (other,) = app.claim(queues="mail", worker="w")
     app.complete(other, {"word": "canary-result"})
-    (letter,) = app.dead_letters().items
+    (letter,) = app.dead_letters.all().items
     paths = [
         "/",
         "/jobs",
@@ -202,14 +202,16 @@ async def _with_text(small: Server, text: str) -> tuple[str, list[str]]:
     app = small.app
     name = re.sub(r"[\x00-\x1f\x7f-\x9f\u200b\u2028\u202e\ufeff\U000e0041]", "", text)[:100] or "x"
     queue = f"q {name}"[:90]
-    app.set_queue(queue, max_attempts=1, events=True)
+    app.queues.set(queue, max_attempts=1, events=True)
     job_id = app.enqueue(name, {text: [text, {"deep": text}]}, queue=queue, key=text, tenant=text, actor=text).id
     (grant,) = app.claim(queues=queue, worker=name or "w")
     app.heartbeat(grant, progress={grant.id: {"value": 0.5, "message": text}})
-    app.do(AppendEvents(grant.id, grant.token, [tenure.NewEvent("log", json.dumps({"message": text, "level": text}))]))
+    app.store.do(
+        AppendEvents(grant.id, grant.token, [tenure.NewEvent("log", json.dumps({"message": text, "level": text}))])
+    )
     app.fail(grant, f"ValueError: {text}\n{text}")
-    (letter,) = app.dead_letters(queue=queue, triage="pending").items
-    app.triage(letter.id, "acknowledged", note=text, actor=name)
+    (letter,) = app.dead_letters.all(queue=queue, triage="pending").items
+    app.dead_letters.triage(letter.id, "acknowledged", note=text, actor=name)
     paths = [
         f"/jobs/{job_id}",
         f"/jobs/{job_id}?tab=data",
@@ -251,18 +253,18 @@ async def test_acts_need_a_reason_and_leave_who_and_why(small: Server) -> None:
     assert done.status_code == 303
     assert "1 job revived" in shown.text
     assert small.app.get(ids["dead"]).state == "queued"
-    rows = small.app.audit(subject=ids["dead"])
+    rows = small.app.access.audit(subject=ids["dead"])
     assert ("ada", "address mended") in {(row.actor, row.reason) for row in rows}
 
 
 async def test_a_group_is_acknowledged_sampled_replayed_and_closed(server: Server) -> None:
     app = server.app
-    app.set_queue("mail", max_attempts=1)
+    app.queues.set("mail", max_attempts=1)
     for n in range(8):
         app.enqueue("welcome", {"n": n}, queue="mail")
     for grant in app.claim(queues="mail", worker="w", limit=8):
         app.fail(grant, "ValueError: no such address")
-    fingerprint = app.dead_letters().items[0].fingerprint
+    fingerprint = app.dead_letters.all().items[0].fingerprint
 
     async with signed_in(server) as client:
         board = _text(await client.get("/ui/dead-letters"))
@@ -275,8 +277,8 @@ async def test_a_group_is_acknowledged_sampled_replayed_and_closed(server: Serve
     assert "no such address" in board
     assert (ack.status_code, sample.status_code, rest.status_code) == (303, 303, 303)
     assert "5\xa0jobs replayed" in told.text
-    assert sum(one.jobs for one in app.counts(state="queued")) == 5
-    assert {one.triage for one in app.dead_letters(limit=20)} == {"closed"}
+    assert sum(one.jobs for one in app.queues.counts(state="queued")) == 5
+    assert {one.triage for one in app.dead_letters.all(limit=20)} == {"closed"}
 
 
 async def test_a_queue_is_paused_with_a_reason_and_resumed(server: Server) -> None:
@@ -286,14 +288,14 @@ async def test_a_queue_is_paused_with_a_reason_and_resumed(server: Server) -> No
         without = await client.post("/ui/queues/mail/pause", data={})
         paused = await client.post("/ui/queues/mail/pause", data={"reason": "provider is down"})
         shown = _text(await client.get("/ui/queues/mail"))
-        (row,) = server.app.queues("mail")
+        (row,) = server.app.queues.all("mail")
         resumed = await client.post("/ui/queues/mail/resume", data={})
 
     assert without.status_code in {400, 422}
     assert paused.status_code == resumed.status_code == 303
     assert row.paused_by == "ada"
     assert "paused by ada" in shown
-    assert server.app.queues("mail")[0].paused_at is None
+    assert server.app.queues.all("mail")[0].paused_at is None
 
 
 async def test_an_unknown_effect_is_decided_on_its_job(small: Server) -> None:
@@ -317,14 +319,16 @@ async def test_an_unknown_effect_is_decided_on_its_job(small: Server) -> None:
 
     assert "ledger.post was sent, and no answer was kept" in page
     assert answer.status_code == 303
-    (effect,) = app.effects(job_id=grant.id).items
+    (effect,) = app.effects.all(job_id=grant.id).items
     assert effect.state == "confirmed"
 
 
 def _unknown_effect(app: tenure.App, grant: tenure.Grant) -> None:
     """An effect that was sent and whose answer was lost, and its job, which waits for a person."""
     for state in ("intended", "sent", "unknown"):
-        app.do(RecordEffect(grant.id, grant.token, tenure.EffectRecord(name="ledger.post", state=state, args="{}")))
+        app.store.do(
+            RecordEffect(grant.id, grant.token, tenure.EffectRecord(name="ledger.post", state=state, args="{}"))
+        )
     app.suspend(grant, "effect")
 
 
@@ -416,9 +420,13 @@ async def test_reading_pages_changes_nothing(small: Server) -> None:
     _populate(small.app)
     async with signed_in(small) as client:
         await client.get("/ui/")
-        before = repr((small.app.jobs(limit=100).items, small.app.queues(), small.app.gates.all(), small.app.audit()))
+        before = repr(
+            (small.app.jobs(limit=100).items, small.app.queues.all(), small.app.gates.all(), small.app.access.audit())
+        )
         for path in PAGES:
             await client.get(f"/ui{path}")
-        after = repr((small.app.jobs(limit=100).items, small.app.queues(), small.app.gates.all(), small.app.audit()))
+        after = repr(
+            (small.app.jobs(limit=100).items, small.app.queues.all(), small.app.gates.all(), small.app.access.audit())
+        )
 
     assert before == after

@@ -53,9 +53,9 @@ async def test_a_waiting_payload_is_edited_exactly_and_in_place(server: Server) 
     assert done.status_code == 303
     assert now.payload == payload | {"to": "user@example.org"}
     assert (now.priority, now.key, now.state) == (7, "once", tenure.State.QUEUED)
-    acts = {(one.act, one.actor) for one in server.app.audit(subject=job_id)}
+    acts = {(one.act, one.actor) for one in server.app.access.audit(subject=job_id)}
     assert ("edit", "ada") in acts
-    assert "http:unmask" in {one.act for one in server.app.audit(limit=50)}
+    assert "http:unmask" in {one.act for one in server.app.access.audit(limit=50)}
 
 
 @pytest.mark.parametrize("text", VECTORS)
@@ -100,17 +100,17 @@ async def test_a_payload_is_edited_only_by_those_who_may_read_and_enqueue_it(sma
 
 async def test_a_dead_job_is_replayed_with_an_edited_payload_and_its_letter_closed(server: Server) -> None:
     app = server.app
-    app.set_queue("mail", max_attempts=1)
+    app.queues.set("mail", max_attempts=1)
     dead = app.enqueue("welcome", {"to": "x"}, queue="mail", tenant="acme").id
     app.fail(app.claim(queues="mail", worker="w")[0], "ValueError: no such address")
-    fingerprint = app.dead_letters().items[0].fingerprint
+    fingerprint = app.dead_letters.all().items[0].fingerprint
 
     async with signed_in(server) as client:
         group = await client.get(f"/ui/dead-letters/{fingerprint}")
         form = await client.get(f"/ui/jobs/{dead}/edit")
         done = await client.post(f"/ui/jobs/{dead}/edit", data={"payload": '{"to": "y"}', "reason": "moved"})
 
-    (letter,) = app.dead_letters(job_id=dead).items
+    (letter,) = app.dead_letters.all(job_id=dead).items
     made = app.get(done.headers["location"].rpartition("/")[2])
     assert f"/ui/jobs/{dead}/edit" in group.text
     assert "Edit and replay" in _text(form)
@@ -118,7 +118,7 @@ async def test_a_dead_job_is_replayed_with_an_edited_payload_and_its_letter_clos
     assert app.get(dead).state == tenure.State.DEAD
     assert letter.triage == "closed"
     assert made.id in (letter.triage_note or "")
-    assert "edit_and_replay" in {one.act for one in app.audit(subject=dead)}
+    assert "edit_and_replay" in {one.act for one in app.access.audit(subject=dead)}
 
 
 async def test_a_job_gets_another_priority(server: Server) -> None:
@@ -153,7 +153,7 @@ async def test_a_lease_is_released_only_if_it_is_the_one_that_was_shown(server: 
     assert late.status_code == 412
     assert app.get(job_id).lease_owner == "w-2"
     assert second.attempt == 1
-    (row,) = [one for one in app.audit(subject=job_id) if one.act == "release_lease"]
+    (row,) = [one for one in app.access.audit(subject=job_id) if one.act == "release_lease"]
     assert (row.actor, row.reason) == ("ada", "w-1 hangs")
 
 
@@ -185,7 +185,7 @@ async def test_a_schedule_shows_its_next_five_and_the_results_of_its_last_ticks(
     at = row.last_tick
     for n in range(3):
         tick = told.next_tick(at)
-        app.do(TickSchedule("prices", at, tick, [told.job(tick)]))
+        app.store.do(TickSchedule("prices", at, tick, [told.job(tick)]))
         (grant,) = app.claim(worker="w")
         app.complete(grant) if n else app.reject(grant, "ValueError: no list")
         at = tick
@@ -222,8 +222,8 @@ async def test_queues_begin_with_the_oldest_ready_job_then_with_the_most(tmp_pat
     clock = ManualClock()
     with tenure.App(f"sqlite:///{tmp_path / 'order.db'}", clock=clock) as app:
         for name in ("a-idle", "b-shallow", "c-deep", "d-oldest", "e-paused"):
-            app.set_queue(name)
-        app.pause("e-paused", reason="x")
+            app.queues.set(name)
+        app.queues.pause("e-paused", reason="x")
         app.enqueue("x", queue="d-oldest")
         clock.advance(300)
         app.enqueue("x", queue="b-shallow")

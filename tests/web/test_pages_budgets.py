@@ -41,7 +41,7 @@ async def test_a_budget_says_what_is_used_and_who_waits_and_is_raised_with_a_rea
         page = await client.get("/ui/budgets")
         asked = await client.get("/ui/budgets/raise", params=which)
         unsaid = await client.post("/ui/budgets/raise", data={**which, "amount": "1.00"})
-        kept = server.app.budgets.list()[0].limit
+        kept = server.app.budgets.all()[0].limit
         raised = await client.post("/ui/budgets/raise", data={**which, "amount": "1.00", "reason": "a second page"})
         after = await client.get("/ui/budgets")
 
@@ -56,7 +56,9 @@ async def test_a_budget_says_what_is_used_and_who_waits_and_is_raised_with_a_rea
     assert "1.50 USD" in _text(after)
     assert f"/ui/jobs/{waiting}" not in after.text
     assert server.app.get(waiting).state == tenure.State.QUEUED
-    acts = [(one.act, one.actor, one.reason) for one in server.app.audit(subject="budget:kind:translate:usd:total")]
+    acts = [
+        (one.act, one.actor, one.reason) for one in server.app.access.audit(subject="budget:kind:translate:usd:total")
+    ]
     assert ("raise_budget", "ada", "a second page") in acts
 
 
@@ -67,7 +69,7 @@ async def test_a_budget_is_set_and_removed(small: Server) -> None:
         empty = await client.get("/ui/budgets")
         made = await client.post("/ui/budgets/set", data=form)
         wrong = await client.post("/ui/budgets/set", data={**form, "amount": "many"})
-        (found,) = small.app.budgets.list()
+        (found,) = small.app.budgets.all()
         gone = await client.post("/ui/budgets/remove", data=form)
 
     assert "No budget is set" in _text(empty)
@@ -75,7 +77,7 @@ async def test_a_budget_is_set_and_removed(small: Server) -> None:
     assert (found.scope, found.limit, found.on_empty) == ("tenant:7", 20_000, "fail")
     assert wrong.status_code == 400
     assert gone.status_code == 303
-    assert small.app.budgets.list() == []
+    assert small.app.budgets.all() == []
 
 
 async def test_a_blocked_key_says_until_when_and_is_cleared_with_a_reason(server: Server) -> None:

@@ -70,11 +70,13 @@ async def test_a_job_page_follows_all_that_it_shows(server: Server, what: str) -
         topic, seen = _stream_of(await client.get(f"/ui/jobs/{job_id}"))
         unchanged = await _marker(client, topic)
         if what == "a log line":
-            app.do(AppendEvents(grant.id, grant.token, [tenure.NewEvent("log", '{"message": "on it"}')]))
+            app.store.do(AppendEvents(grant.id, grant.token, [tenure.NewEvent("log", '{"message": "on it"}')]))
         elif what == "an effect":
-            app.do(RecordEffect(grant.id, grant.token, tenure.EffectRecord(name="mail", state="intended", args="{}")))
+            app.store.do(
+                RecordEffect(grant.id, grant.token, tenure.EffectRecord(name="mail", state="intended", args="{}"))
+            )
         elif what == "a step":
-            app.do(RecordSteps(grant.id, grant.token, [NewStep("charge")]))
+            app.store.do(RecordSteps(grant.id, grant.token, [NewStep("charge")]))
         else:
             app.complete(grant)
         changed = await _marker(client, topic)

@@ -68,7 +68,7 @@ def worked(url: str) -> Any:
 def _work(app: tenure.App, clock: ManualClock) -> Any:
     from tenure.testing import drain
 
-    app.set_queue("mail")
+    app.queues.set("mail")
     count_minutes(app)
     for to in ("ann", "bob", "bad"):
         app.enqueue("send", to)
@@ -118,7 +118,7 @@ async def test_every_family_is_there_with_its_sort_and_its_meaning(worked: Serve
 
 async def test_labels_that_hold_anything_are_read_back_as_they_are(small: Server) -> None:
     nasty = 'a "quoted" \\ back\\nslash {x="y"} ☃'
-    small.app.set_queue(nasty)
+    small.app.queues.set(nasty)
 
     async with small.client(small.token("read:meta")) as client:
         found = await scrape(client)
@@ -160,7 +160,7 @@ async def test_metrics_health_and_readiness_ask_for_what_they_should(server: Ser
 
 
 async def test_the_backlog_of_a_queue_is_one_number_for_an_autoscaler(server: Server) -> None:
-    server.app.set_queue("mail")
+    server.app.queues.set("mail")
     server.app.enqueue_many(server.app.new_job("send", {}, queue="mail") for _ in range(7))
     server.app.claim(queues="mail", limit=2, worker="w")
 

@@ -138,7 +138,7 @@ async def test_all_viewers_come_back_to_another_process_without_loss_and_without
     still: SteeredDatabase, tmp_path: Path
 ) -> None:
     with tenure.App(still.url) as app:
-        app.set_queue("default", events=True)
+        app.queues.set("default", events=True)
         tokens = [app.access.new_token(f"t{n}", "read:meta").text for n in range(-(-VIEWERS // PER_TOKEN))]
     viewers = [Viewer(tokens[n // PER_TOKEN]) for n in range(VIEWERS)]
     with serving(still.url, tmp_path) as (first, port), serving(still.url, tmp_path) as (_, other):

@@ -25,7 +25,7 @@ def held(app: tenure.App) -> Any:
 
 def write(app: tenure.App, grant: Any, *texts: str, part: int = 1, name: str = "output") -> None:
     chunks = [NewChunk(grant.id, grant.token, name, part + nth, text) for nth, text in enumerate(texts)]
-    app.do(AppendStreams(chunks))
+    app.store.do(AppendStreams(chunks))
 
 
 def taken_over(app: tenure.App, grant: Any) -> Any:
@@ -66,7 +66,7 @@ async def test_a_stream_is_read_by_offset_and_says_when_it_has_ended(server: Ser
     assert [one["text"] for one in rest["chunks"]] == ["lo"]
     assert [(one["kind"], one["text"]) for one in again["chunks"]] == [("reset", ""), ("text", "Again")]
     assert (ended["chunks"], ended["ended"], ended["next"]) == ([], True, again["next"])
-    assert [row.act for row in app.audit(limit=100)].count("http:read_stream") == 4
+    assert [row.act for row in app.access.audit(limit=100)].count("http:read_stream") == 4
 
 
 async def test_it_is_followed_to_its_end_and_resumed_behind_the_last_event(server: Server) -> None:

@@ -31,7 +31,7 @@ def both(tmp_path: Path) -> Iterator[Server]:
 
 async def test_a_token_of_one_tenant_reaches_no_byte_of_another(both: Server) -> None:
     b = both.apps["b"]
-    b.set_queue(CANARY, events=True, max_attempts=1)
+    b.queues.set(CANARY, events=True, max_attempts=1)
     job_id = b.enqueue(CANARY, {"x": CANARY}, queue=CANARY).id
     (grant,) = b.claim(worker=CANARY, queues=CANARY)
     b.fail(grant, CANARY)
@@ -89,7 +89,7 @@ async def test_a_tenant_at_its_quota_is_refused_and_its_neighbour_is_not(tmp_pat
             assert refused.headers["retry-after"] == "5"
             assert (await one.post("/api/v1/jobs", json={"kind": "k"})).status_code == 201
             assert (await other.post("/api/v1/jobs", json=jobs)).status_code == 201
-        assert sum(count.jobs for count in a.counts()) == 3
+        assert sum(count.jobs for count in a.queues.counts()) == 3
 
 
 async def _at_quota(
@@ -163,7 +163,7 @@ async def test_a_repeat_by_idempotency_key_takes_no_room(tmp_path: Path) -> None
         assert (first.status_code, again.status_code) == (201, 201)
         assert again.json() == first.json()
         assert (other.status_code, other_again.status_code) == (429, 429)
-        assert sum(count.jobs for count in app.counts()) == 1
+        assert sum(count.jobs for count in app.queues.counts()) == 1
 
 
 async def test_the_console_is_bound_by_the_same_quotas(tmp_path: Path) -> None:
@@ -180,5 +180,5 @@ async def test_the_console_is_bound_by_the_same_quotas(tmp_path: Path) -> None:
             )
 
         assert (job.status_code, token.status_code) == (429, 429)
-        assert sum(count.jobs for count in app.counts()) == 1
+        assert sum(count.jobs for count in app.queues.counts()) == 1
         assert len(app.access.tokens()) == 1

@@ -28,7 +28,7 @@ def result(grant: dict[str, Any], outcome: str = "complete", **more: Any) -> dic
 
 
 async def test_a_job_is_claimed_kept_and_completed(server: Server) -> None:
-    server.app.set_queue("default", events=True)
+    server.app.queues.set("default", events=True)
     job_id = server.app.enqueue("k", {"n": 2**53 + 1}).id
     text = server.token("worker:*")
 
@@ -53,7 +53,7 @@ async def test_a_job_is_claimed_kept_and_completed(server: Server) -> None:
         {"message": "one"},
         {"message": "two"},
     ]
-    (worker,) = server.app.workers()
+    (worker,) = server.app.workers.all()
     assert worker.row.id.startswith("w@")
 
 

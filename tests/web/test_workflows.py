@@ -65,7 +65,7 @@ async def test_the_api_lists_shows_pages_cancels_and_retries(server: Server) -> 
     assert retried.json()["item"]["counts"]["failed"] == 0
     assert cancelled.json()["item"]["state"] == "cancelled"
     assert again.status_code == 409
-    assert {row.act for row in server.app.audit(limit=50)} >= {"http:retry_workflow", "http:cancel_workflow"}
+    assert {row.act for row in server.app.access.audit(limit=50)} >= {"http:retry_workflow", "http:cancel_workflow"}
 
 
 async def test_an_id_that_is_unknown_malformed_or_a_cursor_of_another_is_refused(small: Server) -> None:

@@ -35,7 +35,7 @@ def finish(app: tenure.App, *jobs: str, concurrency: int = 10) -> list[object]:
     while any(app.get(job).finished_at is None for job in jobs):
         assert time.monotonic() < until, [app.get(job).state for job in jobs]
         app.run_worker(drain=True, handle_signals=False, concurrency=concurrency)
-        app.do(SweepFlow())
+        app.store.do(SweepFlow())
     return [app.get(job).result for job in jobs]
 
 

@@ -136,7 +136,7 @@ def test_a_stop_reaches_a_worker_as_process_one_and_the_job_is_handed_back(
     assert container.outside.wait(30) == 0, (folder / "worker.log").read_text()
     found = job(app, held)
     assert (found.state, found.attempt, found.token) == ("queued", 0, 1)
-    assert app.workers() == []
+    assert app.workers.all() == []
 
 
 def test_process_one_reaps_what_handlers_left_behind(containers: list[Container], folder: Path, app: App) -> None:
@@ -158,11 +158,11 @@ def test_many_workers_under_process_one_are_replaced_and_stopped(
     containers: list[Container], folder: Path, app: App
 ) -> None:
     container = start(containers, folder, "tasks:app", "--processes", "2")
-    wait_until(lambda: len(app.workers()) == 2, 30)
+    wait_until(lambda: len(app.workers.all()) == 2, 30)
     first = container.workers()[0]
     first.kill()
     wait_until(lambda: len(container.workers()) == 2 and first not in container.workers())
-    wait_until(lambda: len(app.workers()) == 3, 30)  # the killed one could not say goodbye
+    wait_until(lambda: len(app.workers.all()) == 3, 30)  # the killed one could not say goodbye
     held = app.enqueue("hold", {"begun": str(folder / "begun")}).id
     wait_until((folder / "begun").exists, 30)
 
@@ -170,7 +170,7 @@ def test_many_workers_under_process_one_are_replaced_and_stopped(
 
     assert container.outside.wait(30) == 0, (folder / "worker.log").read_text()
     assert (job(app, held).state, job(app, held).attempt) == ("queued", 0)
-    assert len(app.workers()) == 1
+    assert len(app.workers.all()) == 1
 
 
 def test_wrong_arguments_end_process_one_with_their_code(containers: list[Container], folder: Path) -> None:

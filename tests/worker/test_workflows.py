@@ -223,7 +223,7 @@ async def test_a_cancelled_workflow_is_undone_after_its_last_task_has_ended(url:
 
 def test_a_workflow_with_undos_needs_someone_who_compensates(url: str) -> None:
     with shop(url) as app:
-        app.set_queue("A")
+        app.queues.set("A")
         flow = tenure.Workflow("trip")
         flow.task("car", agent="A", task_type="good", undo="unbook")
         with pytest.raises(UnknownQueue, match="compensation"):

@@ -49,8 +49,10 @@ def _read_once(app: App, job_id: str) -> tuple[Bundle, bool]:
     workflow = _workflow(app, job.workflow_id)
     parts: dict[str, Any] = {
         "attempts": newest("attempts", app.attempts(job_id)),
-        "dead_letters": newest("dead_letters", _reversed(_pages(lambda at: app.dead_letters(job_id=job_id, after=at)))),
-        "effects": newest("effects", _pages(lambda at: app.effects(job_id=job_id, after=at))),
+        "dead_letters": newest(
+            "dead_letters", _reversed(_pages(lambda at: app.dead_letters.all(job_id=job_id, after=at)))
+        ),
+        "effects": newest("effects", _pages(lambda at: app.effects.all(job_id=job_id, after=at))),
         "steps": newest("steps", app.steps.all(job_id) if job.step_token is not None else ()),
         "events": newest("events", _events(app, job_id)),
         "streams": _streams(app, job_id, newest),
@@ -62,12 +64,12 @@ def _read_once(app: App, job_id: str) -> tuple[Bundle, bool]:
             ),
         ),
         "escalations": newest("escalations", app.workflows.escalations(workflow.id, state=None) if workflow else ()),
-        "audit": newest("audit", _reversed(app.audit(subject=job_id, limit=PAGE))),
+        "audit": newest("audit", _reversed(app.access.audit(subject=job_id, limit=PAGE))),
         "approvals": newest(
             "approvals",
-            _reversed(_pages(lambda at: app.approvals.list(state=None, job_id=job_id, limit=PAGE, cursor=at))),
+            _reversed(_pages(lambda at: app.approvals.all(state=None, job_id=job_id, limit=PAGE, cursor=at))),
         ),
-        "budgets": newest("budgets", app.budgets.list(_scopes(job))),
+        "budgets": newest("budgets", app.budgets.all(_scopes(job))),
     }
     again = app.get(job_id)
     is_changing = (again.token, again.updated_at) != (job.token, job.updated_at)

@@ -32,7 +32,7 @@ def ls(
 ) -> None:
     """List audit rows, newest first."""
     with opened(url) as tenure:
-        found = tenure.audit(subject=subject, limit=limit, before=before)
+        found = tenure.access.audit(subject=subject, limit=limit, before=before)
         screen = Screen(as_json, tenure.now())
     rows = [(one.seq, one.at, one.actor, one.act, one.subject, one.reason) for one in found]
     screen.show({"audit": found}, Grid(("seq", "at", "actor", "act", "subject", "reason"), rows, wide="reason"))

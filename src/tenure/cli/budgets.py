@@ -39,7 +39,7 @@ def ls(
 ) -> None:
     """List budgets with what is used, reserved and left, and how many jobs wait for them."""
     with opened(url) as tenure:
-        found = tenure.budgets.list(scopes, limit=limit, after=after)
+        found = tenure.budgets.all(scopes, limit=limit, after=after)
         screen = Screen(as_json, tenure.now())
     next_ = found[-1].name if len(found) == limit else None
     _show(screen, found, next=next_)

@@ -56,7 +56,7 @@ def ls(
 ) -> None:
     """List dead letters, newest first."""
     with opened(url) as tenure:
-        page = tenure.dead_letters(
+        page = tenure.dead_letters.all(
             triage=triage, queue=queue, kind=kind, fingerprint=fingerprint, limit=limit, after=after
         )
         screen = Screen(as_json, tenure.now())
@@ -115,7 +115,7 @@ def show(
 def groups(triage: TriageOption = None, limit: Limit = 50, url: Url = None, as_json: Json = False) -> None:
     """Group dead letters by what they died of, the largest group first. Pending ones unless --triage says more."""
     with opened(url) as tenure:
-        found = tenure.dead_letter_groups(triage=triage or Triage.PENDING, limit=limit)
+        found = tenure.dead_letters.groups(triage=triage or Triage.PENDING, limit=limit)
         screen = Screen(as_json, tenure.now())
     rows = [
         (one.fingerprint, one.letters, one.pending, one.kind, one.queue, one.last_at, text.first_line(one.sample_error))
@@ -225,7 +225,7 @@ def _triage(
         letters = _choose(tenure, ids, fingerprint, act, yes)
         changed: list[str] = []
         for batch in batches([one.id for one in letters], BATCH):
-            changed += tenure.triage(batch, triage, note=note)
+            changed += tenure.dead_letters.triage(batch, triage, note=note)
     rows = [(one, state(triage.value)) for one in changed]
     screen = Screen(as_json)
     screen.show({"changed": changed}, each_or_counts(("id", "triage"), rows, screen.is_terminal))
@@ -239,7 +239,7 @@ def _choose(tenure: App, ids: list[str] | None, fingerprint: str | None, act: st
         return [_find(tenure, one) for one in ids]
     found = list(_of_group(tenure, str(fingerprint)))
     if not found:
-        known = ", ".join(one.fingerprint for one in tenure.dead_letter_groups(limit=5))
+        known = ", ".join(one.fingerprint for one in tenure.dead_letters.groups(limit=5))
         raise NotFound(
             f"There is no dead letter to {act} with fingerprint {fingerprint!r}."
             + (f" Pending groups: {known}." if known else " None is pending.")
@@ -252,7 +252,7 @@ def _of_group(tenure: App, fingerprint: str) -> Iterator[DeadLetter]:
     open_ones = (Triage.PENDING, Triage.ACKNOWLEDGED, Triage.ESCALATED)
     after: str | None = None
     while True:
-        page = tenure.dead_letters(fingerprint=fingerprint, triage=open_ones, limit=1000, after=after)
+        page = tenure.dead_letters.all(fingerprint=fingerprint, triage=open_ones, limit=1000, after=after)
         yield from page.items
         if page.next is None:
             return
@@ -261,7 +261,7 @@ def _of_group(tenure: App, fingerprint: str) -> Iterator[DeadLetter]:
 
 def _find(tenure: App, given: str) -> DeadLetter:
     """By its own id, or the newest of a job."""
-    found = tenure.dead_letters(ids=[given], limit=1).items or tenure.dead_letters(job_id=given, limit=1).items
+    found = tenure.dead_letters.all(ids=[given], limit=1).items or tenure.dead_letters.all(job_id=given, limit=1).items
     if not found:
         raise NotFound(f"There is no dead letter {given}, nor one of a job with that id. See `tenure dlq ls`.")
     return found[0]

@@ -57,7 +57,7 @@ def ls(
     following = None
     with opened(url) as tenure:
         if states or after:
-            page = tenure.approvals.list(state=states or "pending", person=person, limit=limit, cursor=after)
+            page = tenure.approvals.all(state=states or "pending", person=person, limit=limit, cursor=after)
             lines, following = [_approval_line(one) for one in page], page.next
         else:
             lines = [_line(one) for one in tenure.inbox(person, limit=limit)]

@@ -127,11 +127,11 @@ def show(job_id: JobIdArgument, url: Url = None, as_json: Json = False) -> None:
         job = tenure.get(job_id)
         attempts = tenure.attempts(job_id)
         events = tenure.events(job_id=job_id, limit=200)
-        letters = tenure.dead_letters(job_id=job_id, limit=20).items
-        effects = tenure.effects(job_id=job_id, limit=100).items
+        letters = tenure.dead_letters.all(job_id=job_id, limit=20).items
+        effects = tenure.effects.all(job_id=job_id, limit=100).items
         steps = tenure.steps.all(job_id) if job.step_token is not None else []
         has_asked = any(step.kind == "approval" for step in steps)
-        asked = tenure.approvals.list(job_id=job_id, state=None, limit=100).items if has_asked else []
+        asked = tenure.approvals.all(job_id=job_id, state=None, limit=100).items if has_asked else []
         screen = Screen(as_json, tenure.now())
     screen.show(
         {
@@ -474,7 +474,7 @@ def _count(tenure: App, queue: list[str] | None, kind: list[str] | None, states:
     """How many match, by one question that reads no job; None for states that are shown and not stored."""
     if "retry_waiting" in states:
         return None
-    return sum(one.jobs for one in tenure.counts(queue=queue, state=states) if not kind or one.kind in kind)
+    return sum(one.jobs for one in tenure.queues.counts(queue=queue, state=states) if not kind or one.kind in kind)
 
 
 def _matching(tenure: App, queue: Any, kind: Any, states: list[Any]) -> Iterator[list[str]]:

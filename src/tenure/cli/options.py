@@ -93,12 +93,12 @@ Actor = Annotated[
 
 def complete_queue(incomplete: str) -> list[str]:
     """For the shell's completion: the queues of the database at hand."""
-    return _completed(incomplete, lambda app: [one.name for one in app.queues()])
+    return _completed(incomplete, lambda app: [one.name for one in app.queues.all()])
 
 
 def complete_kind(incomplete: str) -> list[str]:
     """For the shell's completion: the kinds of which there are jobs."""
-    return _completed(incomplete, lambda app: [one.kind for one in app.counts()])
+    return _completed(incomplete, lambda app: [one.kind for one in app.queues.counts()])
 
 
 def _completed(incomplete: str, read: Callable[[App], Iterable[str]]) -> list[str]:

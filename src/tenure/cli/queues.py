@@ -32,8 +32,10 @@ def ls(
 ) -> None:
     """List queues with their policies and what waits in them."""
     with opened(url) as tenure:
-        found = tenure.queues(names)
-        counts = tenure.counts(queue=[one.name for one in found], state=("queued", "leased", "running", "waiting"))
+        found = tenure.queues.all(names)
+        counts = tenure.queues.counts(
+            queue=[one.name for one in found], state=("queued", "leased", "running", "waiting")
+        )
         screen = Screen(as_json, tenure.now())
     waiting: dict[str, int] = {}
     held: dict[str, int] = {}
@@ -70,7 +72,7 @@ def backlog(
 ) -> None:
     """Tell how much work a queue has for workers: jobs that are ready or held. For an autoscaler."""
     with opened(url) as tenure:
-        found = tenure.backlog(name, cap=cap)
+        found = tenure.queues.backlog(name, cap=cap)
     Screen(as_json).show({"queue": name, "backlog": found}, Facts([("queue", name), ("backlog", found)]))
 
 
@@ -91,7 +93,7 @@ def set_(
 ) -> None:
     """Create a queue, or change its policy. Jobs already there keep what they were given."""
     with opened(url, create=True, actor=actor) as tenure:
-        row = tenure.set_queue(name, **_settings(tenure, name, settings or []))
+        row = tenure.queues.set(name, **_settings(tenure, name, settings or []))
         screen = Screen(as_json, tenure.now())
     told = [(field.name, getattr(row.policy, field.name)) for field in fields(QueuePolicy)]
     screen.show({"queues": [row]}, Facts([("queue", row.name), *((key, _told(value)) for key, value in told)]))
@@ -109,8 +111,8 @@ def rm(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None
 def pause(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
     """Let workers take nothing from queues. What is running goes on; enqueue goes on."""
     with opened(url, actor=actor) as tenure:
-        changed = tenure.pause(names, reason=reason)
-        rows = tenure.queues(names)
+        changed = tenure.queues.pause(names, reason=reason)
+        rows = tenure.queues.all(names)
     _show_paused(rows, changed, as_json)
 
 
@@ -118,8 +120,8 @@ def pause(names: Names, reason: Reason = None, actor: Actor = None, url: Url = N
 def resume(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
     """Let workers take from queues again."""
     with opened(url, actor=actor) as tenure:
-        changed = tenure.resume(names, reason=reason)
-        rows = tenure.queues(names)
+        changed = tenure.queues.resume(names, reason=reason)
+        rows = tenure.queues.all(names)
     _show_paused(rows, changed, as_json)
 
 
@@ -146,7 +148,7 @@ def _settings(tenure: App, name: str, given: list[str]) -> dict[str, Any]:
         else:
             settings[key] = _value(key, word, _known(key, policy_types, "queue setting"))
     if changes:
-        rows = tenure.queues(name)
+        rows = tenure.queues.all(name)
         now = rows[0].policy.backoff if rows else Backoff()
         settings["backoff"] = Backoff(**{field.name: getattr(now, field.name) for field in fields(Backoff)} | changes)
     return settings

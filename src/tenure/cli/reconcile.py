@@ -64,7 +64,7 @@ def reconcile(
             checked += by
             advance(by)
 
-        for one in tenure.reconcile(since=_since(since, tenure.now()), progress=tell):
+        for one in tenure.effects.reconcile(since=_since(since, tenure.now()), progress=tell):
             _show(screen, one, is_first=not found)
             found += 1
     if as_json:
@@ -120,7 +120,7 @@ def _total(tenure: App) -> int | None:
     if tenure.registry.verifiers:
         return None
     kinds = {kind for checker in tenure.registry.checkers for kind in checker.kinds}
-    return sum(count.jobs for count in tenure.counts(state="succeeded") if count.kind in kinds)
+    return sum(count.jobs for count in tenure.queues.counts(state="succeeded") if count.kind in kinds)
 
 
 def _since(given: str | None, now: datetime) -> datetime | None:

@@ -297,8 +297,8 @@ def running_bulk_acts(apps: Iterable[App]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for app in apps:
             own = stack.enter_context(App(app.url, actor="bulk")).use(bulk())
-            if not own.queues(QUEUE):
-                own.set_queue(QUEUE, own.registry.queues[QUEUE])
+            if not own.queues.all(QUEUE):
+                own.queues.set(QUEUE, own.registry.queues[QUEUE])
             worker = own.worker([QUEUE], concurrency=BULK_ACTS, handle_signals=False, grace_seconds=2.0)
             thread = threading.Thread(target=worker.run_sync, name="tenure-bulk", daemon=True)
             thread.start()

@@ -105,7 +105,7 @@ def _data(data: object) -> str:
 
 
 def _say_who_is_silent(tenure: App, queue: list[str] | None, screen: Screen) -> None:
-    silent = [one.name for one in tenure.queues(queue) if not one.policy.events]
+    silent = [one.name for one in tenure.queues.all(queue) if not one.policy.events]
     if silent:
         named = ", ".join(silent[:5]) + (" …" if len(silent) > 5 else "")
         screen.note(

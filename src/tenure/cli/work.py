@@ -184,7 +184,7 @@ def _check_queues(tenure: App, given: list[str] | None) -> None:
     declared = tenure.policies.declared
     unknown = [name for name in names if name not in declared]
     if unknown:
-        known = declared | {row.name for row in tenure.queues()}
+        known = declared | {row.name for row in tenure.queues.all()}
         for name in unknown:
             if name not in known:
                 raise UnknownQueue(

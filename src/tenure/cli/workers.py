@@ -14,7 +14,7 @@ app = noun("workers", "List workers.")
 def ls(url: Url = None, as_json: Json = False) -> None:
     """List workers, most recently seen first: what they serve, what they hold, who leads."""
     with opened(url) as tenure:
-        found = tenure.workers()
+        found = tenure.workers.all()
         now = tenure.now()
     rows = [
         (

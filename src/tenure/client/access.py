@@ -37,6 +37,7 @@ from tenure.store.access import (
     TouchTokens,
     WriteAudit,
 )
+from tenure.store.queries import Audit, ListAudit
 
 DAY = 86_400.0
 TOKEN_DAYS = 90
@@ -44,6 +45,7 @@ SESSION_SECONDS = 12 * 3600.0
 IDLE_SECONDS = 30 * 60.0
 LINK_SECONDS = 15 * 60.0
 VERIFY_PAGE = 1_000
+AUDIT_PAGE_MAX = 1_000
 FAULTS_MAX = 100
 
 
@@ -230,6 +232,12 @@ class Access(Client):
     def seal(self, limit: int = 1000) -> Steps[Sealed]:
         """Append audit rows to the chain that have no link yet. `more` in the answer says to call again."""
         return (yield from ask(SealAudit(arguments.whole("limit", limit, 1, 10_000))))
+
+    @operation
+    def audit(self, *, subject: str | None = None, limit: int = 100, before: int | None = None) -> Steps[list[Audit]]:
+        """What people and programs with power did, newest first; `before` is the `seq` of the last one of the page
+        before."""
+        return (yield from ask(ListAudit(subject, arguments.whole("limit", limit, 1, AUDIT_PAGE_MAX), before)))
 
     @operation
     def verify_audit(self, *, heads: Mapping[int, str] | None = None) -> Steps[Verified]:

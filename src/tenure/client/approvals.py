@@ -52,7 +52,7 @@ class Approvals(Client):
     """Approvals: `app.approvals`."""
 
     @operation
-    def list(
+    def all(
         self,
         *,
         state: Names | None = "pending",

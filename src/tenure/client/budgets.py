@@ -1,10 +1,14 @@
-"""Budgets: `app.budgets`. How much jobs may spend, by scope and window."""
+"""Budgets: `app.budgets`. How much jobs may spend, by scope and window, and what model calls used."""
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Literal
+
+from tenure.client.metrics import begin_of
 from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
 from tenure.handler import arguments
-from tenure.handler.arguments import Names
+from tenure.handler.arguments import Duration, Names
 from tenure.model.budget import (
     ON_EMPTY,
     PERIODS,
@@ -17,9 +21,12 @@ from tenure.model.budget import (
     check_choice,
     check_scope,
 )
+from tenure.model.usage import BY, Usage
 from tenure.store.budgets import ListBudgets, RaiseBudgets, RemoveBudgets, SetBudgets
+from tenure.store.usage import SumUsage
 
 PAGE_MAX = 1000
+USAGE_ROWS_MAX = 1000
 Found = list[Budget]
 Removed = list[str]
 
@@ -82,7 +89,7 @@ class BudgetClient(Client):
         return (yield from ask(RaiseBudgets(scope, per, amounts, self._by(actor), reason)))
 
     @operation
-    def list(self, scope: Names | None = None, *, limit: int = 200, after: str | None = None) -> Steps[Found]:
+    def all(self, scope: Names | None = None, *, limit: int = 200, after: str | None = None) -> Steps[Found]:
         """Budgets with what is used, reserved and left, by scope; behind `after`, the `name` of the last one."""
         scopes = (scope,) if isinstance(scope, str) else tuple(scope or ())
         for one in scopes:
@@ -111,6 +118,39 @@ class BudgetClient(Client):
         if per is not None:
             check_choice("per", per, PERIODS)
         return (yield from ask(RemoveBudgets(scope, self._by(actor), unit, per, reason)))
+
+    @operation
+    def usage(
+        self,
+        since: datetime | Duration | None = None,
+        until: datetime | None = None,
+        *,
+        by: Literal["agent", "kind", "job"] = "agent",
+        queues: Names | None = None,
+        kinds: Names | None = None,
+        limit: int = 100,
+    ) -> Steps[Usage]:
+        """Tokens and cost of the model calls that agent frameworks recorded as steps, the most tokens first.
+
+        Counts the jobs that were made in the span, the newest first, up to 10,000 steps; `is_cut` says that there were
+        more. A call whose worker died before it was recorded is not told, and neither are jobs whose data was pruned.
+
+        Args:
+            since: A moment, or how far back from now, in seconds or as a timedelta; all there is if left out.
+            by: `agent` is the job's queue.
+
+        Raises: InvalidArgument.
+        """
+        begin = yield from begin_of(since)
+        request = SumUsage(
+            arguments.one_of("by", by, BY)[0],
+            begin,
+            None if until is None else arguments.moment("until", until),
+            arguments.names("queues", queues),
+            arguments.names("kinds", kinds),
+            arguments.whole("limit", limit, 1, USAGE_ROWS_MAX),
+        )
+        return (yield from ask(request))
 
 
 class SyncBudgets(BudgetClient, SyncClient):

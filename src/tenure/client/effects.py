@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from tenure.client.operations import Client, Steps, ask, operation
+from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
 from tenure.client.state import ClientState
 from tenure.errors import TenureError
 from tenure.handler import arguments
@@ -25,10 +25,10 @@ PAGE_MAX = 1_000
 
 
 class Effects(Client):
-    """Rows of the effect ledger."""
+    """The effect ledger: `app.effects`."""
 
     @operation
-    def effects(
+    def all(
         self, *, job_id: str | None = None, state: Names | None = None, limit: int = 500, after: str | None = None
     ) -> Steps[Page[Effect]]:
         """Rows of the effect ledger: of one job, or all in the given states."""
@@ -43,7 +43,7 @@ class Effects(Client):
         )
 
     @operation
-    def resolve_effect(
+    def resolve(
         self,
         job_id: str,
         name: str,
@@ -73,8 +73,24 @@ class Effects(Client):
         return (yield from ask(request))
 
 
+class SyncEffects(Effects, SyncClient):
+    """`app.effects`."""
+
+    def reconcile(self, *, since: datetime | None = None, progress: Progress | None = None) -> Iterator[Discrepancy]:
+        """Compare what succeeded with the world, for every kind and effect that knows how; report what differs.
+
+        Streams: neither the jobs nor the files are held in memory. Changes nothing. `since` leaves out what finished
+        before.
+        """
+        return find_discrepancies(self._state, since, progress)
+
+
+class AsyncEffects(Effects, AsyncClient):
+    """`app.aio.effects`."""
+
+
 def find_discrepancies(state: ClientState, since: datetime | None, progress: Progress | None) -> Iterator[Discrepancy]:
-    """The stream behind `App.reconcile`."""
+    """The stream behind `app.effects.reconcile`."""
     from tenure.effects.reconcile import reconcile
 
     moment = None if since is None else arguments.moment("since", since)

@@ -19,7 +19,7 @@ from tenure.model.job import Attempt, Enqueued, Job
 from tenure.model.outcome import Settled
 from tenure.model.state import MOVES, Move, State
 from tenure.store.contract import Cancel, Cancelled, Clone, EditJob, Revive, Wake
-from tenure.store.queries import Count, CountJobs, GetJobs, ListAttempts, ListEvents, ListJobs, ListQueues, Page
+from tenure.store.queries import GetJobs, ListAttempts, ListEvents, ListJobs, ListQueues, Page
 
 PAGE_MAX = 1_000
 EVENTS_MAX = 10_000
@@ -92,12 +92,6 @@ class Jobs(Client):
                 )
             )
         )
-
-    @operation
-    def counts(self, *, queue: Names | None = None, state: Names | None = None) -> Steps[list[Count]]:
-        """How many jobs there are by queue, kind and state, and the oldest of each. Exact at the moment of asking."""
-        queues, states = arguments.names("queue", queue), arguments.one_of("state", state, State)
-        return (yield from ask(CountJobs(queues, states)))
 
     @operation
     def attempts(self, job_id: str) -> Steps[list[Attempt]]:
@@ -267,5 +261,5 @@ def _why_not_revived(job_id: JobId, from_step: str | None = None) -> Steps[NotFo
         )
     return IllegalMove(
         f"Job {job_id} cannot be revived: another job holds its key {job.key!r}. "
-        f"See `app.audit(subject={job_id!r})`, and cancel the other one first if it should not run."
+        f"See `app.access.audit(subject={job_id!r})`, and cancel the other one first if it should not run."
     )

@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from tenure.client.operations import Blocking, Client, Steps, ask, operation
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
-from tenure.model.usage import BY, Usage
-from tenure.store.usage import SumUsage
 
 if TYPE_CHECKING:
     from tenure.flow.metrics import Figures
-
-ROWS_MAX = 1000
 
 
 class Metrics(Client):
@@ -45,45 +41,12 @@ class Metrics(Client):
         """
         from tenure.flow.metrics import read_figures
 
-        begin = yield from _begin(since)
+        begin = yield from begin_of(since)
         end = None if until is None else arguments.moment("until", until)
         return (yield from read_figures(begin, end, by, arguments.names("queues", queues), tuple(quantiles)))
 
-    @operation
-    def usage(
-        self,
-        since: datetime | Duration | None = None,
-        until: datetime | None = None,
-        *,
-        by: Literal["agent", "kind", "job"] = "agent",
-        queues: Names | None = None,
-        kinds: Names | None = None,
-        limit: int = 100,
-    ) -> Steps[Usage]:
-        """Tokens and cost of the model calls that agent frameworks recorded as steps, the most tokens first.
 
-        Counts the jobs that were made in the span, the newest first, up to 10,000 steps; `is_cut` says that there were
-        more. A call whose worker died before it was recorded is not told, and neither are jobs whose data was pruned.
-
-        Args:
-            since: A moment, or how far back from now, in seconds or as a timedelta; all there is if left out.
-            by: `agent` is the job's queue.
-
-        Raises: InvalidArgument.
-        """
-        begin = yield from _begin(since)
-        request = SumUsage(
-            arguments.one_of("by", by, BY)[0],
-            begin,
-            None if until is None else arguments.moment("until", until),
-            arguments.names("queues", queues),
-            arguments.names("kinds", kinds),
-            arguments.whole("limit", limit, 1, ROWS_MAX),
-        )
-        return (yield from ask(request))
-
-
-def _begin(since: datetime | Duration | None) -> Steps[datetime | None]:
+def begin_of(since: datetime | Duration | None) -> Steps[datetime | None]:
     """The moment, or so far back from the store's now."""
     if since is None or isinstance(since, datetime):
         return None if since is None else arguments.moment("since", since)

@@ -2,7 +2,7 @@
 
     app.use(event_hooks("crm", url="https://crm.example.com/hooks", key="whsec_…", events=["completed", "dead"]))
 
-Queues must keep events (`app.set_queue("mail", events=True)`). One job at a time watches: it reads events behind the
+Queues must keep events (`app.queues.set("mail", events=True)`). One job at a time watches: it reads events behind the
 number in its payload and completes with a delivery for each, and with the job that watches from there on, all in one
 transaction. So no event is skipped, and none is delivered by two jobs. While nothing happens it is snoozed and leaves
 no rows. A schedule starts it, and starts it again if an operator cancelled it.

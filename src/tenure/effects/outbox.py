@@ -38,7 +38,7 @@ from tenure.model.job import Enqueued, Job, NewJob
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import State
 from tenure.sandbox.safe_path import split
-from tenure.store.contract import Request
+from tenure.store.contract import Store
 from tenure.store.queries import ListJobs, ListQueues, Page
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class Desk(Host, Protocol):
 
     def new_job(self, kind: str, payload: Any = ..., **options: Any) -> NewJob: ...
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]: ...
-    def do(self, request: Request[Any]) -> Any: ...
+    @property
+    def store(self) -> Store: ...
 
 
 class Conflict(StoreBusy):
@@ -238,7 +239,7 @@ class Outbox:
 
     def _newest(self, path: str, states: tuple[str, ...] = ()) -> Job | None:
         request = ListJobs(states=states, kinds=(self._kind,), workflow_id=self._group(path), limit=1)
-        page: Page[Job] = self._desk().do(request)
+        page: Page[Job] = self._desk().store.do(request)
         if not page.items:
             return None
         if page.items[0].is_hidden:
@@ -257,7 +258,7 @@ class Outbox:
         """Numbers are only safe where a key counts for ever. Looked at once; a queue that is not there is made so."""
         if self._is_checked:
             return
-        rows = app.do(ListQueues([self._terms.queue]))
+        rows = app.store.do(ListQueues([self._terms.queue]))
         if rows and rows[0].policy.key_scope != "forever":
             raise ConfigError(
                 f"Queue {self._terms.queue!r} forgets keys, so an outbox on it could lose changes. Give the outbox a "

@@ -124,7 +124,7 @@ class Durable(Tasks):
         person = self._person(ctx) if self._person is not None else None
         if person is None:
             return {}
-        found = await self._app.aio.approvals.list(job_id=job.id)
+        found = await self._app.aio.approvals.all(job_id=job.id)
         return {one.id: approval_form(one) for one in found.items if may_answer(one, person)}
 
     async def take_inputs(self, ctx: ServerRequestContext[Any, Any], job: Job, answers: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ class Durable(Tasks):
         person = self._person(ctx) if self._person is not None else None
         if person is None:
             return
-        for one in (await self._app.aio.approvals.list(job_id=job.id)).items:
+        for one in (await self._app.aio.approvals.all(job_id=job.id)).items:
             choice, note = read_form(answers.get(one.id))
             if choice == "approve":
                 await self._app.aio.approvals.approve(one.id, by=person, args_hash=one.args_hash, note=note, door="mcp")

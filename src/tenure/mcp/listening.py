@@ -177,7 +177,7 @@ async def _look(who: Caller, uris: list[str], cursors: dict[str, int]) -> Mappin
             marks[uri] = await _newest_event(who, job.id, cursors)
     if LETTERS in uris:
         queues, kinds = who.bounds("read:meta")
-        page = await who.app.aio.dead_letters(triage="pending", queue=queues, kind=kinds, limit=100)
+        page = await who.app.aio.dead_letters.all(triage="pending", queue=queues, kind=kinds, limit=100)
         marks[LETTERS] = tuple(one.id for one in page.items)
     return marks
 

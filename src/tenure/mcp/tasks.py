@@ -202,7 +202,7 @@ class Tasks(Extension):
         place = (id(app), job.queue)
         seconds, at = self._retention.get(place, (0.0, None))
         if at is None or time.monotonic() - at > POLICY_SECONDS:
-            rows = await app.aio.queues(job.queue)
+            rows = await app.aio.queues.all(job.queue)
             kept = rows[0].policy.retain_seconds if rows else None
             seconds = -1.0 if kept is None else kept
             self._retention[place] = (seconds, time.monotonic())

@@ -132,7 +132,7 @@ def find(app: App, act_id: str) -> ActShown:
 
 def newest(app: App, limit: int) -> list[ActShown]:
     """Acts, newest first."""
-    rows = app.audit(subject=SUBJECT, limit=limit)
+    rows = app.access.audit(subject=SUBJECT, limit=limit)
     ids = [row.detail["job"] for row in rows if row.act == "bulk" and isinstance(row.detail, dict)]
     return [shown(app, job) for job in app.get_many(ids) if job is not None]
 
@@ -202,7 +202,7 @@ def _word(app: App, job: Job) -> str:
     if job.state is State.SUCCEEDED:
         return "done"
     if job.state is State.CANCELLED:
-        rows: Sequence[Any] = app.audit(subject=job.id, limit=5)
+        rows: Sequence[Any] = app.access.audit(subject=job.id, limit=5)
         last = next((row.reason for row in rows if row.act == "cancel"), None)
         return PAUSED if last == PAUSED else ABORTED
     if job.state in TERMINAL:

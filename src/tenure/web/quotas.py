@@ -86,7 +86,7 @@ class Quotas:
     async def take_queue(self, tenant: str, name: str) -> None:
         """Refuse a queue that is not there yet, beyond the tenant's quota. Raises: Problem 429."""
         most = self._limits.queues
-        if most is None or await self._tenants[tenant].aio.queues(name):
+        if most is None or await self._tenants[tenant].aio.queues.all(name):
             return
         usage = await self._usage(tenant)
         if usage.queues >= most:

@@ -84,7 +84,7 @@ def die_updating(folder: Path, path: str, point: int) -> object:
             left -= 1
 
     with app:
-        app.counts()  # the database is open before the counting begins
+        app.queues.counts()  # the database is open before the counting begins
         sys.setprofile(profile)
         update(outbox, path, point)
         sys.setprofile(None)
@@ -115,7 +115,7 @@ def recover(folder: Path, path: str) -> object:
         promised = outbox.read(path)
         drain(app, raise_errors=False)
         written = outbox.read(path)
-        states = {count.state: count.jobs for count in app.counts()}
+        states = {count.state: count.jobs for count in app.queues.counts()}
     file = folder / "root" / path
     return [promised, written, json.loads(file.read_text()) if file.exists() else None, states]
 

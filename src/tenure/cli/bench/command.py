@@ -91,7 +91,7 @@ class _Queue:
         tenure = self._tenure
         _refuse_closed_gates(tenure)
         check_droppable(tenure.store, QUEUE, KIND)
-        if any(one.jobs for one in tenure.counts(queue=QUEUE)):
+        if any(one.jobs for one in tenure.queues.counts(queue=QUEUE)):
             raise _taken()
         tenure.queue(QUEUE)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the queue is taken away then too

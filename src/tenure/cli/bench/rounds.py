@@ -172,7 +172,7 @@ def _drain(app: App, jobs: int) -> float:
         _awaited(lines, "last")
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and any(
-            one.jobs for one in app.counts(queue=QUEUE, state=("leased", "running"))
+            one.jobs for one in app.queues.counts(queue=QUEUE, state=("leased", "running"))
         ):
             time.sleep(0.001)
         return (time.monotonic_ns() - first) / 1e9

@@ -123,7 +123,7 @@ class Story:
 
     def _begin(self) -> None:
         self._tell.act("Two long jobs, two workers")
-        self._app.set_queue(
+        self._app.queues.set(
             self._queue,
             lease_seconds=LEASE_SECONDS,
             max_attempts=3,
@@ -230,9 +230,9 @@ class Story:
         self._tell.pause()
         self._tell.act("A dead letter, and its revival")
         job_id = self._ids["charge"]
-        letter = until("the dead letter is there", lambda: self._app.dead_letters(job_id=job_id).items, self._deadline)[
-            0
-        ]
+        letter = until(
+            "the dead letter is there", lambda: self._app.dead_letters.all(job_id=job_id).items, self._deadline
+        )[0]
         self._tell.say(
             f"dead letter of «charge»: {letter.attempts} attempts, {text.first_line(letter.final_error, 60)}", "red"
         )
@@ -287,7 +287,7 @@ class Story:
 
     def _check_charge(self) -> None:
         job, attempts = self._job("charge"), self._app.attempts(self._ids["charge"])
-        letters = self._app.dead_letters(job_id=self._ids["charge"]).items
+        letters = self._app.dead_letters.all(job_id=self._ids["charge"]).items
         outcomes = [one.outcome for one in attempts]
         ok = (
             job.state is State.SUCCEEDED
@@ -299,7 +299,7 @@ class Story:
         self._findings.append(Finding("a dead letter is revived", ok, told))
 
     def _check_thumbnails(self) -> None:
-        counts = self._app.counts(queue=self._queue)
+        counts = self._app.queues.counts(queue=self._queue)
         done = sum(one.jobs for one in counts if one.kind == "thumbnail" and one.state == State.SUCCEEDED)
         left = sum(one.jobs for one in counts if one.state in ACTIVE)
         numbers = sorted(int(line.split()[0]) for line in tasks.lines("thumbnails"))
@@ -329,7 +329,7 @@ class Story:
         return job
 
     def _is_drained(self) -> bool:
-        return not any(one.jobs for one in self._app.counts(queue=self._queue, state=list(ACTIVE)))
+        return not any(one.jobs for one in self._app.queues.counts(queue=self._queue, state=list(ACTIVE)))
 
     def _say_held(self, name: str, job: Job) -> None:
         holder = self._stage.named(job.lease_owner) if job.lease_owner else self._writer(job.result or {})

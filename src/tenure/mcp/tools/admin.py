@@ -24,7 +24,7 @@ class Admin:
     async def queues(self) -> Answer:
         """Queues, and whether each is paused."""
         who = caller()
-        rows = [one for one in await who.app.aio.queues() if _is_bound(who, one.name)]
+        rows = [one for one in await who.app.aio.queues.all() if _is_bound(who, one.name)]
         return {"queues": [{"is_paused": one.paused_at is not None, **untrusted(queue=one.name)} for one in rows]}
 
     async def gates(self) -> Answer:
@@ -44,7 +44,7 @@ class Admin:
         if dry_run:
             return {"dry_run": True, "would": "pause the queue"}
         agreement.check()
-        changed = await who.app.aio.pause(queue, reason=reason, actor=who.name)
+        changed = await who.app.aio.queues.pause(queue, reason=reason, actor=who.name)
         return {"dry_run": False, "is_changed": bool(changed)}
 
     async def resume_queue(
@@ -56,7 +56,7 @@ class Admin:
         if dry_run:
             return {"dry_run": True, "would": "resume the queue"}
         agreement.check()
-        changed = await who.app.aio.resume(queue, reason=reason, actor=who.name)
+        changed = await who.app.aio.queues.resume(queue, reason=reason, actor=who.name)
         return {"dry_run": False, "is_changed": bool(changed)}
 
     async def close_gate(
@@ -110,7 +110,7 @@ def _is_bound(who: Caller, queue: str) -> bool:
 async def _check_queue(who: Caller, queue: str) -> None:
     if not _is_bound(who, queue):
         raise out_of_reach()
-    if not await who.app.aio.queues(queue):
+    if not await who.app.aio.queues.all(queue):
         raise NotFound("There is no queue of this name. Nothing was changed. `queues` lists them.")
 
 

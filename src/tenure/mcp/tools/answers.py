@@ -48,7 +48,7 @@ async def get_job(who: Caller, job_id: str) -> Job:
 
 async def get_letters(who: Caller, ids: list[str]) -> list[DeadLetter]:
     """Dead letters. Raises: NotFound, also for those that the caller may not know of."""
-    page = await who.app.aio.dead_letters(ids=ids, limit=len(ids))
+    page = await who.app.aio.dead_letters.all(ids=ids, limit=len(ids))
     found = [one for one in page.items if who.may("read:meta", queue=one.queue, kind=one.kind)]
     missing = set(ids) - {one.id for one in found}
     if missing:

@@ -19,7 +19,9 @@ class Inspect:
     async def overview(self) -> Answer:
         """How many jobs there are by queue, kind and state; at most 200 rows."""
         who = caller()
-        counts = [one for one in await who.app.aio.counts() if who.may("read:meta", queue=one.queue, kind=one.kind)]
+        counts = [
+            one for one in await who.app.aio.queues.counts() if who.may("read:meta", queue=one.queue, kind=one.kind)
+        ]
         rows = [
             {"state": str(one.state), "jobs": one.jobs, **untrusted(queue=one.queue, kind=one.kind)}
             for one in counts[:200]

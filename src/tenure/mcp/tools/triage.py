@@ -18,7 +18,7 @@ class TriageTools:
         """Dead letters that nothing was decided about yet, newest first."""
         who = caller()
         queues, kinds = who.bounds("read:meta")
-        page = await who.app.aio.dead_letters(
+        page = await who.app.aio.dead_letters.all(
             triage="pending", queue=queues, kind=kinds, fingerprint=fingerprint, limit=limit
         )
         return {"dead_letters": [shown_letter(one) for one in page.items], "has_more": page.next is not None}
@@ -29,7 +29,9 @@ class TriageTools:
         """Write down what was decided about dead letters."""
         who = caller()
         await get_letters(who, ids)
-        return {"changed": list(await who.app.aio.triage(ids, decision, note=note or None, actor=who.name))}
+        return {
+            "changed": list(await who.app.aio.dead_letters.triage(ids, decision, note=note or None, actor=who.name))
+        }
 
     async def replay(
         self,

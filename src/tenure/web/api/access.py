@@ -100,7 +100,7 @@ async def audit(
 ) -> Response:
     """List what people and programs with power did, newest first."""
     chosen, after = await paged(site, who, "audit", cursor, {"subject": subject})
-    rows = await who.app.aio.audit(**chosen, limit=limit, before=None if after is None else int(after))
+    rows = await who.app.aio.access.audit(**chosen, limit=limit, before=None if after is None else int(after))
     last = str(rows[-1].seq) if len(rows) == limit else None
     following = await next_cursor(site, who, "audit", chosen, last)
     headers = {} if following is None else {"Link": f'<?cursor={following}&limit={limit}>; rel="next"'}

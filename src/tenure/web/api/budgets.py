@@ -59,7 +59,7 @@ async def budgets(
 ) -> Response:
     """List budgets with what is used, reserved and left, and how many jobs wait for them."""
     chosen, after = await paged(site, who, "budgets", cursor, {"scope": scope})
-    found = await who.app.aio.budgets.list(chosen.get("scope"), limit=limit, after=after)
+    found = await who.app.aio.budgets.all(chosen.get("scope"), limit=limit, after=after)
     last = found[-1].name if len(found) == limit else None
     items = [{**plain(one), "name": one.name, "left": one.left} for one in found]
     return JsonAnswer({"items": items, "next": await next_cursor(site, who, "budgets", chosen, last)})

@@ -290,7 +290,7 @@ async def count_jobs(
     who: Who, state: Annotated[list[State] | None, Query(max_length=8)] = None, queue: Names = None
 ) -> Response:
     """Count jobs by queue, kind and state."""
-    found = await who.app.aio.counts(queue=queue, state=None if state is None else [one.value for one in state])
+    found = await who.app.aio.queues.counts(queue=queue, state=None if state is None else [one.value for one in state])
     return JsonAnswer({"counts": found})
 
 
@@ -419,7 +419,7 @@ async def logs(
 async def effects(who: Who, id: Id, unmasked: Unmasked) -> Response:  # noqa: A002
     """List the effects of a job."""
     await find(who, id)
-    page = await who.app.aio.effects(job_id=id, limit=500)
+    page = await who.app.aio.effects.all(job_id=id, limit=500)
     return JsonAnswer({"items": all_shown(page.items, unmasked=unmasked)})
 
 
@@ -440,7 +440,7 @@ async def signal(who: Who, body: SignalBody) -> Response:
 async def resolve_effect(request: Request, who: Who, id: Id, body: EffectBody) -> Response:  # noqa: A002
     """Say what became of an effect of unknown outcome; the job that waits for it goes on."""
     await find(who, id)
-    done = await who.app.aio.resolve_effect(
+    done = await who.app.aio.effects.resolve(
         id, body.name, body.outcome, actor=who.name, note=body.note, step=body.step, result=body.result
     )
     return JsonAnswer({"items": [shown(done, unmasked=await may_unmask(request, who))]})

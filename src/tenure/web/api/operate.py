@@ -111,7 +111,7 @@ class Replayed(Answer):
 async def kinds(who: Who) -> Response:
     """List the kinds that the server's app knows, and those that workers serve."""
     known = {kind: {"queue": handler.queue, "handled": True} for kind, handler in who.app.registry.items()}
-    for worker in await who.app.aio.workers():
+    for worker in await who.app.aio.workers.all():
         for kind in worker.row.kinds:
             known.setdefault(kind, {"queue": None, "handled": False})
     return JsonAnswer({"items": [{"kind": kind, **told} for kind, told in sorted(known.items())], "next": None})
@@ -128,7 +128,7 @@ async def kind_schema(who: Who, kind: NamePart) -> Response:
 
 async def queues(who: Who) -> Response:
     """List queues with their policies and what waits in them."""
-    rows = await who.app.aio.queues()
+    rows = await who.app.aio.queues.all()
     found = await asyncio.to_thread(overview, who.app.store, window_seconds=60.0, limit=1)
     backlog = {one.queue: plain(one) for one in found.summary.backlog}
     items = [{**plain(row), "backlog": backlog.get(row.name)} for row in rows]
@@ -137,12 +137,12 @@ async def queues(who: Who) -> Response:
 
 async def queue(who: Who, name: NamePart) -> Response:
     """Show one queue: its policy, what waits in it, and since when."""
-    rows = await who.app.aio.queues(name)
+    rows = await who.app.aio.queues.all(name)
     if not rows:
         raise not_found()
     found = await asyncio.to_thread(overview, who.app.store, window_seconds=60.0, queues=[name], limit=1)
     backlog = next((plain(one) for one in found.summary.backlog), None)
-    scale = await who.app.aio.backlog(name)
+    scale = await who.app.aio.queues.backlog(name)
     return JsonAnswer({"item": {**plain(rows[0]), "backlog": backlog, "scale": scale}})
 
 
@@ -150,14 +150,14 @@ async def queue_backlog(
     who: Who, name: NamePart, cap: Annotated[int, Query(ge=1, le=1_000_000, description="Count no further.")] = 10_000
 ) -> Response:
     """Tell how much work a queue has for workers: ready and held jobs. Quick at any size, for an autoscaler."""
-    return JsonAnswer({"item": {"queue": name, "backlog": await who.app.aio.backlog(name, cap=cap)}})
+    return JsonAnswer({"item": {"queue": name, "backlog": await who.app.aio.queues.backlog(name, cap=cap)}})
 
 
 async def set_queue(who: Who, site: Here, name: NamePart, body: PolicyBody) -> Response:
     """Create a queue, or change settings of its policy."""
     await site.quotas.take_queue(who.tenant, name)
     try:
-        row = await who.app.aio.set_queue(name, actor=who.name, **body.settings)
+        row = await who.app.aio.queues.set(name, actor=who.name, **body.settings)
     except TypeError as exc:
         raise InvalidArgument(f"settings: {exc}.") from exc
     return JsonAnswer({"item": plain(row)})
@@ -165,12 +165,12 @@ async def set_queue(who: Who, site: Here, name: NamePart, body: PolicyBody) -> R
 
 async def pause_queue(who: Who, name: NamePart, body: ReasonBody) -> Response:
     """Let claims take nothing from a queue; enqueue goes on."""
-    return JsonAnswer({"changed": await who.app.aio.pause(name, actor=who.name, reason=body.reason)})
+    return JsonAnswer({"changed": await who.app.aio.queues.pause(name, actor=who.name, reason=body.reason)})
 
 
 async def resume_queue(who: Who, name: NamePart, body: ReasonBody) -> Response:
     """Let claims take from a queue again."""
-    return JsonAnswer({"changed": await who.app.aio.resume(name, actor=who.name, reason=body.reason)})
+    return JsonAnswer({"changed": await who.app.aio.queues.resume(name, actor=who.name, reason=body.reason)})
 
 
 async def gates(who: Who) -> Response:
@@ -226,12 +226,12 @@ async def remove_limit(who: Who, key: NamePart) -> Response:
 
 async def workers(who: Who) -> Response:
     """List workers, most recently seen first."""
-    return JsonAnswer({"items": plain(await who.app.aio.workers()), "next": None})
+    return JsonAnswer({"items": plain(await who.app.aio.workers.all()), "next": None})
 
 
 async def remove_worker(who: Who, id: NamePart) -> Response:  # noqa: A002  the word of the path
     """Forget a worker; what it holds is taken back first."""
-    gone = await who.app.aio.remove_workers(id)
+    gone = await who.app.aio.workers.remove(id)
     if not gone:
         raise not_found()
     return JsonAnswer({"changed": list(gone)})
@@ -291,7 +291,7 @@ async def dead_letters(
     given = {"triage": None if triage is None else [one.value for one in triage], "queue": queue, "kind": kind}
     given |= {"fingerprint": fingerprint}  # type: ignore[dict-item]
     chosen, after = await paged(site, who, "dead_letters", cursor, given)
-    page = await who.app.aio.dead_letters(**chosen, limit=limit, after=after)
+    page = await who.app.aio.dead_letters.all(**chosen, limit=limit, after=after)
     following = await next_cursor(site, who, "dead_letters", chosen, page.next)
     return JsonAnswer({"items": all_shown(page.items, unmasked=unmasked), "next": following})
 
@@ -304,13 +304,13 @@ async def dead_letter_groups(
 ) -> Response:
     """Group dead letters by what they died of, the largest group first. Pending ones unless `triage` says more."""
     chosen = [one.value for one in triage] if triage else Triage.PENDING.value
-    found = await who.app.aio.dead_letter_groups(triage=chosen, limit=limit)
+    found = await who.app.aio.dead_letters.groups(triage=chosen, limit=limit)
     return JsonAnswer({"items": all_shown(found, unmasked=unmasked), "next": None})
 
 
 async def triage(who: Who, body: TriageBody) -> Response:
     """Write down what was decided about dead letters."""
-    changed = await who.app.aio.triage(body.ids, body.triage, actor=who.name, note=body.note)
+    changed = await who.app.aio.dead_letters.triage(body.ids, body.triage, actor=who.name, note=body.note)
     return JsonAnswer({"changed": changed})
 
 
@@ -318,7 +318,7 @@ async def replay(who: Who, body: ReplayBody) -> Response:
     """Queue the jobs of dead letters again, with all their attempts: named ones, or a sample of a group."""
     if bool(body.ids) == (body.fingerprint is not None):
         raise InvalidArgument("Name dead letters by `ids`, or a group by `fingerprint`; one of them.")
-    page = await who.app.aio.dead_letters(
+    page = await who.app.aio.dead_letters.all(
         ids=body.ids,
         fingerprint=body.fingerprint,
         triage=None if body.ids else Triage.PENDING.value,

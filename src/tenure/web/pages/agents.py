@@ -111,7 +111,7 @@ def spent_in_steps(visit: Visit, events: Iterable[AgentEvent]) -> Mapping[str, t
     ends = [one for one in events if one.job_id and one.kind in ENDS and one.job_id not in told]
     runs = {str(one.job_id): one.agent for one in ends}
     added: dict[str, tuple[int, float]] = {}
-    for row in visit.app.usage(by="job", limit=STEPPED).rows if runs else ():
+    for row in visit.app.budgets.usage(by="job", limit=STEPPED).rows if runs else ():
         if row.name in runs:
             tokens, cost = added.get(runs[row.name], (0, 0.0))
             spent = tokens + row.input_tokens + row.output_tokens, cost + row.usd_micro / 1_000_000

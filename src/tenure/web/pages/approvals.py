@@ -56,7 +56,7 @@ def approvals(visit: Visit) -> Answer:
     chosen = _chosen(visit, entries)
     now = visit.app.now()
     may_see = visit.viewer.may("approve") or visit.viewer.may("read:payload")
-    decided = visit.app.approvals.list(state=("granted", "used", "denied", "expired", "void"), limit=DECIDED)
+    decided = visit.app.approvals.all(state=("granted", "used", "denied", "expired", "void"), limit=DECIDED)
     lines = [_line(one, now, chosen) for one in sorted(entries, key=lambda one: (one.due_at or LATEST, one.since))]
     return Shown(
         "approvals.html",
@@ -131,7 +131,7 @@ def _line(one: Any, now: datetime, chosen: Approval | None) -> Asked:
         return Asked("escalation", one.title, sub, f"/workflows/{one.workflow_id}", due, "", "dead")
     if one.kind == "budget":
         sub = f"budget used up, since {span((now - one.since).total_seconds())}"
-        return Asked("budget", one.title, sub, "/agents", "", "", "waiting")
+        return Asked("budget", one.title, sub, "/budgets", "", "", "waiting")
     sub = f"unknown effect, since {span((now - one.since).total_seconds())}"
     return Asked("effect", one.title, sub, f"/jobs/{one.job_id}?tab=effects", "", "", "unknown")
 

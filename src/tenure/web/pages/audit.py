@@ -18,7 +18,7 @@ def audit(visit: Visit) -> Answer:
     subject, before = visit.asked("subject")[:500], visit.asked("before")
     if before and not (before.isascii() and before.isdigit() and len(before) < 19):
         raise UsageError("`before` is the number of a row. Begin at the newest ones again.")
-    rows = visit.app.audit(subject=subject or None, limit=ROWS, before=int(before) if before else None)
+    rows = visit.app.access.audit(subject=subject or None, limit=ROWS, before=int(before) if before else None)
     return Shown(
         "audit.html",
         {

@@ -47,7 +47,7 @@ class Line:
 
 def budgets(visit: Visit) -> Answer:
     """The page."""
-    found = visit.app.budgets.list(limit=BUDGETS, after=visit.asked("after") or None)
+    found = visit.app.budgets.all(limit=BUDGETS, after=visit.asked("after") or None)
     waiting: dict[str, list[Job]] = {}
     if any(one.waiting for one in found):
         for job in visit.app.jobs(state="waiting", limit=WAITING):
@@ -141,7 +141,7 @@ def _path(scope: str) -> str:
 
 
 def _find(visit: Visit, scope: str, unit: str, per: str) -> Budget:
-    found = next((one for one in visit.app.budgets.list(scope) if (one.unit, one.per) == (unit, per)), None)
+    found = next((one for one in visit.app.budgets.all(scope) if (one.unit, one.per) == (unit, per)), None)
     if found is None:
         raise NotFound(f"There is no budget of {scope[:60]!r} in {unit[:20]} ({per[:20]}). It may have been removed.")
     return found

@@ -75,7 +75,7 @@ def one(visit: Visit) -> Answer:
     return Shown(
         "bulk_act.html",
         {
-            "audit": visit.app.audit(subject=found.job.id, limit=20),
+            "audit": visit.app.access.audit(subject=found.job.id, limit=20),
             "keys": (),
             "line": _line(found),
             "now": visit.app.now(),

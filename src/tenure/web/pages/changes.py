@@ -127,7 +127,7 @@ def job_marker(app: App, job_id: str) -> str:
         return "gone"
     events = app.events(job_id=job_id, limit=EVENTS)
     return marker_of(
-        found, events, app.effects(job_id=job_id, limit=EFFECTS).items, first_steps(app.store, job_id, STEPS)
+        found, events, app.effects.all(job_id=job_id, limit=EFFECTS).items, first_steps(app.store, job_id, STEPS)
     )
 
 
@@ -157,7 +157,7 @@ def workflow_marker_of(found: object) -> str:
 
 def budgets_marker(app: App) -> str:
     """Changes when a budget does, or the jobs that wait for one."""
-    return budgets_marker_of(app.budgets.list(limit=BUDGETS))
+    return budgets_marker_of(app.budgets.all(limit=BUDGETS))
 
 
 def budgets_marker_of(found: Sequence[Budget]) -> str:

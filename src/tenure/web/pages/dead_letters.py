@@ -81,7 +81,7 @@ def group(visit: Visit) -> Answer:
     deaths = deaths_of(visit.app.store, fingerprint)
     if not deaths:
         raise NotFound(f"No dead letter has the fingerprint {first_line(fingerprint, 60)!r}.")
-    page = visit.app.dead_letters(fingerprint=fingerprint, limit=MEMBERS, after=visit.asked("after") or None)
+    page = visit.app.dead_letters.all(fingerprint=fingerprint, limit=MEMBERS, after=visit.asked("after") or None)
     may_read = visit.viewer.may("read:payload")
     by_triage = Counter(one.triage for one in deaths)
     open_triage = next((one for one in NEXT if by_triage.get(one) and one != "closed"), "closed")
@@ -174,7 +174,7 @@ def act(visit: Visit) -> Answer:
     here = visit.link(f"/dead-letters/{fingerprint}")
     triage = ACTS[verb][1]
     if triage is not None:
-        changed = visit.app.triage([one.id for one in chosen], triage, actor=who, note=reason)
+        changed = visit.app.dead_letters.triage([one.id for one in chosen], triage, actor=who, note=reason)
         return Moved(here, f"{counted(len(changed), 'letter')}: {triage.value}.")
     settled = visit.app.revive_many(list(dict.fromkeys(one.job_id for one in chosen)), actor=who, reason=reason)
     done = sum(1 for one in settled if not one.lost)

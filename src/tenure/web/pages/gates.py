@@ -22,7 +22,9 @@ def gates(visit: Visit) -> Answer:
     reasons = {}
     for one in rows:
         if not one.is_open:
-            told = visit.app.audit(subject=one.name, limit=1) or visit.app.audit(subject=f"gate:{one.name}", limit=1)
+            told = visit.app.access.audit(subject=one.name, limit=1) or visit.app.access.audit(
+                subject=f"gate:{one.name}", limit=1
+            )
             reasons[one.name] = told[0].reason if told else None
     return Shown(
         "gates.html",
@@ -31,7 +33,7 @@ def gates(visit: Visit) -> Answer:
             "keys": (("j k", "move"),),
             "means": MEANS,
             "now": visit.app.now(),
-            "queues": [one.name for one in visit.app.queues()],
+            "queues": [one.name for one in visit.app.queues.all()],
             "reasons": reasons,
             "same": same_as.gates(),
             "topic": "all",

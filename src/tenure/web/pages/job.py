@@ -87,9 +87,9 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
     app = visit.app
     why = explain(app.store, found.id)
     attempts = app.attempts(found.id)
-    effects = app.effects(job_id=found.id, limit=EFFECTS).items
+    effects = app.effects.all(job_id=found.id, limit=EFFECTS).items
     events = app.events(job_id=found.id, limit=EVENTS)
-    letters = app.dead_letters(job_id=found.id, limit=5).items
+    letters = app.dead_letters.all(job_id=found.id, limit=5).items
     unknown = [one for one in effects if one.state == "unknown"]
     tab = visit.asked("tab") or ("effects" if unknown else "attempts")
     if tab not in TABS:
@@ -98,7 +98,7 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
     steps = first_steps(app.store, found.id, STEPS)
     children = app.jobs(parent_id=found.id, limit=20)
     parent = app.get_many([found.parent_id])[0] if found.parent_id else None
-    audit = app.audit(subject=found.id, limit=100)
+    audit = app.access.audit(subject=found.id, limit=100)
     may_read = visit.viewer.may("read:payload")
     streams = app.streams.names(found.id)
     output = read_output(visit, found.id, streams) if tab == "output" and may_read and streams else None
@@ -233,7 +233,7 @@ def _asked(visit: Visit, found: Job) -> Approval | None:
     """The approval that the job waits for."""
     if found.state is not State.WAITING or not (found.waiting_for or "").startswith("approval:"):
         return None
-    return next(iter(visit.app.approvals.list(job_id=found.id, limit=1)), None)
+    return next(iter(visit.app.approvals.all(job_id=found.id, limit=1)), None)
 
 
 def _waited_and_ran(found: Job, why: Explanation) -> str:
@@ -397,7 +397,7 @@ def resolve(visit: Visit) -> Answer:
             result = json.loads(visit.given("result"))
         except ValueError as exc:
             raise UsageError(f"The result is not JSON: {exc}. Nothing was changed.") from exc
-    visit.app.resolve_effect(
+    visit.app.effects.resolve(
         found.id,
         visit.given("name"),
         cast(Any, outcome),

@@ -126,10 +126,12 @@ def _copy(visit: Visit, found: Job, payload: Any, priority: int | None) -> Answe
         actor=who,
     )
     visit.app.access.note("edit_and_replay", found.id, actor=who, reason=reason, detail={"made": made.id})
-    letters = visit.app.dead_letters(job_id=found.id, limit=LETTERS).items
+    letters = visit.app.dead_letters.all(job_id=found.id, limit=LETTERS).items
     still = [one.id for one in letters if one.triage != Triage.CLOSED]
     if still:
-        visit.app.triage(still, Triage.CLOSED, actor=who, note=f"replayed with another payload as {made.id}: {reason}")
+        visit.app.dead_letters.triage(
+            still, Triage.CLOSED, actor=who, note=f"replayed with another payload as {made.id}: {reason}"
+        )
     visit.pulse.forget()
     closed = " Its dead letter is closed." if still else ""
     return Moved(visit.link(f"/jobs/{made.id}"), f"A copy of {short_id(found.id)} with your payload.{closed}")

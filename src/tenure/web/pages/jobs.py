@@ -194,7 +194,7 @@ def enqueue_form(visit: Visit, *, wrong: str = "", status: int = 200) -> Answer:
             "fields": fields if not visit.asked("json") else [],
             "has_fields": bool(fields),
             "kinds": kinds,
-            "queues": [one.name for one in visit.app.queues()],
+            "queues": [one.name for one in visit.app.queues.all()],
             "same": None,
             "wrong": wrong,
         },

@@ -29,7 +29,7 @@ def queues(visit: Visit) -> Answer:
         if 0 <= place < SPARK:
             sparks.setdefault(row.queue, [0] * SPARK)[place] += row.completed
     rates = {name: sum(values) / (60.0 * SPARK) for name, values in sparks.items()}
-    rows = visit.app.queues()
+    rows = visit.app.queues.all()
     backlog = {one.queue: one for one in look.seen.summary.backlog} if look else {}
     lags = {one.name: one for one in queue_lags(look.seen, rates)} if look else {}
     places = {name: place for place, name in enumerate(lags)}
@@ -88,7 +88,7 @@ def act(visit: Visit) -> Answer:
     if verb == "pause" and not reason:
         raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
     visit.pulse.forget()
-    change = visit.app.pause if verb == "pause" else visit.app.resume
+    change = visit.app.queues.pause if verb == "pause" else visit.app.queues.resume
     changed = change(row.name, actor=visit.viewer.name, reason=reason or None)
     word = "paused" if verb == "pause" else "resumed"
     said = f"Queue {row.name} {word}." if changed else f"Queue {row.name} was {word} already."
@@ -119,7 +119,7 @@ def policy_lines(policy: Any) -> Mapping[str, str]:
 
 def _find(visit: Visit) -> Any:
     name = visit.params["name"]
-    rows = visit.app.queues(name) if name.strip() else []
+    rows = visit.app.queues.all(name) if name.strip() else []
     if not rows:
         raise NotFound(f"There is no queue {first_line(name, 60)!r}.")
     return rows[0]

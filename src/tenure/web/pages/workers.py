@@ -34,8 +34,8 @@ class Line:
 def workers(visit: Visit) -> Answer:
     """The page."""
     now = visit.app.now()
-    seen = visit.app.workers()
-    policies = {one.name: one.policy for one in visit.app.queues()}
+    seen = visit.app.workers.all()
+    policies = {one.name: one.policy for one in visit.app.queues.all()}
     held = visit.app.jobs(state=["running", "leased"], limit=HELD) if any(one.held for one in seen) else None
     holds: dict[str, list[Job]] = {}
     for job in held or ():
@@ -76,13 +76,13 @@ def workers(visit: Visit) -> Answer:
 def forget(visit: Visit) -> Answer:
     """Remove the row of a worker that is gone. What it held is taken back first."""
     name = visit.given("worker")
-    seen = next((one for one in visit.app.workers() if one.row.id == name), None)
+    seen = next((one for one in visit.app.workers.all() if one.row.id == name), None)
     if seen is None:
         raise UsageError(f"There is no worker {name!r}. It may have been removed already.")
-    policies = {one.name: one.policy for one in visit.app.queues()}
+    policies = {one.name: one.policy for one in visit.app.queues.all()}
     if (visit.app.now() - seen.last_seen_at).total_seconds() <= silence_limit(seen, policies):
         raise UsageError(f"Worker {name!r} was heard of lately, so it is not forgotten. Stop it with SIGTERM instead.")
-    visit.app.remove_workers(name)
+    visit.app.workers.remove(name)
     visit.pulse.forget()
     return Moved(visit.link("/workers"), f"Worker {name} is forgotten; what it held was taken back.")
 
