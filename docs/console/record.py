@@ -125,7 +125,7 @@ def served(url: str) -> Iterator[str]:
             server.terminate()
 
 
-def take(page: Page, root: str, paths: dict[str, str], folder: Path, theme: str, keeper: Page | None) -> list[str]:
+def take(page: Page, root: str, paths: dict[str, str], folder: Path, theme: str, painter: Page | None) -> list[str]:
     """Pictures of all pages in one theme; answers what looks wrong to a ruler."""
     wrong = []
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
@@ -137,15 +137,15 @@ def take(page: Page, root: str, paths: dict[str, str], folder: Path, theme: str,
             if over > 0:
                 wrong.append(f"{name} {width} {theme}: {over} px too wide")
             page.screenshot(path=folder / f"{name}-{theme}-{width}.png", full_page=width != 1024, timeout=PATIENCE)
-            if keeper is not None and width in KEPT_WIDTHS:
+            if painter is not None and width in KEPT_WIDTHS:
                 taken = page.screenshot(timeout=PATIENCE)
-                keep(keeper, taken, HERE / f"{name}-{theme}-{width}.png")
+                keep(painter, taken, HERE / f"{name}-{theme}-{width}.png")
     return wrong
 
 
-def keep(keeper: Page, picture: bytes, path: Path) -> None:
+def keep(painter: Page, picture: bytes, path: Path) -> None:
     """Write a picture with a palette: a quarter of the size, and no eye sees the difference."""
-    found: Any = keeper.evaluate(PALETTE, base64.b64encode(picture).decode())
+    found: Any = painter.evaluate(PALETTE, base64.b64encode(picture).decode())
     width, height, pixels = found["width"], found["height"], base64.b64decode(found["pixels"])
     lines = b"".join(b"\0" + pixels[at : at + width] for at in range(0, width * height, width))
     parts = (
@@ -175,8 +175,8 @@ def main() -> int:
             root = page.url.rstrip("/")
             names = tuple(one for one in sys.argv[1:] if not one.startswith("-"))
             paths = {name: path for name, path in pages(ids).items() if not names or name.startswith(names)}
-            keeper = browser.new_page() if "--keep" in sys.argv else None
-            wrong = [line for theme in ("light", "dark") for line in take(page, root, paths, folder, theme, keeper)]
+            painter = browser.new_page() if "--keep" in sys.argv else None
+            wrong = [line for theme in ("light", "dark") for line in take(page, root, paths, folder, theme, painter)]
             browser.close()
     sys.stdout.write("".join(f"{line}\n" for line in wrong) + f"pictures in {folder}\n")
     return 1 if wrong else 0

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tenure.errors import MissingPackage as MissingPackage
     from tenure.errors import NotFound as NotFound
     from tenure.errors import OperatorError as OperatorError
+    from tenure.errors import Outdated as Outdated
     from tenure.errors import ReadOnly as ReadOnly
     from tenure.errors import ResultTimeout as ResultTimeout
     from tenure.errors import SchemaAhead as SchemaAhead
@@ -257,6 +258,7 @@ __all__ = [
     "NotFound",
     "OperatorError",
     "Outcome",
+    "Outdated",
     "Page",
     "Permanent",
     "Profile",
@@ -359,6 +361,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "MissingPackage",
         "NotFound",
         "OperatorError",
+        "Outdated",
         "ReadOnly",
         "ResultTimeout",
         "SchemaAhead",

@@ -237,7 +237,7 @@ def _effect(axis: _Axis, effect: Effect) -> Mark:
 
 
 def _marks(axis: _Axis, job: Job, events: Sequence[Event]) -> Iterator[Mark]:
-    """Marks of one lane, each with its word where that does not run into the next."""
+    """Marks of one row, each with its word where that does not run into the next."""
     found = [Mark(axis.x(job.created_at), "queued", "enqueued", "enqueued")]
     if job.cancel_requested_at is not None:
         found.append(Mark(axis.x(job.cancel_requested_at), "cancelled", "cancel asked", "cancel asked", is_full=True))
