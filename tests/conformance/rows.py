@@ -158,6 +158,10 @@ def _snapshot(read: Mapping[str, list[Row]]) -> Snapshot:
             for name in ("idempotency_key", "payload", "payload_hash", "dedup_slot"):
                 if row[name] is not None:
                     row[name] = json.dumps(events[key]) if name == "payload" else events[key]
+    embedding = {row["id"] for row in read["job"] if row["kind"] == "embedding"}
+    for row in read["audit"]:
+        if row["act"] == "edit" and row["subject"] in embedding:
+            row["detail"] = None  # hashes of payloads that name the event
     return {table.name: _keyed(table, read[table.name]) for table in TABLES}
 
 

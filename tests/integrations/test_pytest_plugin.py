@@ -132,16 +132,6 @@ def test_fixtures_serve_a_project_on_postgresql_and_leave_nothing_there(tmp_path
         assert connection.execute("SELECT to_regnamespace('tenure')").fetchone() == (None,)
 
 
-def test_the_guide_shows_tests_that_pass(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "guides" / "testing.md").read_text().partition("## With pytest")[2]
-    settings = page.partition("```toml\n")[2].partition("```")[0]
-    tests = page.partition("```python\n")[2].partition("```")[0]
-
-    done = run(tmp_path, tests, settings=f'{settings}\npythonpath = ["."]\n')
-
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
-
-
 def test_a_test_whose_handler_fails_says_where(tmp_path: Path) -> None:
     done = run(
         tmp_path,

@@ -159,7 +159,7 @@ def test_a_migration_waits_for_another_no_longer_than_its_limit(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """V18: the lock of migrations was waited for without limit. The other holds it all the time."""
-    monkeypatch.setattr(migrate, "_LOCK_TIMEOUT", migrate._LOCK_TIMEOUT.replace("60s", "100ms"))
+    monkeypatch.setattr(migrate, "_QUEUE_TIMEOUT", migrate._QUEUE_TIMEOUT.replace("60s", "100ms"))
     with psycopg.connect(postgres_url) as other:
         other.execute(sql.statement("lock"))
 

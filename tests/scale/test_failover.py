@@ -97,6 +97,7 @@ def test_every_acknowledged_job_survives_and_workers_come_back(pair: Pair, start
         producers.start()
         try:
             wait_until(lambda: len(producers.acknowledged) > 200 and _succeeded(app) > 50, LONG)
+            wait_until(lambda: len(app.workers.all()) == 2, LONG)  # one that cannot start exits, and rightly
 
             pair.primary.stop("kill")
             wait_until(lambda: producers.failures > 0, LONG)

@@ -41,7 +41,8 @@ def messages(text: str) -> list[tuple[str, str, Any]]:
     for block in text.split("\n\n"):
         told = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":"))
         if "event" in told:
-            found.append((told.get("id", ""), told["event"], json.loads(told["data"])))
+            data = told["data"]  # that of a change is a bare marker
+            found.append((told.get("id", ""), told["event"], json.loads(data) if told["event"] != "change" else data))
     return found
 
 

@@ -316,8 +316,11 @@ class Leader:
             await asyncio.sleep(now - asked_at)
 
     async def _sweep_flow(self) -> None:
-        for number in range(ROUNDS):  # what is by time takes turns with events: neither waits for the other to run dry
-            if not (await self._store.ado(SweepFlow(by_time=number % 2 == 0))).more and number:
+        # A sweep that finds no event does what is by time. While there are events both take turns, so that neither
+        # waits for the other to run dry.
+        for number in range(ROUNDS):
+            swept = await self._store.ado(SweepFlow(by_time=number % 2 == 1))
+            if not swept.more and (number or not swept.events):
                 return
 
     async def _roll_up(self) -> None:

@@ -92,20 +92,28 @@ def migration_sql() -> str:
 
 
 def _apply_next(connection: Connection[tuple[Any, ...]]) -> str | None:
-    """Apply the first migration that is missing, once its locks are to be had; its name."""
-    from psycopg.errors import LockNotAvailable
-
+    """Apply the first migration that is missing, once the tables are to be had; its name."""
     for left in reversed(range(TRIES)):
         try:
             return _try_next(connection)
-        except LockNotAvailable:
+        except _TableInUse as exc:
             if not left:
-                raise
+                raise exc.refused from None
             time.sleep(PAUSE_SECONDS)
     raise AssertionError("the last try returns or raises")
 
 
+class _TableInUse(Exception):
+    """A table that a migration changes was in use; others pass before the next try."""
+
+    def __init__(self, refused: Exception) -> None:
+        super().__init__(str(refused))
+        self.refused = refused
+
+
 def _try_next(connection: Connection[tuple[Any, ...]]) -> str | None:
+    from psycopg.errors import LockNotAvailable
+
     with connection.transaction():
         connection.execute(_QUEUE_TIMEOUT)
         connection.execute(statement("lock"))
@@ -114,7 +122,10 @@ def _try_next(connection: Connection[tuple[Any, ...]]) -> str | None:
         if not missing:
             return None
         connection.execute(_LOCK_TIMEOUT)
-        connection.execute(missing[0].script.encode())
+        try:
+            connection.execute(missing[0].script.encode())
+        except LockNotAvailable as exc:
+            raise _TableInUse(exc) from exc
         connection.execute(statement("record"), _row(missing[0]))
         return missing[0].name
 
