@@ -8,10 +8,12 @@ import time
 import pytest
 
 from tenure.errors import StoreUnavailable
+from tenure.handler.context import Context
 from tenure.model.ids import WorkerId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.log_event import WARNING, LogEvent
 from tenure.store.contract import Exchange, Heartbeat
+from tenure.store.flow import SweepFlow
 from tenure.worker.log import WorkerLog
 from tests.waiting import until
 from tests.worker.bed import Bed
@@ -195,3 +197,21 @@ async def test_each_further_try_waits_twice_as_long_up_to_half_a_minute() -> Non
         whole = min(30.0, 0.1 * 2**nth)
         assert 0.499 * whole <= wait <= 1.001 * whole, (nth, wait)
     assert len(set(waits[10:])) > 1, "a fleet must not ask in step"
+
+
+async def test_a_worker_that_drains_sweeps_again_after_sweeps_that_met_trouble(bed: Bed, troubled: Troubled) -> None:
+    """It ended with a parent that waited for a child which had ended."""
+
+    async def child(payload: int) -> int:
+        return 2 * payload
+
+    async def parent(ctx: Context) -> list[int]:
+        return list(await ctx.gather(ctx.spawn("one", "child", 1)))
+
+    bed.handle(child, kind="child")
+    job_id = bed.enqueue(bed.handle(parent, is_durable=True))
+    troubled.requests = lambda request: isinstance(request, SweepFlow) and troubled.cut < 3
+    await bed.drain(maintain=False)
+
+    assert bed.job(job_id).result == [2]
+    assert troubled.cut == (0 if bed.store.url.startswith("sqlite") else 3), "SQLite wakes a parent as its child ends"

@@ -1,7 +1,8 @@
 """Sweeps of flow events: what this worker's exchanges left for others is dealt with soon, in transactions of its own.
 
 One sweep at a time; events that come meanwhile are in the next one. A sweep that fails leaves its events where they
-are: any other worker's sweep, or the leader's each second, finds them.
+are: any other worker's sweep, or the leader's each second, finds them. A worker that drains may be alone, so a sweep
+that met a lock or a lost connection is tried again a few times.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tenure.errors import TenureError
+from tenure.errors import StoreUnavailable, TenureError
 from tenure.store.contract import Store
 from tenure.store.flow import SweepFlow
+
+TRIES = 5
+PAUSE_SECONDS = 0.1
 
 
 class FlowSweep:
@@ -34,10 +38,14 @@ class FlowSweep:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            try:
-                while (await self._store.ado(SweepFlow())).more:
-                    pass
-            except TenureError:
-                pass  # the events stay, and another sweep finds them
+            for number in range(1, TRIES + 1):
+                try:
+                    while (await self._store.ado(SweepFlow())).more:
+                        pass
+                    break
+                except StoreUnavailable:
+                    await asyncio.sleep(number * PAUSE_SECONDS)
+                except TenureError:
+                    break  # the events stay, and another sweep finds them
             self.is_busy = self._wanted.is_set()
             self._done()
