@@ -91,6 +91,20 @@ def test_a_workflow_page_that_connects_late_shows_the_task_that_ended_meanwhile(
     assert console.complaints == []
 
 
+def test_a_page_is_live_although_one_of_its_scripts_comes_late(console: Console) -> None:
+    """htmx began before its extension for streams was there, and the page stayed as it was for good."""
+    page = console.context.new_page()
+
+    def come_late(route: Route) -> None:
+        page.wait_for_timeout(1500)
+        route.continue_()
+
+    page.route("**/static/**hx-sse**", come_late)
+
+    with page.expect_request("**/ui/changes?**", timeout=PATIENCE):
+        page.goto(f"{console.root}/jobs", wait_until="load")
+
+
 def _wait_until_the_server_knows(console: Console, page: Page) -> None:
     """Until the look that all viewers share has seen the change: a stream that began from it would never tell."""
     address = page.locator("#stream").get_attribute("hx-sse:connect") or ""
