@@ -185,7 +185,7 @@ async def test_jobs_that_were_fetched_ahead_of_slow_ones_are_given_back(bed: Bed
 async def test_an_idle_worker_asks_little(bed: Bed) -> None:
     async with bed.working(poll_seconds=1.0, maintain=True) as worker:
         await until(lambda: worker.stats().exchanges >= 1 and worker.stats().heartbeats >= 1)
-        await asyncio.sleep(0.5)  # the start is over: policies read, leader elected
+        await asyncio.sleep(1.5)  # the start is over: policies read, leader elected, unknown kinds counted
         before, began = bed.store.stats(), time.monotonic()
         await asyncio.sleep(3.0)
         after, passed = bed.store.stats(), time.monotonic() - began

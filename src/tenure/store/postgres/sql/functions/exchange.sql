@@ -7,8 +7,8 @@
 --
 -- The settled rows stay locked while it claims, and a heartbeat or a cancel may wait for them. So the claim must not wait for others:
 -- it skips locked rows, and where PostgreSQL waits all the same (SKIP LOCKED waits when it follows a row to its updated version, and a
--- limited queue is claimed by one at a time) lock_timeout ends it before the deadlock detector looks. Then nothing is granted this time;
--- a claim with `held` fails instead, because its answer has to be complete.
+-- limited queue is claimed by one at a time) lock_timeout ends it before the deadlock detector looks. Then nothing is granted this time,
+-- and `due_in` says to look again soon; a claim with `held` fails instead, because its answer has to be complete.
 CREATE OR REPLACE FUNCTION tenure.exchange(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -47,7 +47,7 @@ BEGIN
             IF v_claim -> 'held' IS NOT NULL THEN
                 RAISE;
             END IF;
-            v_granted := json_build_object('lines', '[]'::json, 'again', 0, 'expired', NULL, 'due', NULL);
+            v_granted := json_build_object('lines', '[]'::json, 'again', 0, 'expired', NULL, 'due', NULL, 'due_in', 0.1);
     END;
     IF tenure.has_flow_events() THEN
         RETURN json_build_object('settled', v_settled, 'granted', v_granted, 'flow', true);
