@@ -518,7 +518,7 @@ async def test_a_job_that_waits_for_its_next_attempt_fails_when_its_deadline_has
 
 
 async def test_a_short_sleep_before_an_error_gives_no_attempts_anew(bed: Bed) -> None:
-    """The last attempt recorded its short sleep at its end; that counted as progress, so the job began to count anew."""
+    """The last attempt recorded its short sleep at its end, which counted as progress: attempts were counted anew."""
     calls: list[int] = []
 
     async def nap(ctx: Context) -> None:
