@@ -334,6 +334,9 @@ class InternalError(TenureError):
     code = "internal"
 
 
+KNOWN_SHOWN = 30
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that offers the nearest known name, or lists what is known. Empty when nothing is."""
     from difflib import get_close_matches  # late: seldom needed, and not cheap
@@ -342,4 +345,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, names, n=1)
     if close:
         return f" Did you mean {close[0]!r}?"
-    return f" Known: {', '.join(names[:12])}." if names else ""
+    more = f" and {len(names) - KNOWN_SHOWN:,} more" if len(names) > KNOWN_SHOWN else ""
+    return f" Known: {', '.join(names[:KNOWN_SHOWN])}{more}." if names else ""
