@@ -476,7 +476,9 @@ class ScriptWriter:
         return self._maybe_twice(Clone(copies, actor="ops", reason="again"), 0.2) if copies else None
 
     def _edit(self, world: World) -> Step:
-        jobs = self._some(world.jobs, prefer=lambda job: job.state is State.QUEUED)
+        # Not those that embed an agent event: their payloads name it by its number, and the audit has their hashes.
+        known = [job for job in world.jobs if job.queue != "embedding"]
+        jobs = self._some(known, prefer=lambda job: job.state is State.QUEUED)
         return self._maybe_twice(
             EditJob(
                 jobs[0].id if jobs else self._new_id(),
