@@ -67,7 +67,12 @@ class Count:
 
 @frozen
 class CountJobs(Request[list[Count]]):
-    """Jobs grouped by queue, kind and state; exact at the moment of asking."""
+    """Jobs grouped by queue, kind and state; exact at the moment of asking.
+
+    It reads every job that it counts: with `states` that are still to do, those through their indexes, otherwise the
+    whole table. A caller that must answer soon bounds its time (store.browsing.bounded_looks), or reads ReadGauges,
+    which count up to a cap, or ReadTotals, which are kept.
+    """
 
     queues: Sequence[str] = ()
     states: Sequence[str] = ()
