@@ -289,7 +289,8 @@ class Executor:
                 raise
             except Exception as exc:  # a validator of the author's own raised
                 raise InvalidPayload(f"The payload cannot be read: {type(exc).__name__}: {exc}") from exc
-        if handler.needs_context:  # before the limit is watched: a handler in a thread is told by its context to stop
+        if handler.wants_context or handler.memo_seconds is not None or handler.middleware:
+            # Before the limit is watched: a handler in a thread is told by its context to stop.
             execution.context = Context(execution.grant, self._services)
         execution.started = True
         self._log.job("started", INFO, execution)

@@ -302,16 +302,15 @@ class Fetcher:
 
     def _granted(self, ask: Ask, arrived: Exchanged, sent: float, *, is_stale: bool) -> None:
         grants = arrived.grants
-        self._log.taken_back(arrived.taken_back)
+        if arrived.taken_back:
+            self._log.taken_back(arrived.taken_back)
         if self._unheard:
             self._unheard = 0
             grants = [grant for grant in grants if not is_held(grant, self._held)]
         if ask.group is not None:
             ask.group.is_empty = len(grants) < ask.claim.limit
-        if isinstance(arrived.refused, GateClosed):
-            self._gate_closed(arrived.refused)
-        elif arrived.refused is not None:
-            self._back_off(arrived.refused, arrived.refused.code)
+        if arrived.refused is not None:
+            self._claim_refused(arrived.refused)
         else:
             self._gate = None
         if arrived.due_in_seconds is not None and self._missed_dues < EMPTY_WAKES:
@@ -352,6 +351,13 @@ class Fetcher:
             retry_seconds=round(delay, 3),
             unwritten=len(self._outbox.waiting),
         )
+
+    def _claim_refused(self, exc: TenureError) -> None:
+        """Outcomes were settled, and the claim that went with them was refused."""
+        if isinstance(exc, GateClosed):
+            self._gate_closed(exc)
+        else:
+            self._back_off(exc, exc.code)
 
     def _gate_closed(self, exc: GateClosed) -> None:
         """Nothing is granted for now. The poll looks whether the gate is open again; a drain has no more to do."""

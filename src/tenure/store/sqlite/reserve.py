@@ -79,7 +79,8 @@ class Reserve:
             self._is_kept = True
             self._fill()
         if time.monotonic() >= self._look_at:
-            self._look()
+            self._look_at = time.monotonic() + LOOK_SECONDS
+            self._is_spent = _is_empty(self.path) and not self._fill()
         if not self._is_spent:
             return request
         if isinstance(request, contract.Exchange) and request.claim is not None:
@@ -113,16 +114,6 @@ class Reserve:
             f"no new work is taken on. Make {(ROOM_BYTES + BYTES) >> 20} MB free on it, then repeat."
         )
 
-    def _look(self) -> None:
-        self._look_at = time.monotonic() + LOOK_SECONDS
-        try:
-            found = self.path.lstat()
-            self._is_spent = found.st_size == 0 and stat.S_ISREG(found.st_mode)
-        except OSError:  # there never was room for one
-            self._is_spent = False
-        if self._is_spent:
-            self._is_spent = not self._fill()
-
     def _fill(self) -> bool:
         """Make the file, if there is room; whether it is whole."""
         with contextlib.suppress(OSError):
@@ -153,6 +144,15 @@ class Reserve:
     def _free(self) -> int:
         found = os.statvfs(self._database.parent)
         return found.f_bavail * found.f_frsize
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether the reserve was given away. Where there never was room for one, it was not."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return found.st_size == 0 and stat.S_ISREG(found.st_mode)
 
 
 def _allocate(file: int) -> None:
