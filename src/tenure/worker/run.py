@@ -305,6 +305,7 @@ class WorkerRun:
     async def _watch_loop(self) -> None:
         """Say when the event loop stood still: an async handler that blocks holds up all others, and no error tells."""
         while True:
+            await self._busy.wait()
             before = self._loop.time()
             await asyncio.sleep(LOOK_SECONDS)
             late = self._loop.time() - before - LOOK_SECONDS
