@@ -132,12 +132,12 @@ def _clone(transaction: Transaction, request: Clone, job_id: JobId, new_id: JobI
     row = transaction.one(_SQL["clone_look"], (job_id,))
     if row is None:
         raise NotFound(f"There is no job {job_id}, so nothing was cloned. Look for it with `tenure jobs ls`.")
-    state, is_pruned, queue = row
+    state, is_pruned, queue, slot = row
     if State(state) not in TERMINAL:
         raise IllegalMove(f"Job {job_id} is {state}. Only a job that has ended can be cloned. Nothing was cloned.")
     if is_pruned:
         raise IllegalMove(f"The payload of job {job_id} was pruned, so it cannot be cloned. Enqueue a new job.")
-    values = {"now": transaction.now, "job_id": job_id, "new_id": new_id}
+    values = {"now": transaction.now, "job_id": job_id, "new_id": new_id, "slot": slot}
     duplicate_of = None
     if transaction.run(_SQL["clone"], values).rowcount > 0:
         transaction.woken.add(queue)
@@ -198,8 +198,8 @@ def _refuse_new_owner(transaction: Transaction, name: str, profile: str) -> None
     row = transaction.one(_SQL["queue_profile"], (name,))
     if row is None or row[0] == profile:
         return
-    live = transaction.one(_SQL["queue_live"], (name,))
-    if live is not None and live[1]:
+    ((is_live,),) = transaction.all(_SQL["queue_live"], (name,))
+    if is_live:
         raise IllegalMove(
             f"Queue {name!r} belongs to profile {row[0]!r} and has jobs that have not ended, so it cannot pass to "
             f"{profile!r}. "

@@ -13,14 +13,8 @@ FROM tenure_job
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: jobs_list
--- Jobs that match, newest first; filters are JSON arrays or values, NULL for all.
-SELECT
-    id, queue, kind, state, priority, payload, run_at, attempt, max_attempts, crashes, token, created_at,
-    updated_at, payload_hash, lease_owner, lease_until, idempotency_key, affinity_key, concurrency_key,
-    cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
-    result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion, group_id, step_token, limiter
+-- The ids of jobs that match, newest first; filters are JSON arrays or values, NULL for all.
+SELECT id
 FROM tenure_job
 WHERE id < coalesce(:after, 'g')
     AND (:workflow_id IS NULL OR workflow_id = :workflow_id)
@@ -44,13 +38,7 @@ LIMIT :limit;
 
 -- name: jobs_list_held
 -- The same for what one worker holds.
-SELECT
-    id, queue, kind, state, priority, payload, run_at, attempt, max_attempts, crashes, token, created_at,
-    updated_at, payload_hash, lease_owner, lease_until, idempotency_key, affinity_key, concurrency_key,
-    cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
-    result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion, group_id, step_token, limiter
+SELECT id
 FROM tenure_job INDEXED BY job_lease_idx
 WHERE state IN ('leased', 'running') AND lease_owner = :worker
     AND (:after IS NULL OR id < :after)
@@ -75,13 +63,7 @@ LIMIT :limit;
 
 -- name: jobs_list_parent
 -- The same for the children of one job, by their index.
-SELECT
-    id, queue, kind, state, priority, payload, run_at, attempt, max_attempts, crashes, token, created_at,
-    updated_at, payload_hash, lease_owner, lease_until, idempotency_key, affinity_key, concurrency_key,
-    cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
-    result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion, group_id, step_token, limiter
+SELECT id
 FROM tenure_job INDEXED BY job_parent_idx
 WHERE parent_id = :parent_id
     AND (:after IS NULL OR id < :after)
@@ -105,13 +87,7 @@ LIMIT :limit;
 
 -- name: jobs_list_workflow
 -- The same for one workflow, by its index.
-SELECT
-    id, queue, kind, state, priority, payload, run_at, attempt, max_attempts, crashes, token, created_at,
-    updated_at, payload_hash, lease_owner, lease_until, idempotency_key, affinity_key, concurrency_key,
-    cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
-    result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion, group_id, step_token, limiter
+SELECT id
 FROM tenure_job INDEXED BY job_workflow_idx
 WHERE workflow_id = :workflow_id
     AND (:after IS NULL OR id < :after)
