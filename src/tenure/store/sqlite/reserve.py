@@ -80,7 +80,11 @@ class Reserve:
             self._fill()
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_SECONDS
-            self._is_spent = _is_empty(self.path) and not self._fill()
+            try:
+                found = self.path.lstat()
+                self._is_spent = found.st_size == 0 and stat.S_ISREG(found.st_mode) and not self._fill()
+            except OSError:  # there never was room for one
+                self._is_spent = False
         if not self._is_spent:
             return request
         if isinstance(request, contract.Exchange) and request.claim is not None:
@@ -144,15 +148,6 @@ class Reserve:
     def _free(self) -> int:
         found = os.statvfs(self._database.parent)
         return found.f_bavail * found.f_frsize
-
-
-def _is_empty(path: Path) -> bool:
-    """Whether the reserve was given away. Where there never was room for one, it was not."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return found.st_size == 0 and stat.S_ISREG(found.st_mode)
 
 
 def _allocate(file: int) -> None:

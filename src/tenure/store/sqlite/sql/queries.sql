@@ -119,25 +119,9 @@ GROUP BY queue, kind, state
 ORDER BY queue, kind, state;
 
 -- name: count_live
--- The same of jobs that are still to do. Four indexes hold them all, so the ended ones cost nothing.
+-- The same of jobs that are still to do.
 SELECT queue, kind, state, count(*), min(created_at)
-FROM (
-    SELECT queue, kind, state, created_at
-    FROM tenure_job INDEXED BY job_claim_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion < 2
-    UNION ALL
-    SELECT queue, kind, state, created_at
-    FROM tenure_job INDEXED BY job_suspect_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2
-    UNION ALL
-    SELECT queue, kind, state, created_at
-    FROM tenure_job INDEXED BY job_due_idx
-    WHERE is_due = 0 AND state IN ('queued', 'waiting')
-    UNION ALL
-    SELECT queue, kind, state, created_at
-    FROM tenure_job INDEXED BY job_lease_idx
-    WHERE state IN ('leased', 'running')
-)
+FROM tenure_live_job
 WHERE (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND state IN (SELECT value FROM json_each(:states))
 GROUP BY queue, kind, state
@@ -278,7 +262,7 @@ ORDER BY job_id, step, name
 LIMIT :limit;
 
 -- name: summary_backlog
--- What waits and what is held in each queue. Three indexes hold every job that is still to do, so the ended ones cost nothing.
+-- What waits and what is held in each queue.
 SELECT queue,
     coalesce(sum(state = 'queued' AND run_at <= :now), 0) AS due,
     coalesce(sum(state = 'queued' AND run_at > :now), 0) AS delayed,
@@ -286,23 +270,7 @@ SELECT queue,
     coalesce(sum(state IN ('leased', 'running')), 0) AS held,
     coalesce(sum(state = 'waiting'), 0) AS waiting,
     min(CASE WHEN state = 'queued' AND run_at <= :now THEN run_at END) AS oldest_due_at
-FROM (
-    SELECT queue, state, run_at, attempt, failure_class
-    FROM tenure_job INDEXED BY job_claim_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion < 2
-    UNION ALL
-    SELECT queue, state, run_at, attempt, failure_class
-    FROM tenure_job INDEXED BY job_suspect_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2
-    UNION ALL
-    SELECT queue, state, run_at, attempt, failure_class
-    FROM tenure_job INDEXED BY job_due_idx
-    WHERE is_due = 0 AND state IN ('queued', 'waiting')
-    UNION ALL
-    SELECT queue, state, run_at, attempt, failure_class
-    FROM tenure_job INDEXED BY job_lease_idx
-    WHERE state IN ('leased', 'running')
-)
+FROM tenure_live_job
 WHERE (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
 GROUP BY queue
 ORDER BY queue;
@@ -352,20 +320,7 @@ ORDER BY e.queue, e.kind;
 SELECT queue, kind, idempotency_key, count(*) AS jobs, sum(is_active), max(id)
 FROM (
     SELECT id, queue, kind, idempotency_key, 1 AS is_active
-    FROM tenure_job INDEXED BY job_claim_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion < 2
-    UNION ALL
-    SELECT id, queue, kind, idempotency_key, 1 AS is_active
-    FROM tenure_job INDEXED BY job_suspect_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2
-    UNION ALL
-    SELECT id, queue, kind, idempotency_key, 1
-    FROM tenure_job INDEXED BY job_due_idx
-    WHERE is_due = 0 AND state IN ('queued', 'waiting')
-    UNION ALL
-    SELECT id, queue, kind, idempotency_key, 1
-    FROM tenure_job INDEXED BY job_lease_idx
-    WHERE state IN ('leased', 'running')
+    FROM tenure_live_job
     UNION ALL
     SELECT id, queue, kind, idempotency_key, 0
     FROM tenure_job INDEXED BY job_finished_idx
