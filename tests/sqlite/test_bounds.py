@@ -64,7 +64,10 @@ def finish(store: SqliteStore, jobs: int) -> None:
 
 def test_gauges_cost_their_cap_and_not_the_backlog(store: SqliteStore, path: Path) -> None:
     """The look for the oldest job went through the whole queue once its jobs stood in one list for each limiter."""
-    asked = [(gauges.count_backlog, CountBacklog("default", cap=100)), (gauges.read_gauges, ReadGauges(cap=100))]
+    asked: list[tuple[Callable[[Transaction, Any], Any], Any]] = [
+        (gauges.count_backlog, CountBacklog("default", cap=100)),
+        (gauges.read_gauges, ReadGauges(cap=100)),
+    ]
     fill(store, FEW)
     few = [steps(path, act, request) for act, request in asked]
     fill(store, MANY - FEW)

@@ -67,7 +67,11 @@ class Count:
 
 @frozen
 class CountJobs(Request[list[Count]]):
-    """Jobs grouped by queue, kind and state; exact at the moment of asking."""
+    """Jobs grouped by queue, kind and state; exact at the moment of asking.
+
+    Where `states` names only states of jobs that are still to do, those are read by their indexes, and ended jobs cost
+    nothing. Otherwise every job that the database holds is read: monitors ask for ReadGauges and ReadTotals.
+    """
 
     queues: Sequence[str] = ()
     states: Sequence[str] = ()

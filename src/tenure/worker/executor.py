@@ -296,7 +296,8 @@ class Executor:
         self._log.job("started", INFO, execution)
         if handler.is_durable and execution.context is not None:
             execution.context.journal.settle_in()
-        if (limit := _limit(execution.grant, handler)) is not None:
+        is_limited = handler.timeout_seconds is not None or handler.deadline_seconds is not None
+        if is_limited and (limit := _limit(execution.grant, handler)) is not None:
             watch(execution, limit)
         return handler.call(payload, execution.context)
 
