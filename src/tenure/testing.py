@@ -263,9 +263,7 @@ def crash_at(
     """Make the named point break once, in this process: raise `Crash` or `error`, or with `kill` die by SIGKILL.
 
     `skip` lets it pass that often before. Points in use: `after_commit_before_reply` in both engines, and
-    `before_batch_commit` in both when `tenure move` writes. On SQLite, where
-    an enqueue hands its job over to a worker that waits, `after_hand_over_before_commit` and
-    `after_hand_over_before_word` too.
+    `before_batch_commit` in both when `tenure move` writes.
     """
     seen = CrashPoint(name)
 

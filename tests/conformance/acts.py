@@ -288,7 +288,7 @@ def with_token(grant: Grant, token: int) -> Grant:
         attempt=grant.attempt,
         max_attempts=grant.max_attempts,
         payload_text=grant.payload_text,
-        lease_until=grant.lease_until,
+        lease_until_us=grant.lease_until_us,
         worker=grant.worker,
     )
 

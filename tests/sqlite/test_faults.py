@@ -108,7 +108,7 @@ def test_after_an_io_error_the_file_is_checked_before_it_is_used(
         raise error
 
     with pytest.raises(StoreUnavailable, match="checked"):
-        writer.call(fail, None, store._clock)
+        writer.submit(fail, None, store._clock).result()
     assert writer.writing.connection is None
     checked: list[sqlite3.Connection] = []
     check = writer.writing.check
@@ -137,6 +137,6 @@ def test_damage_found_by_that_check_stops_everything(store: SqliteStore, path: P
             file.write(b"\xff" * 64)
 
     with pytest.raises(Corrupt):
-        writer.call(lambda transaction, request: None, None, store._clock)
+        writer.submit(lambda transaction, request: None, None, store._clock).result()
 
     writer.close()

@@ -156,7 +156,7 @@ def test_an_interrupted_writer_says_that_the_outcome_is_unknown_and_goes_on(stor
         raise KeyboardInterrupt
 
     with pytest.raises(StoreUnavailable, match="interrupted"):
-        writer.call(interrupted, None, store._clock)
+        writer.submit(interrupted, None, store._clock).result()
 
     assert exists(store, put(store))
 
@@ -252,7 +252,7 @@ def test_a_policy_that_was_rolled_back_does_not_count(store: SqliteStore) -> Non
         raise UnknownQueue("on purpose")
 
     with pytest.raises(UnknownQueue):
-        store._database.writer.call(close_and_fail, None, store._clock)
+        store._database.writer.submit(close_and_fail, None, store._clock).result()
 
     assert exists(store, put(store))
 
@@ -288,7 +288,7 @@ def test_a_driver_error_in_an_act_comes_out_as_ours(store: SqliteStore) -> None:
         transaction.run("SELECT * FROM nowhere")
 
     with pytest.raises(TenureError) as caught:
-        store._database.writer.call(wrong, None, store._clock)
+        store._database.writer.submit(wrong, None, store._clock).result()
 
     assert isinstance(caught.value.__cause__, sqlite3.Error)
     assert not isinstance(caught.value, StoreUnavailable)
@@ -423,7 +423,7 @@ def test_closing_waits_for_a_request_in_flight(store: SqliteStore) -> None:
         return "done"
 
     writer = store._database.writer
-    calling = threading.Thread(target=lambda: answers.append(writer.call(slow, None, store._clock)))
+    calling = threading.Thread(target=lambda: answers.append(writer.submit(slow, None, store._clock).result()))
     calling.start()
     assert entered.wait(10)
     closing = threading.Thread(target=store.close)

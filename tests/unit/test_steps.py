@@ -65,7 +65,7 @@ class Desk:
             "k", "default", print, "async", decode, encode, is_durable=self.is_durable, version=self.version
         )
         grant = Grant(
-            new_job_id(), "default", "k", Token(1), 1, 3, "{}", datetime.now(UTC), WorkerId("w"),
+            new_job_id(), "default", "k", Token(1), 1, 3, "{}", 0, WorkerId("w"),
             steps=tuple(self.rows.values()),
         )  # fmt: skip
         services = WorkerServices(

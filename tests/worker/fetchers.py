@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, cast
 
 from tenure.model.ids import Token, WorkerId, new_job_id
@@ -38,8 +37,7 @@ class Claims:
 
 
 def grant(suspicion: int = 0) -> Grant:
-    moment = datetime(2030, 1, 1, tzinfo=UTC)
-    made = Grant(new_job_id(), "default", "work", Token(1), 1, 3, "{}", moment, WorkerId("w"), 0, 0, True, None)
+    made = Grant(new_job_id(), "default", "work", Token(1), 1, 3, "{}", 0, WorkerId("w"), 0, 0, True, None)
     made.suspicion = suspicion
     return made
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -15,8 +16,9 @@ from tenure.model.clock import ManualClock
 from tenure.model.ids import WorkerId
 from tenure.model.outcome import Completed
 from tenure.store.admin import AcquireLease, ReleaseLease
-from tenure.store.contract import Claim, Enqueue, Prune, Settle, Store
+from tenure.store.contract import Claim, Enqueue, Prune, Reap, Settle, Store
 from tenure.store.metrics import ListMetrics, Metric
+from tenure.store.queries import GetJobs
 from tenure.worker import leader
 from tenure.worker.config import WorkerConfig
 from tenure.worker.leader import LEADER, Leader
@@ -126,6 +128,44 @@ async def test_who_does_not_lead_counts_nothing_until_it_does(ground: Ground) ->
     await follower.stand_for_election()
     await counting
     assert len(ground.metrics()) == 1
+
+
+class Counted:
+    """A store that counts the reaps that go through it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.reaps = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def ado(self, request: Any) -> Any:
+        self.reaps += isinstance(request, Reap)
+        return await self._store.ado(request)
+
+
+@pytest.mark.anyio
+async def test_the_leader_and_no_other_takes_back_leases_although_no_worker_claims(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "REAP_SECONDS", 0.01)
+    job = new_job()
+    ground.store.do(Enqueue([job]))
+    ground.store.do(Claim(WorkerId("gone"), ["default"]))
+    ground.clock.advance(3600)
+    leading, following = ground.worker("one"), ground.worker("two")
+    leading._store = leads = cast(Any, Counted(ground.store))
+    following._store = follows = cast(Any, Counted(ground.store))
+    await leading.stand_for_election()
+
+    async with upkeep(leading, following):
+        await until(lambda: leads.reaps >= 5)
+
+    [found] = ground.store.do(GetJobs([job.id]))
+    assert found is not None
+    assert found.state == "queued"
+    assert follows.reaps == 0
 
 
 @pytest.mark.anyio

@@ -50,7 +50,8 @@ class Enqueueing(Client):
         Raises: InvalidPayload, InvalidArgument, UnknownQueue, KeyConflict, GateClosed, StoreUnavailable.
         """
         job = kind if isinstance(kind, NewJob) else self.new_job(kind, payload, **options)
-        return (yield from enqueue_job(self._state, job, connection))
+        (handle,) = yield from enqueue_batch(self._state, [job], connection)
+        return handle
 
     @operation
     def enqueue_many(
@@ -64,29 +65,24 @@ class Enqueueing(Client):
         return (yield from enqueue_jobs(self._state, made, connection))
 
 
-def enqueue_job(state: ClientState, job: NewJob, connection: Any) -> Steps[JobHandle[Any]]:
-    """Enqueue one job."""
-    (answer,) = yield from _enqueue_batch(state, [job], connection)
-    return JobHandle(answer.id, answer.duplicate, state)
-
-
 def enqueue_jobs(state: ClientState, jobs: Iterable[NewJob], connection: Any) -> Steps[list[JobHandle[Any]]]:
     """Enqueue jobs batch by batch, as they are made."""
-    answers: list[Enqueued] = []
+    handles: list[JobHandle[Any]] = []
     batch: list[NewJob] = []
     chars = 0
     for job in jobs:
         batch.append(job)
         chars += len(job.payload)
         if len(batch) >= BATCH_JOBS or chars >= BATCH_CHARS:
-            answers += yield from _enqueue_batch(state, batch, connection)
+            handles += yield from enqueue_batch(state, batch, connection)
             batch, chars = [], 0
     if batch:
-        answers += yield from _enqueue_batch(state, batch, connection)
-    return [JobHandle(answer.id, answer.duplicate, state) for answer in answers]
+        handles += yield from enqueue_batch(state, batch, connection)
+    return handles
 
 
-def _enqueue_batch(state: ClientState, jobs: list[NewJob], connection: Any) -> Steps[list[Enqueued]]:
+def enqueue_batch(state: ClientState, jobs: list[NewJob], connection: Any) -> Steps[list[JobHandle[Any]]]:
+    """Enqueue jobs by one request: all or none."""
     declared = {job.queue: state.declared[job.queue] for job in jobs if job.queue in state.declared}
     unseen = {name: policy for name, policy in declared.items() if name not in state.seen_queues}
     answers: list[Enqueued]
@@ -95,23 +91,24 @@ def _enqueue_batch(state: ClientState, jobs: list[NewJob], connection: Any) -> S
         if connection is not None:
             # The caller may roll back, and the queues with it: declare them each time, and remember nothing.
             answers = yield EnqueueOn(connection, Enqueue(jobs, declared))
-            return answers
-        try:
-            answers = yield Enqueue(jobs, unseen)
-        except UnknownQueue:
-            if declared == unseen:
-                raise
-            answers = yield Enqueue(jobs, declared)  # the database was replaced since the queues were seen
-    state.seen_queues.update(unseen)
-    log_moves(
-        "queued",
-        (
-            {"job": job.id, "kind": job.kind, "queue": job.queue}
-            for job, answer in zip(jobs, answers, strict=True)
-            if not answer.duplicate
-        ),
-    )
-    return answers
+        else:
+            try:
+                answers = yield Enqueue(jobs, unseen)
+            except UnknownQueue:
+                if declared == unseen:
+                    raise
+                answers = yield Enqueue(jobs, declared)  # the database was replaced since the queues were seen
+    if connection is None:
+        state.seen_queues.update(unseen)
+        log_moves(
+            "queued",
+            (
+                {"job": job.id, "kind": job.kind, "queue": job.queue}
+                for job, answer in zip(jobs, answers, strict=True)
+                if not answer.duplicate
+            ),
+        )
+    return [JobHandle(answer.id, answer.duplicate, state) for answer in answers]
 
 
 def log_moves(event: str, moves: Iterable[Mapping[str, str]]) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from tenure.client.enqueue import enqueue_job, enqueue_jobs
+from tenure.client.enqueue import enqueue_batch, enqueue_jobs
 from tenure.client.handle import JobHandle
 from tenure.client.operations import run, run_async
 from tenure.client.signature import Signature
 from tenure.client.state import ClientState
-from tenure.handler.building import JobOptions, build_jobs
+from tenure.handler.building import JobBuilder, JobOptions
 from tenure.handler.registry import Handler
 from tenure.model.job import NewJob
 
@@ -46,6 +46,7 @@ class Enqueuer(Generic[A, T]):
         self._state = state
         self._options = options
         self._connection = connection
+        self._builder = JobBuilder(handler.kind, options, handler, state.limits, "default")
 
     def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[A, T]:
         """Choose options for an enqueue: `resize.options(key="7", delay=60).enqueue(7, width=80)`.
@@ -61,11 +62,14 @@ class Enqueuer(Generic[A, T]):
 
         Takes what the function takes, without the context. Raises: InvalidArgument, InvalidPayload.
         """
-        return run(self._state, enqueue_job(self._state, self.new(*args, **kwargs), self._connection))
+        (job,) = run(self._state, enqueue_batch(self._state, [self.new(*args, **kwargs)], self._connection))
+        return job
 
     async def aenqueue(self, *args: A.args, **kwargs: A.kwargs) -> JobHandle[T]:
         """`enqueue` for async callers."""
-        return await run_async(self._state, enqueue_job(self._state, self.new(*args, **kwargs), self._connection))
+        batch = enqueue_batch(self._state, [self.new(*args, **kwargs)], self._connection)
+        (job,) = await run_async(self._state, batch)
+        return job
 
     def enqueue_many(self, payloads: Iterable[Any]) -> list[JobHandle[T]]:
         """Enqueue many payloads with the same options; one answer each, in order. See `App.enqueue_many`.
@@ -80,15 +84,12 @@ class Enqueuer(Generic[A, T]):
 
     def new(self, *args: A.args, **kwargs: A.kwargs) -> NewJob:
         """A checked job that is not enqueued yet: for `App.enqueue_many` with a key each, or to follow a completion."""
-        payload = self._signature.bind(args, kwargs)
-        handler = self.handler
-        (job,) = build_jobs(handler.kind, (payload,), self._options, handler, self._state.limits, "default")
-        return job
+        return self._builder.build(self._signature.bind(args, kwargs))
 
     def _new_many(self, payloads: Iterable[Any]) -> Iterator[NewJob]:
         if self._signature.is_spread:
             payloads = (self._signature.bind(one, {}) if isinstance(one, tuple) else one for one in payloads)
-        return build_jobs(self.handler.kind, payloads, self._options, self.handler, self._state.limits, "default")
+        return map(self._builder.build, payloads)
 
 
 class JobFunction(Enqueuer[A, T], Generic[A, P, R, T]):

@@ -74,7 +74,11 @@ class Queues(Client):
 
     @operation
     def counts(self, *, queue: Names | None = None, state: Names | None = None) -> Steps[list[Count]]:
-        """How many jobs there are by queue, kind and state, and the oldest of each. Exact at the moment of asking."""
+        """How many jobs there are by queue, kind and state, and the oldest of each. Exact at the moment of asking.
+
+        With `state` among queued, leased, running and waiting it costs as much as there is to do; without, or for jobs
+        that have ended, every job that is kept is read. `app.metrics` answers from counters instead.
+        """
         queues, states = arguments.names("queue", queue), arguments.one_of("state", state, State)
         return (yield from ask(CountJobs(queues, states)))
 

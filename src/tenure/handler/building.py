@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypedDict
@@ -91,73 +91,75 @@ def build_job(
 
     Raises: InvalidPayload, InvalidArgument.
     """
-    (job,) = build_jobs(kind, (payload,), options, handler, limits, default_queue)
-    return job
+    return JobBuilder(kind, options, handler, limits, default_queue).build(payload)
 
 
-def build_jobs(
-    kind: str,
-    payloads: Iterable[Any],
-    options: Mapping[str, Any],
-    handler: Handler | None,
-    limits: Limits,
-    default_queue: str,
-) -> Iterator[NewJob]:
-    """The same for many payloads that share their options; those are checked once.
+class JobBuilder:
+    """Builds jobs of one kind that share their options, which are checked once, here.
 
-    Raises: InvalidPayload, InvalidArgument.
+    Raises: InvalidArgument.
     """
-    identity, fields = _terms(kind, options, handler, default_queue)
-    key_of = concurrency_key_of = None
-    absent: Any = {}
-    to_text: Callable[[Any], str]
-    if handler is None:
-        to_text = functools.partial(encode, limits=limits, what=f"Kind {kind!r}: the payload")
-    else:
-        to_text, absent = handler.encode, handler.absent
-        key_of = None if "key" in fields else handler.key_of
-        concurrency_key_of = None if "concurrency_key" in fields else handler.concurrency_key_of
-    for payload in payloads:
-        body = to_text(absent if payload is MISSING else payload)
-        if key_of is not None:
-            fields["key"] = _shared_key(key_of(body), fields.get("tenant"))
-        if concurrency_key_of is not None:
-            fields["concurrency_key"] = concurrency_key_of(body)
-        yield NewJob(identity or new_job_id(), kind, body, **fields)
 
-
-def _terms(
-    kind: str, options: Mapping[str, Any], handler: Handler | None, default_queue: str
-) -> tuple[JobId | None, dict[str, Any]]:
-    """What a job's options and its handler say of it: its id, if it was given one, and its columns."""
-    if handler is None:
-        arguments.name("kind", kind)
-        fields: dict[str, Any] = {"queue": default_queue}
-    else:
-        fields = {"queue": handler.queue, "priority": handler.priority, "max_attempts": handler.max_attempts}
-        if handler.backoff is not None:
-            fields["backoff"] = handler.backoff
-        if handler.limiter is not None:
-            fields["limiter"] = handler.limiter
-    identity: JobId | None = None
-    for option, given in options.items():
-        if given is None:
-            continue
-        check = _CHECKS.get(option)
-        if check is None:
-            raise InvalidArgument(f"There is no option {option!r} for a job.{nearest(option, _CHECKS)}")
-        if option == "id":
-            identity = check(option, given)
+    def __init__(
+        self, kind: str, options: Mapping[str, Any], handler: Handler | None, limits: Limits, default_queue: str
+    ) -> None:
+        self._kind = kind
+        self._id: JobId | None = None
+        self._key_of = self._concurrency_key_of = None
+        self._absent: Any = {}
+        self._to_text: Callable[[Any], str]
+        self._fields: dict[str, Any] = {"queue": default_queue}
+        if handler is None:
+            arguments.name("kind", kind)
+            self._to_text = functools.partial(encode, limits=limits, what=f"Kind {kind!r}: the payload")
         else:
-            fields[_COLUMNS.get(option, option)] = check(option, given)
-    if "run_at" in fields and "delay_seconds" in fields:
-        raise InvalidArgument("`delay` and `run_at` were both given. Give one: when from now, or when by the clock.")
-    return identity, fields
+            self._to_text, self._absent = handler.encode, handler.absent
+            self._fields = {"queue": handler.queue, "priority": handler.priority, "max_attempts": handler.max_attempts}
+            if handler.backoff is not None:
+                self._fields["backoff"] = handler.backoff
+            if handler.limiter is not None:
+                self._fields["limiter"] = handler.limiter
+        self._take(options)
+        if handler is not None:
+            self._key_of = None if "key" in self._fields else handler.key_of
+            self._concurrency_key_of = None if "concurrency_key" in self._fields else handler.concurrency_key_of
 
+    def build(self, payload: Any) -> NewJob:
+        """A checked job with an id of its own. Raises: InvalidPayload, InvalidArgument."""
+        body = self._to_text(self._absent if payload is MISSING else payload)
+        fields = self._fields
+        if self._key_of is not None or self._concurrency_key_of is not None:
+            fields = {**fields, **self._keys(body)}
+        return NewJob(self._id or new_job_id(), self._kind, body, **fields)
 
-def _shared_key(key: str, tenant: str | None) -> str:
-    """A key that was made from the payload. No tenant is answered with another's job."""
-    return key if tenant is None else f"{key}:{tenant}"
+    def _take(self, options: Mapping[str, Any]) -> None:
+        """What the options say, over what the handler says."""
+        fields = self._fields
+        for option, given in options.items():
+            if given is None:
+                continue
+            check = _CHECKS.get(option)
+            if check is None:
+                raise InvalidArgument(f"There is no option {option!r} for a job.{nearest(option, _CHECKS)}")
+            if option == "id":
+                self._id = check(option, given)
+            else:
+                fields[_COLUMNS.get(option, option)] = check(option, given)
+        if "run_at" in fields and "delay_seconds" in fields:
+            raise InvalidArgument(
+                "`delay` and `run_at` were both given. Give one: when from now, or when by the clock."
+            )
+
+    def _keys(self, body: str) -> dict[str, str]:
+        """The keys that the handler makes from the payload. Tenants share no idempotency key made so: no tenant is
+        answered with another's job."""
+        keys: dict[str, str] = {}
+        if self._key_of is not None:
+            key, tenant = self._key_of(body), self._fields.get("tenant")
+            keys["key"] = key if tenant is None else f"{key}:{tenant}"
+        if self._concurrency_key_of is not None:
+            keys["concurrency_key"] = self._concurrency_key_of(body)
+        return keys
 
 
 def backoff_json(argument: str, value: Any) -> str:

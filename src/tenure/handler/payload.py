@@ -42,11 +42,14 @@ _ERRORS_SHOWN = 5
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 
 
-def encode(value: Any, limits: Limits = DEFAULT_LIMITS, *, what: str = "The payload") -> str:
+def encode(
+    value: Any, limits: Limits = DEFAULT_LIMITS, *, what: str = "The payload", only_objects: bool = False
+) -> str:
     """JSON text of plain data, dataclasses, enums and pydantic models: compact, UTF-8, within the limits.
 
     Raises: InvalidPayload, with the path of the first field that is not fit.
     """
+    given = value
     try:
         if not _is_plain(value, limits):
             value = _Plain(limits, what).convert(value, (), 0)
@@ -65,6 +68,8 @@ def encode(value: Any, limits: Limits = DEFAULT_LIMITS, *, what: str = "The payl
             f"{what} takes {size:,} bytes, and the limit is {limits.payload_bytes:,}. "
             "Store the data elsewhere and enqueue a reference to it (`payload_ref=`)."
         )
+    if only_objects and text[0] != "{":
+        raise InvalidPayload(f"{what} does not fit. $: expected dict, got {_type_name(given)}.")
     return text
 
 
@@ -175,12 +180,6 @@ def _what(kind: str) -> str:
 def _json_codec(what: str, limits: Limits, is_object: bool) -> tuple[Encode, Decode]:
     """The codec of any JSON value, or of JSON objects only."""
 
-    def encode_json(value: Any) -> str:
-        text = encode(value, limits, what=what)
-        if is_object and text[0] != "{":
-            raise InvalidPayload(f"{what} does not fit. $: expected dict, got {_type_name(value)}.")
-        return text
-
     def decode_json(text: str | bytes) -> Any:
         try:
             value = _reader()(text)
@@ -193,7 +192,7 @@ def _json_codec(what: str, limits: Limits, is_object: bool) -> tuple[Encode, Dec
             raise InvalidPayload(f"{what} does not fit. $: expected dict, got {_type_name(value)}.")
         return value
 
-    return encode_json, decode_json
+    return functools.partial(encode, limits=limits, what=what, only_objects=is_object), decode_json
 
 
 @functools.cache

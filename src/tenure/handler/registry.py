@@ -70,30 +70,18 @@ class Handler:
     middleware: Middlewares = ()
     """The app's middleware: shared with the app, so what is added later counts too."""
 
-    @property
-    def needs_context(self) -> bool:
-        """Whether a context has to be made for it."""
-        return self.wants_context or self.memo_seconds is not None or bool(self.middleware)
-
     def call(self, payload: Any, context: Any) -> Any:
         """Call the function, inside the app's middleware. Answers what it returns: a coroutine, if it is async."""
-        do = functools.partial(self._call, payload, context)
+        if self.apply is not None:
+            do = functools.partial(self.apply, payload, context)
+        else:
+            do = functools.partial(self.function, *[payload] * self.wants_payload, *[context] * self.wants_context)
         if self.memo_seconds is not None:
-            do_once = functools.partial(self._acall, payload, context) if self.mode == "async" else do
-            do = functools.partial(context.memo_whole, self.memo_seconds, do_once)
+            once = functools.partial(_awaited, do) if self.mode == "async" else do
+            do = functools.partial(context.memo_whole, self.memo_seconds, once)
         if self.middleware:
             return within(self.middleware, inspect.iscoroutinefunction(self.function), context, do)
         return do()
-
-    async def _acall(self, payload: Any, context: Any) -> Any:
-        return await self._call(payload, context)
-
-    def _call(self, payload: Any, context: Any) -> Any:
-        if self.apply is not None:
-            return self.apply(payload, context)
-        if self.wants_context:
-            return self.function(payload, context) if self.wants_payload else self.function(context)
-        return self.function(payload) if self.wants_payload else self.function()
 
     def may_retry(self, error: BaseException) -> bool:
         """Whether another attempt may follow this exception."""
@@ -156,6 +144,10 @@ class Registry(Mapping[str, Handler]):
 
     def __len__(self) -> int:
         return len(self._handlers)
+
+
+async def _awaited(do: Callable[[], Awaitable[Any]]) -> Any:
+    return await do()
 
 
 def _name(handler: Handler) -> str:

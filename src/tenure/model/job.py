@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from tenure.model.clock import to_us
+from tenure.model.clock import from_us, to_us
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.state import State
@@ -187,7 +187,7 @@ class Grant:
     attempt: int
     max_attempts: int
     payload_text: str | bytes
-    lease_until: datetime
+    lease_until_us: int
     worker: WorkerId
     priority: int = 0
     crashes: int = 0
@@ -201,6 +201,11 @@ class Grant:
     """What the job has behind it, in the order of first records, as far as GRANT_BYTES of values go."""
     has_more_steps: bool = False
     """There are further steps; ListSteps reads them."""
+
+    @property
+    def lease_until(self) -> datetime:
+        """When the lease ends unless a heartbeat extends it, by the store's clock."""
+        return from_us(self.lease_until_us)
 
     @property
     def payload(self) -> Any:

@@ -289,13 +289,15 @@ class Executor:
                 raise
             except Exception as exc:  # a validator of the author's own raised
                 raise InvalidPayload(f"The payload cannot be read: {type(exc).__name__}: {exc}") from exc
-        if handler.needs_context:  # before the limit is watched: a handler in a thread is told by its context to stop
+        if handler.wants_context or handler.memo_seconds is not None or handler.middleware:
+            # Before the limit is watched: a handler in a thread is told by its context to stop.
             execution.context = Context(execution.grant, self._services)
         execution.started = True
         self._log.job("started", INFO, execution)
         if handler.is_durable and execution.context is not None:
             execution.context.journal.settle_in()
-        if (limit := _limit(execution.grant, handler)) is not None:
+        is_limited = handler.timeout_seconds is not None or handler.deadline_seconds is not None
+        if is_limited and (limit := _limit(execution.grant, handler)) is not None:
             watch(execution, limit)
         return handler.call(payload, execution.context)
 

@@ -203,7 +203,8 @@ class Fetcher:
             return None
         if self._in_flight and max(waiting, 0 if ask is None else ask.claim.limit) < self._share():
             return None  # too little for a second one: it goes with the next
-        return self._outbox.take(BATCH), ask
+        outcomes, self._outbox.waiting = self._outbox.waiting[:BATCH], self._outbox.waiting[BATCH:]
+        return outcomes, ask
 
     def _share(self) -> int:
         """What a further exchange must carry at least: a fair part of all that the worker may hold."""
@@ -302,16 +303,15 @@ class Fetcher:
 
     def _granted(self, ask: Ask, arrived: Exchanged, sent: float, *, is_stale: bool) -> None:
         grants = arrived.grants
-        self._log.taken_back(arrived.taken_back)
+        if arrived.taken_back:
+            self._log.taken_back(arrived.taken_back)
         if self._unheard:
             self._unheard = 0
             grants = [grant for grant in grants if not is_held(grant, self._held)]
         if ask.group is not None:
             ask.group.is_empty = len(grants) < ask.claim.limit
-        if isinstance(arrived.refused, GateClosed):
-            self._gate_closed(arrived.refused)
-        elif arrived.refused is not None:
-            self._back_off(arrived.refused, arrived.refused.code)
+        if arrived.refused is not None:
+            self._claim_refused(arrived.refused)
         else:
             self._gate = None
         if arrived.due_in_seconds is not None and self._missed_dues < EMPTY_WAKES:
@@ -352,6 +352,13 @@ class Fetcher:
             retry_seconds=round(delay, 3),
             unwritten=len(self._outbox.waiting),
         )
+
+    def _claim_refused(self, exc: TenureError) -> None:
+        """Outcomes were settled, and the claim that went with them was refused."""
+        if isinstance(exc, GateClosed):
+            self._gate_closed(exc)
+        else:
+            self._back_off(exc, exc.code)
 
     def _gate_closed(self, exc: GateClosed) -> None:
         """Nothing is granted for now. The poll looks whether the gate is open again; a drain has no more to do."""

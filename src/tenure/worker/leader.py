@@ -1,9 +1,11 @@
 """Maintenance: taking back expired leases, sweeping, counting minutes, schedules.
 
-Every worker reaps from time to time, leader or not: a leader that dies takes nothing with it. The leader, one named
-lease with a term, sweeps for all, counts what happened minute by minute, and carries out the schedules. Two workers
-that both believe to lead do no harm: sweeps are safe to repeat, a mark decides that a minute is counted once, and the
-row of a schedule that a tick happens once.
+The leader, one named lease with a term, sweeps for all, counts what happened minute by minute, and carries out the
+schedules. Two workers that both believe to lead do no harm: sweeps are safe to repeat, a mark decides that a minute is
+counted once, and the row of a schedule that a tick happens once.
+
+Every claim takes back leases that ran out. The leader does so too: where all workers are busy for long, or a gate keeps
+them from claiming, there is no claim.
 
 Each profile has a leader of its own besides, a worker of its queues, by the lease `leader:PROFILE`: it removes workers
 that fell silent, and the profile's view of workers shows it (specification 003).
@@ -25,7 +27,6 @@ from tenure.errors import AccessDenied, StoreUnavailable, TenureError
 from tenure.model.clock import steady_now
 from tenure.model.ids import WorkerId
 from tenure.model.log_event import ERROR, INFO, WARNING
-from tenure.model.outcome import Settled
 from tenure.model.schedule import Schedule
 from tenure.store.admin import AcquireLease, ReleaseLease, RemoveWorkers
 from tenure.store.contract import Prune, Reap, Store
@@ -122,13 +123,13 @@ class Leader:
         """Do the maintenance until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self._refresh, REFRESH_SECONDS))
-            group.create_task(self._repeat(self.reap, REAP_SECONDS))
             if self._log_unknown_kinds is not None:
                 group.create_task(self._repeat(self._log_unknown_kinds, UNKNOWN_KINDS_SECONDS, at_once=True))
             if self._config.maintain:
                 group.create_task(self._repeat(self.stand_for_election, ELECTION_SECONDS, at_once=True))
                 group.create_task(self._repeat(self.stand_for_profiles, ELECTION_SECONDS, at_once=True))
                 group.create_task(self._repeat(self._remove_as_profile_leader, SWEEP_SECONDS))
+                group.create_task(self._repeat(self._reap_as_leader, REAP_SECONDS))
                 group.create_task(self._repeat(self._sweep_as_leader, SWEEP_SECONDS))
                 group.create_task(self._repeat(self._roll_up_as_leader, ROLL_UP_SECONDS))
                 group.create_task(self._repeat(self._sweep_flow_as_leader, self._flow_seconds()))
@@ -144,7 +145,7 @@ class Leader:
         """Take back a bounded number of expired leases."""
         for _ in range(ROUNDS):
             taken = await self._store.ado(Reap(REAP_LIMIT))
-            self._tell_reaped(taken)
+            self._log.taken_back(taken)
             if len(taken) < REAP_LIMIT:
                 return
 
@@ -254,6 +255,10 @@ class Leader:
         await self._until_leading()
         await self._duty("orchestrate", self.orchestrate)
 
+    async def _reap_as_leader(self) -> None:
+        await self._until_leading()
+        await self.reap()
+
     async def _sweep_as_leader(self) -> None:
         await self._until_leading()
         await self.sweep()
@@ -334,7 +339,7 @@ class Leader:
     async def _keep_schedules(self) -> None:
         while True:
             await self._until_leading()
-            delay = 1.0
+            delay = SCHEDULES_SECONDS
             try:
                 if self._rows_read_at is None or steady_now() - self._rows_read_at > SCHEDULES_SECONDS:
                     await self.read_schedules()
@@ -343,10 +348,10 @@ class Leader:
                     delay = min(1.0, max(0.0, (following - _steady_moment() - self._offset).total_seconds()))
             except StoreUnavailable:
                 self._rows_read_at = None
+                delay = 1.0
             except TenureError as exc:
                 self._rows_read_at = None
                 self._log.event("schedule_failed", ERROR, str(exc), code=exc.code)
-                delay = SCHEDULES_SECONDS
             await asyncio.sleep(delay + random.uniform(0.0, 0.05))
 
     async def _tick(self, row: ScheduleRow, schedule: Schedule, tick: datetime, runs: list[datetime]) -> None:
@@ -366,9 +371,6 @@ class Leader:
                 self._unreadable.add(row.name)
                 self._log.event("schedule_unreadable", ERROR, str(exc), schedule=row.name)
             return None
-
-    def _tell_reaped(self, taken: list[Settled]) -> None:
-        self._log.taken_back(taken)
 
 
 _EPOCH = datetime.fromisoformat("2000-01-01T00:00:00+00:00")

@@ -21,7 +21,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -410,15 +409,13 @@ def grant_to_wire(grant: Grant) -> dict[str, Any]:
     told = {f.name: getattr(grant, f.name) for f in fields(grant) if f.name != "steps"}
     text = grant.payload_text
     told["payload_text"] = text.decode() if isinstance(text, bytes) else text
-    told["lease_until"] = grant.lease_until.isoformat()
     told["extras"] = to_wire(grant.extras)
     return told
 
 
 def grant_from_wire(told: dict[str, Any], steps: Sequence[dict[str, Any]] = ()) -> Grant:
     """The grant again."""
-    moments = {"lease_until": datetime.fromisoformat(told["lease_until"])}
-    return Grant(**{**told, **moments, "steps": tuple(step_from_wire(step) for step in steps)})
+    return Grant(**{**told, "steps": tuple(step_from_wire(step) for step in steps)})
 
 
 def outcome_to_wire(outcome: Outcome | None) -> dict[str, Any] | None:

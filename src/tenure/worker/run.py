@@ -90,7 +90,7 @@ class WorkerRun:
         self._busy = asyncio.Event()
         """Set while jobs are held, so that the tasks that watch them sleep otherwise."""
         self._streams = Streams(store, log)
-        self.outbox = Outbox(self.held, log, self._run_suspects)
+        self.outbox = Outbox(self.held, log, lambda: self._run_suspects() if self._alone else None)
         self.leases = Leases(store, self.held, self._row, policies, log, self._busy)
         self._groups = QueueGroups(worker, config, policies.claimed_kinds)
         self.fetcher = Fetcher(store, config, self.held, self.outbox, log, self._take, self.leases, self._groups)
@@ -305,6 +305,7 @@ class WorkerRun:
     async def _watch_loop(self) -> None:
         """Say when the event loop stood still: an async handler that blocks holds up all others, and no error tells."""
         while True:
+            await self._busy.wait()
             before = self._loop.time()
             await asyncio.sleep(LOOK_SECONDS)
             late = self._loop.time() - before - LOOK_SECONDS

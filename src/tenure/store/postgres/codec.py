@@ -211,7 +211,6 @@ def decode_grants(granted: Any, claim: Claim) -> list[Grant]:
     grants: list[Grant] = []
     lines = granted["lines"]
     for queue, until, started, rows in lines:
-        lease_until = from_us(until)
         grants += [
             Grant(
                 job_id,
@@ -221,7 +220,7 @@ def decode_grants(granted: Any, claim: Claim) -> list[Grant]:
                 attempt,
                 most,
                 payload,
-                lease_until,
+                until,
                 worker,
                 priority,
                 crashes,

@@ -97,7 +97,9 @@ def refuse_outdated(job_id: JobId, version: str | None, token: int, updated_at: 
 
 def revive(transaction: Transaction, request: Revive) -> list[Settled]:
     """See store.contract.Revive."""
-    return [revive_one(transaction, request, job_id) for job_id in request.job_ids]
+    # In the order of ids, as PostgreSQL locks them: of two jobs with one key the first gets it.
+    revived = {job_id: revive_one(transaction, request, job_id) for job_id in sorted(request.job_ids)}
+    return [revived[job_id] for job_id in request.job_ids]
 
 
 def revive_one(transaction: Transaction, request: Revive, job_id: JobId) -> Settled:
@@ -142,12 +144,12 @@ def _clone(transaction: Transaction, request: Clone, job_id: JobId, new_id: JobI
     row = transaction.one(_SQL["clone_look"], (job_id,))
     if row is None:
         raise NotFound(f"There is no job {job_id}, so nothing was cloned. Look for it with `tenure jobs ls`.")
-    state, is_pruned, queue = row
+    state, is_pruned, queue, slot = row
     if State(state) not in TERMINAL:
         raise IllegalMove(f"Job {job_id} is {state}. Only a job that has ended can be cloned. Nothing was cloned.")
     if is_pruned:
         raise IllegalMove(f"The payload of job {job_id} was pruned, so it cannot be cloned. Enqueue a new job.")
-    values = {"now": transaction.now, "job_id": job_id, "new_id": new_id}
+    values = {"now": transaction.now, "job_id": job_id, "new_id": new_id, "slot": slot}
     duplicate_of = None
     if transaction.run(_SQL["clone"], values).rowcount > 0:
         transaction.woken.add(queue)
@@ -208,8 +210,8 @@ def _refuse_new_owner(transaction: Transaction, name: str, profile: str) -> None
     row = transaction.one(_SQL["queue_profile"], (name,))
     if row is None or row[0] == profile:
         return
-    live = transaction.one(_SQL["queue_live"], (name,))
-    if live is not None and live[1]:
+    ((is_live,),) = transaction.all(_SQL["queue_live"], (name,))
+    if is_live:
         raise IllegalMove(
             f"Queue {name!r} belongs to profile {row[0]!r} and has jobs that have not ended, so it cannot pass to "
             f"{profile!r}. "

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tenure.errors import GateClosed, InternalError, InvalidArgument
-from tenure.model.clock import from_us
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Grant
@@ -96,8 +95,9 @@ def exchange(transaction: Transaction, request: Exchange) -> Exchanged:
         if not request.outcomes:
             raise
         return Exchanged(settled, [], exc, transaction.has_flow_events)
-    is_short = len(claimed.grants) < request.claim.limit
-    due_in = _due_in(transaction, request.claim, claimed) if is_short else None
+    due_in = None
+    if len(claimed.grants) < request.claim.limit and (claimed.comes_due or claimed.opens_at is not None):
+        due_in = _due_in(transaction, request.claim, claimed)
     return Exchanged(settled, claimed.grants, None, transaction.has_flow_events, due_in, claimed.taken_back)
 
 
@@ -107,8 +107,8 @@ def _due_in(transaction: Transaction, request: Claim, claimed: _Claimed) -> floa
     moments = [] if claimed.opens_at is None or claimed.opens_at > until else [claimed.opens_at]
     if claimed.comes_due:
         values = {"queues": dump(list(request.queues)), "now": transaction.now, "until": until}
-        row = transaction.one(_SQL["next_due"], values)
-        moments += [] if row is None or row[0] is None else [row[0]]
+        ((due_at,),) = transaction.all(_SQL["next_due"], values)
+        moments += [] if due_at is None else [due_at]
     return (min(moments) - transaction.now) / 1_000_000 if moments else None
 
 
@@ -150,7 +150,7 @@ def _make_due(transaction: Transaction, limit: int) -> tuple[bool, list[Settled]
     """Take back leases that ran out, and let jobs whose time has come into the claim's index; other workers are woken
     if there are more than this claim takes. Answers whether another one may come due soon, and what was taken back."""
     taken: list[Settled] = []
-    expires_at, due_at = transaction.one(_SQL["first"]) or (None, None)
+    ((expires_at, due_at),) = transaction.all(_SQL["first"])
     if expires_at is not None and expires_at <= transaction.now:
         taken = settle.take_back(transaction, REAP_LIMIT)
     if due_at is None or due_at > transaction.now:
@@ -183,9 +183,7 @@ def _grant(
 ) -> tuple[list[Grant], int | None]:
     """Choose jobs and grant them. Answers also when the next job that a limiter held back may start, if any was."""
     names = dump([queue.name for queue in queues])
-    needs = transaction.one(_SQL["needs"], {"worker": request.worker, "queues": names})
-    assert needs is not None
-    may_hold_suspect, has_limited = needs
+    ((may_hold_suspect, has_limited),) = transaction.all(_SQL["needs"], {"worker": request.worker, "queues": names})
     limiters = limits.ClaimLimiters(transaction) if may_hold_suspect or has_limited else None
     chosen: list[tuple[_Queue, _Candidate]] = []
     plain: dict[str, list[str | None]] = {queue.name: [None] for queue in queues}
@@ -207,7 +205,17 @@ def _grant(
     for queue, candidate in chosen:
         by_terms.setdefault((queue.starts, queue.lease), []).append(candidate[3])
     for (starts, lease), rowids in by_terms.items():
-        _write(transaction, request, rowids, starts, lease)
+        values = {
+            "state": "running" if starts else "leased",
+            "worker": request.worker,
+            "lease_until": transaction.now + lease,
+            "started_at": transaction.now if starts else None,
+            "now": transaction.now,
+            "rowids": dump(rowids),
+        }
+        granted = transaction.run(_SQL["grant"], values).rowcount
+        if granted != len(rowids):
+            raise InternalError(f"A claim picked {len(rowids)} jobs and could grant {granted}. Nothing was claimed.")
     grants = _read(transaction, [candidate[3] for _, candidate in chosen])
     order = {candidate[2]: place for place, (_, candidate) in enumerate(chosen)}
     grants.sort(key=lambda grant: order[grant.id])
@@ -333,55 +341,39 @@ def _walk(
         after, page = found[-1], max(limit, PAGE_LEAST)
 
 
-def _write(transaction: Transaction, request: Claim, rowids: list[int], starts: bool, lease: int) -> None:
-    values = {
-        "state": "running" if starts else "leased",
-        "worker": request.worker,
-        "lease_until": transaction.now + lease,
-        "started_at": transaction.now if starts else None,
-        "now": transaction.now,
-        "rowids": dump(rowids),
-    }
-    granted = transaction.run(_SQL["grant"], values).rowcount
-    if granted != len(rowids):
-        raise InternalError(f"A claim picked {len(rowids)} jobs and could grant {granted}. Nothing was claimed.")
-
-
 def _read(transaction: Transaction, rowids: list[int]) -> list[Grant]:
+    """The grants of these jobs in claim order."""
     if not rowids:
         return []
     rows = transaction.array(_SQL["granted"], {"rowids": dump(rowids)})
     rows.sort(key=lambda row: row[:3])
-    grants = [_decode(row[2:-1]) for row in rows]
+    grants = [
+        Grant(
+            id=job_id,
+            queue=queue,
+            kind=kind,
+            token=token,
+            attempt=attempt,
+            max_attempts=max_attempts,
+            payload_text=payload,
+            lease_until_us=lease_until,
+            worker=worker,
+            priority=priority,
+            crashes=crashes,
+            started=state == "running",
+            extras=None if extras is None else _extras(extras),
+            suspicion=suspicion,
+        )
+        for (
+            _, _, job_id, queue, kind, token, attempt, max_attempts, payload, lease_until, worker, priority, crashes,
+            state, suspicion, extras, _,
+        ) in rows
+    ]  # fmt: skip
     if durable := [grant for grant, row in zip(grants, rows, strict=True) if row[-1] is not None]:
         found = steps.granted_steps(transaction, (grant.id for grant in durable))
         for grant in durable:
             grant.steps, grant.has_more_steps = found.get(grant.id, ((), False))
     return grants
-
-
-def _decode(values: Sequence[Any]) -> Grant:
-    """An element of `granted`, without the places that it is sorted by and its steps."""
-    (
-        job_id, queue_name, kind, token, number, most, payload, lease_until, owner, priority, crashes, state, suspicion,
-        extras,
-    ) = values  # fmt: skip
-    return Grant(
-        id=job_id,
-        queue=queue_name,
-        kind=kind,
-        token=token,
-        attempt=number,
-        max_attempts=most,
-        payload_text=payload,
-        lease_until=from_us(lease_until),
-        worker=owner,
-        priority=priority,
-        crashes=crashes,
-        started=state == "running",
-        extras=None if extras is None else _extras(extras),
-        suspicion=suspicion,
-    )
 
 
 def _extras(values: dict[str, Any]) -> dict[str, Any]:

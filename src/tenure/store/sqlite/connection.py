@@ -123,19 +123,31 @@ class WriterConnection:
         self._busy_seconds = busy_seconds
         self._identity: tuple[int, int] | None = None
 
-    def ready(self) -> sqlite3.Connection:
-        """The connection, opened if need be, on the file that stands under the name now."""
-        connection = self.connection
-        if connection is None:
-            return self._open()
-        if self._watched.now() != self._identity:
+    def begin(self) -> sqlite3.Connection:
+        """The connection, inside a transaction: opened if need be, on the file that stands under the name now. Waits a
+        bounded time for other processes."""
+        if self.connection is not None and self._watched.now() != self._identity:
             self.drop()
             raise StoreUnavailable(
-                f"{self.path} was replaced or taken away while it was open; nothing was written to the file that "
-                "is there now. "
-                f"Make sure that all workers use the same file, then repeat the call."
+                f"{self.path} was replaced or taken away while it was open; nothing was written to the file that is "
+                "there now. Make sure that all workers use the same file, then repeat the call."
             )
-        return connection
+        connection = self.connection or self._open()
+        begun = time.monotonic()
+        pause, longest = PAUSE_SECONDS
+        while True:
+            try:
+                connection.execute(_SQL["begin_write"])
+                return connection
+            except sqlite3.OperationalError as exc:
+                if not is_busy(exc):
+                    raise
+                waited = time.monotonic() - begun
+                if waited > self._busy_seconds:
+                    raise busy(self.path, f"(waited {self._busy_seconds:g} s)") from exc
+            pause = min(max(pause, PATIENCE * waited), longest)
+            self.retries += 1
+            time.sleep(random.uniform(pause / 2, pause))
 
     def _open(self) -> sqlite3.Connection:
         seen = self._watched.admit()
@@ -188,24 +200,6 @@ class WriterConnection:
                 f"{self.path} is damaged after an I/O error: {'; '.join(found[:3])}. Stop all workers and "
                 "restore a backup."
             )
-
-    def begin(self, connection: sqlite3.Connection) -> None:
-        """BEGIN IMMEDIATE, waiting a bounded time for other processes."""
-        begun = time.monotonic()
-        pause, longest = PAUSE_SECONDS
-        while True:
-            try:
-                connection.execute(_SQL["begin_write"])
-                return
-            except sqlite3.OperationalError as exc:
-                if not is_busy(exc):
-                    raise
-                waited = time.monotonic() - begun
-                if waited > self._busy_seconds:
-                    raise busy(self.path, f"(waited {self._busy_seconds:g} s)") from exc
-            pause = min(max(pause, PATIENCE * waited), longest)
-            self.retries += 1
-            time.sleep(random.uniform(pause / 2, pause))
 
     def undo(self, exc: BaseException) -> None:
         """Roll back what is open, and throw away a connection that is not to be trusted any more."""

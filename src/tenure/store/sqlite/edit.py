@@ -71,8 +71,8 @@ def _write(transaction: Transaction, request: EditJob, row: _Row, payload: str, 
     values |= {"payload_hash": row.payload_hash, "forbidden_keys": row.forbidden_keys}
     values |= {"priority": priority, "rank": row.rank}
     if payload != row.payload:
-        enqueue.check_payload(job)
-        _, _, values["payload_hash"] = enqueue.key_columns(job, terms)
+        enqueue.check_payload(job, terms)
+        values["payload_hash"] = None if job.key is None else enqueue.payload_hash(payload)
         values["forbidden_keys"] = terms.forbidden_keys
     if priority != row.priority:
         enqueue.check_priority(job, priority, terms)

@@ -61,55 +61,24 @@ class Terms(NamedTuple):
         signed = -priority if self.priority_order == "high" else priority
         return signed if self.aging_seconds is None else int(signed * self.aging_seconds * 1_000_000) + now
 
-    def slot_of(self, job: NewJob) -> str | None:
-        """The dedup slot. It gives the length of the kind, so that no kind and key can be read as another kind and
-        key."""
-        if self.slot is None:
-            return None
-        space = f"{len(job.kind)}\x1f{job.kind}" if self.key_space == "kind" else ""
-        return f"{self.slot}{space}\x1f{job.key}"
 
-
-def enqueue(transaction: Transaction, request: Enqueue) -> list[Enqueued]:
-    """See store.contract.Enqueue."""
-    return insert(transaction, request.jobs, request.create_queues)
-
-
-def enqueue_on(connection: sqlite3.Connection, request: Enqueue, path: Path, now: int) -> list[Enqueued]:
-    """Enqueue on a caller's connection that is inside a transaction and a savepoint. The commit is the caller's and out
-    of our sight, so listeners find these jobs by their poll."""
-    text_factory, connection.text_factory = connection.text_factory, str
-    try:
-        transaction = _CallersTransaction(connection, now)
-        _refuse_other_file(transaction, path)
-        return enqueue(transaction, request)
-    finally:
-        connection.text_factory = text_factory
-
-
-def insert(
+def enqueue(
     transaction: Transaction,
-    jobs: Sequence[NewJob],
-    create_queues: Mapping[str, QueuePolicy] | None = None,
+    request: Enqueue,
     *,
     is_gated: bool = True,
     tolerates: bool = False,
     group_id: str | None = None,
 ) -> list[Enqueued]:
-    """Insert jobs, as children of a group if one is named. The follow-ups of a completed job pass every gate (not
-    `is_gated`): settling is never refused. `tolerates`: a key that is taken for another payload is no error, whatever
-    the queue's policy says."""
-    create_queues = create_queues or {}
-    for name, policy in create_queues.items():
+    """See store.contract.Enqueue. The follow-ups of a completed job pass every gate (not `is_gated`): settling is never
+    refused. `tolerates`: a key that is taken for another payload is no error, whatever the queue's policy says. With
+    `group_id` the jobs are children of that group."""
+    jobs = request.jobs
+    for name, policy in request.create_queues.items():
         admin.create_queue(transaction, name, policy, "enqueue")
     terms = terms_of(transaction, jobs)
-    for name, policy in create_queues.items():
-        if policy.profile != "default" and name in terms and terms[name].profile != policy.profile:
-            raise Forbidden(
-                f"Queue {name!r} belongs to profile {terms[name].profile!r}, not to {policy.profile!r}. Nothing was "
-                f"enqueued. Give it over with `tenure queues set {name} profile={policy.profile}` once its jobs have "
-                "ended, or use another queue."
-            )
+    if request.create_queues:
+        _refuse_other_profiles(request.create_queues, terms)
     rows: list[Row] = []
     soon = transaction.now + int(SOON_SECONDS * 1_000_000)
     for job in jobs:
@@ -133,6 +102,18 @@ def insert(
         created = dict.fromkeys(answer.id for answer in answers if not answer.duplicate)
         transaction.record("queued", (job_id for job_id in created if job_id not in before))
     return answers
+
+
+def enqueue_on(connection: sqlite3.Connection, request: Enqueue, path: Path, now: int) -> list[Enqueued]:
+    """Enqueue on a caller's connection that is inside a transaction and a savepoint. The commit is the caller's and out
+    of our sight, so listeners find these jobs by their poll."""
+    text_factory, connection.text_factory = connection.text_factory, str
+    try:
+        transaction = _CallersTransaction(connection, now)
+        _refuse_other_file(transaction, path)
+        return enqueue(transaction, request)
+    finally:
+        connection.text_factory = text_factory
 
 
 class _CallersTransaction(Transaction):
@@ -165,25 +146,42 @@ def terms_of(transaction: Transaction, jobs: Sequence[NewJob]) -> dict[str, Term
     return {row[0]: Terms(*row[1:]) for row in transaction.all(_SQL["terms"], {"queues": queues})}
 
 
+def _refuse_other_profiles(declared: Mapping[str, QueuePolicy], terms: Mapping[str, Terms]) -> None:
+    for name, policy in declared.items():
+        if policy.profile != "default" and name in terms and terms[name].profile != policy.profile:
+            raise Forbidden(
+                f"Queue {name!r} belongs to profile {terms[name].profile!r}, not to {policy.profile!r}. Nothing was "
+                f"enqueued. Give it over with `tenure queues set {name} profile={policy.profile}` once its jobs have "
+                "ended, or use another queue."
+            )
+
+
 def _row(job: NewJob, term: Terms, now: int) -> Row:
     """A job for `insert`; refuses what the queue's policy or PostgreSQL's types refuse."""
-    priority = term.priority_default if job.priority is None else job.priority
+    if not _is_uuid(job.id):
+        raise InvalidArgument(f"id: {job.id!r} is not a UUID in its canonical form. Nothing was enqueued.")
     max_attempts = term.max_attempts if job.max_attempts is None else _in_64_bits(job.max_attempts)
-    _check(job, max_attempts)
+    if max_attempts < 1:
+        raise InvalidArgument(f"max_attempts: expected at least 1, got {max_attempts}. Nothing was enqueued.")
+    priority = term.priority_default if job.priority is None else job.priority
     check_priority(job, priority, term)
-    run_at = _run_at(job, now)
+    run_at = now if job.run_at is None and job.delay_seconds is None else _run_at(job, now)
     extras: dict[str, Any] | None = None
     if _extras(job) != _NO_EXTRAS:
         extras = {name: value for name, value in zip(NEW_JOB_EXTRAS, _extras(job), strict=True) if value is not None}
         _check_extras(extras)
-    key, slot, hashed = key_columns(job, term)
+    check_payload(job, term)
+    if job.key is None and term.key_required:
+        raise KeyRequired(f"Job {job.id}: queue {job.queue!r} takes no job without an idempotency key. Give it `key=`.")
+    slot, hashed = (None, None) if job.key is None else _slot_and_hash(job, job.key, term)
     return (
         job.id, job.payload, job.kind, job.queue, term.profile, priority, term.rank(priority, now), max_attempts,
-        run_at, int(run_at <= now), key, slot, hashed, term.forbidden_keys, extras,
+        run_at, int(run_at <= now), job.key, slot, hashed, term.forbidden_keys, extras,
     )  # fmt: skip
 
 
 def _run_at(job: NewJob, now: int) -> int:
+    """When a job that says so is due."""
     if job.delay_seconds is not None:
         if not math.isfinite(job.delay_seconds):
             raise InvalidArgument(f"delay_seconds: {job.delay_seconds} is no duration. Nothing was enqueued.")
@@ -201,18 +199,15 @@ def _in_64_bits(number: int) -> int:
     return number
 
 
-def _check(job: NewJob, max_attempts: int) -> None:
-    if not _is_uuid(job.id):
-        raise InvalidArgument(f"id: {job.id!r} is not a UUID in its canonical form. Nothing was enqueued.")
-    check_payload(job)
-    if max_attempts < 1:
-        raise InvalidArgument(f"max_attempts: expected at least 1, got {max_attempts}. Nothing was enqueued.")
-
-
-def check_payload(job: NewJob) -> None:
-    """What PostgreSQL cannot hold. That it is JSON, the table checks."""
+def check_payload(job: NewJob, term: Terms) -> None:
+    """What PostgreSQL cannot hold, and what the queue's policy refuses. That it is JSON, the table checks."""
     if "\0" in job.payload or "\0" in job.kind:
         raise InvalidArgument(f"Job {job.id}: kind and payload must not hold a NUL character. Nothing was changed.")
+    if term.forbidden_keys is not None and (found := _forbidden_key(job.payload, term.forbidden_keys)) is not None:
+        raise ForbiddenKey(
+            f"Job {job.id}: queue {job.queue!r} takes no payload with the key {found!r}, at any depth. "
+            f"Keep such data where it belongs and put a reference (payload_ref) into the job."
+        )
 
 
 def check_priority(job: NewJob, priority: int, term: Terms) -> None:
@@ -240,21 +235,12 @@ def _refuse_nul(name: str, value: str) -> None:
         raise InvalidArgument(f"{name}: it must not hold a NUL character. Nothing was enqueued.")
 
 
-def key_columns(job: NewJob, term: Terms) -> tuple[str | None, str | None, str | None]:
-    """idempotency_key, dedup_slot, payload_hash; refuses what the queue's policy refuses."""
-    if term.forbidden_keys is not None and (found := _forbidden_key(job.payload, term.forbidden_keys)) is not None:
-        raise ForbiddenKey(
-            f"Job {job.id}: queue {job.queue!r} takes no payload with the key {found!r}, at any depth. "
-            f"Keep such data where it belongs and put a reference (payload_ref) into the job."
-        )
-    if job.key is None:
-        if term.key_required:
-            raise KeyRequired(
-                f"Job {job.id}: queue {job.queue!r} takes no job without an idempotency key. Give it `key=`."
-            )
-        return None, None, None
-    _refuse_nul("key", job.key)
-    return job.key, term.slot_of(job), payload_hash(job.payload)
+def _slot_and_hash(job: NewJob, key: str, term: Terms) -> tuple[str | None, str]:
+    """dedup_slot and payload_hash of a job with a key. The slot gives the length of the kind, so that no kind and key
+    can be read as another kind and key."""
+    _refuse_nul("key", key)
+    space = f"{len(job.kind)}\x1f{job.kind}" if term.key_space == "kind" else ""
+    return None if term.slot is None else f"{term.slot}{space}\x1f{key}", payload_hash(job.payload)
 
 
 def _insert(transaction: Transaction, rows: Sequence[Row]) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from tenure.errors import InvalidArgument, KeyConflict
 from tenure.model.ids import JobId, Token
 from tenure.model.step import Group, NewGroup, NewStep
+from tenure.store.contract import Enqueue
 from tenure.store.flow import Child, FillGroup, GetGroup, ListChildren, check_group
 from tenure.store.sqlite import codec, enqueue, flow, steps
 from tenure.store.sqlite.statements import load
@@ -110,7 +111,7 @@ def put(
 def _create(transaction: Transaction, parent_id: JobId, group: NewGroup, at: int, released: int | None) -> None:
     jobs = [job if job.parent_id is not None else replace(job, parent_id=parent_id) for job in group.jobs]
     steps.refuse_other_queues(transaction, parent_id, jobs)
-    answers = enqueue.insert(transaction, jobs, is_gated=False, group_id=group.id)
+    answers = enqueue.enqueue(transaction, Enqueue(jobs), is_gated=False, group_id=group.id)
     if any(answer.duplicate for answer in answers):
         raise KeyConflict(
             f"A child of job {parent_id} has a key that another job holds. Nothing was created. Leave the key out, or "

@@ -15,6 +15,7 @@ from tenure.errors import InvalidArgument
 from tenure.model.clock import from_us, to_us
 from tenure.model.ids import JobId
 from tenure.model.job import NewJob
+from tenure.store.contract import Enqueue
 from tenure.store.memory import (
     EMBEDDING_KIND,
     EMBEDDING_QUEUE,
@@ -56,7 +57,7 @@ def keep_agent_events(transaction: Transaction, kind: str, job_ids: Sequence[str
         for event_id, job_id, tenant, token in sorted(rows)
     ]
     if jobs:
-        enqueue.insert(transaction, jobs, is_gated=False, tolerates=True)
+        enqueue.enqueue(transaction, Enqueue(jobs), is_gated=False, tolerates=True)
 
 
 def _embedding_job(now: int, event_id: int, seed: str, tenant: str | None) -> NewJob:
@@ -95,7 +96,7 @@ def write_agent_events(transaction: Transaction, request: WriteAgentEvents) -> l
             jobs.append(_embedding_job(transaction.now, row[0], f"event:{row[0]}", event.tenant))
         ids.append(int(row[0]))
     if jobs:
-        enqueue.insert(transaction, jobs, is_gated=False, tolerates=True)
+        enqueue.enqueue(transaction, Enqueue(jobs), is_gated=False, tolerates=True)
     return ids
 
 

@@ -26,7 +26,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +44,8 @@ _SUFFIX: Final = ".sock"
 _ALL: Final = b"*"
 _QUEUES: Final = b"q"
 _LONGEST_MESSAGE: Final = 4096
+_MAX_MESSAGES: Final = 256
+"""Datagrams read at once."""
 _LONGEST_NAMES: Final = 1000
 """More names than this many bytes are sent as `_ALL`."""
 _LONGEST_FOLDER: Final = 74
@@ -192,7 +194,7 @@ class _Listener:
         try:
             while not self._is_stopping:
                 try:
-                    self._turn()
+                    self._listen()
                 except Exception:  # noqa: BLE001 - whatever came in, the next wake-up must still be heard
                     _log.exception("A wake-up could not be read")
                     time.sleep(POLL_SECONDS)
@@ -203,14 +205,15 @@ class _Listener:
             self._stop_in.close()
             self._stop_out.close()
 
-    def _turn(self) -> None:
+    def _listen(self) -> None:
         sockets: list[Any] = [self._stop_out]
         if self.mailbox.socket is not None:
             sockets.append(self.mailbox.socket)
         ready, _, _ = select.select(sockets, [], [], POLL_SECONDS)
         self._looked_at = time.monotonic()
-        if messages := self.mailbox.receive():
-            self._hub.wake(_queues_named(messages))
+        queues = self.mailbox.receive()
+        if queues is None or queues:
+            self._hub.wake(queues)
         if not ready:
             with self.looking:
                 self._look()
@@ -247,19 +250,6 @@ class _Listener:
             connection.close()
 
 
-def _queues_named(messages: Sequence[bytes]) -> set[str] | None:
-    """The queues that datagrams name; None for all of them, also where one cannot be read."""
-    names: set[str] = set()
-    for message in messages:
-        if not message.startswith(_QUEUES):
-            return None
-        try:
-            names.update(message[1:].decode("utf-8", "surrogatepass").split("\n"))
-        except UnicodeDecodeError:
-            return None
-    return names
-
-
 # --- sockets ----------------------------------------------------------------------------------------------------------
 
 
@@ -275,22 +265,31 @@ class Mailbox:
         path = folder / f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
         made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            with _addresses(folder) as begin:
-                made.bind(f"{begin}/{path.name}")
+            address, opened = _address(folder)
+            try:
+                made.bind(f"{address}/{path.name}")
+            finally:
+                _close(opened)
             made.setblocking(False)
         except OSError:
             made.close()
             return
         self.socket, self.path = made, path
 
-    def receive(self) -> list[bytes]:
-        """Everything that has arrived."""
-        found: list[bytes] = []
+    def receive(self) -> set[str] | None:
+        """The queues that the datagrams name which have arrived; None for all queues, also where one cannot be read."""
+        names: set[str] = set()
+        is_for_all = False
         if self.socket is not None:
             with contextlib.suppress(BlockingIOError, InterruptedError):
-                while len(found) < 256:
-                    found.append(self.socket.recv(_LONGEST_MESSAGE))
-        return found
+                for _ in range(_MAX_MESSAGES):
+                    message = self.socket.recv(_LONGEST_MESSAGE)
+                    try:
+                        names.update(message.removeprefix(_QUEUES).decode("utf-8", "surrogatepass").split("\n"))
+                    except UnicodeDecodeError:
+                        is_for_all = True
+                    is_for_all = is_for_all or not message.startswith(_QUEUES)
+        return None if is_for_all else names
 
     def close(self) -> None:
         """Take the socket away."""
@@ -312,6 +311,8 @@ class Sender:
     def __init__(self, database: Path) -> None:
         self._folder = files.side_folder_path(database)
         self._socket: socket.socket | None = None
+        self._address = ""
+        self._opened: int | None = None
         self._seen = 0
         self._is_settled = False
         self._names: list[str] = []
@@ -321,13 +322,14 @@ class Sender:
         names = [name for name in self._mailboxes() if own is None or name != own.name]
         if not names:
             return
-        with contextlib.suppress(OSError), _addresses(self._folder) as folder:
+        with contextlib.suppress(OSError):
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._socket.setblocking(False)
+                self._address, self._opened = _address(self._folder)
             for name in names:
                 try:
-                    self._socket.sendto(message, f"{folder}/{name}")
+                    self._socket.sendto(message, f"{self._address}/{name}")
                 except OSError as exc:
                     if exc.errno == errno.ECONNREFUSED:  # its process died
                         with contextlib.suppress(OSError):
@@ -338,6 +340,8 @@ class Sender:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        _close(self._opened)
+        self._opened = None
 
     def _mailboxes(self) -> list[str]:
         """Who listens, read from the folder, and read again only when that has changed. A folder that another user
@@ -350,21 +354,22 @@ class Sender:
             self._is_settled = time.time_ns() - found.st_mtime_ns > _FRESH_NS
             self._seen = found.st_mtime_ns
             self._names = []
+            self.close()  # the open folder may be another than the one that is there now
             if files.is_private(found):
                 with contextlib.suppress(OSError):
                     self._names = [each.name for each in self._folder.iterdir() if each.name.endswith(_SUFFIX)]
         return self._names
 
 
-@contextlib.contextmanager
-def _addresses(folder: Path) -> Iterator[str]:
-    """The folder as the beginning of a socket's address; where its path is too long for one, by way of the open
-    folder."""
+def _address(folder: Path) -> tuple[str, int | None]:
+    """The folder as the beginning of a socket's address. Where its path is too long for one, it goes by way of the open
+    folder, whose descriptor the caller closes after use."""
     if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
-        yield str(folder)
-        return
+        return str(folder), None
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{opened}"
-    finally:
+    return f"/proc/self/fd/{opened}", opened
+
+
+def _close(opened: int | None) -> None:
+    if opened is not None:
         os.close(opened)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from tenure.errors import InvalidArgument
 from tenure.model.clock import from_us
 from tenure.model.event import Event
+from tenure.model.ids import JobId
 from tenure.model.job import Attempt, DeadLetter, Job
 from tenure.model.state import ACTIVE
 from tenure.store.contract import Pruned
@@ -90,7 +91,8 @@ def list_jobs(transaction: Transaction, request: ListJobs) -> Page[Job]:
         "worker": request.worker,
         "after": request.after,
     }
-    return _page(transaction, statement, values, request.limit, codec.job, lambda row: str(row[0]))
+    page = _page(transaction, statement, values, request.limit, lambda row: JobId(row[0]), lambda row: str(row[0]))
+    return Page([job for job in get_jobs(transaction, GetJobs(page.items)) if job is not None], page.next)
 
 
 def count_jobs(transaction: Transaction, request: CountJobs) -> list[Count]:

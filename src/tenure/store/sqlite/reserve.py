@@ -79,7 +79,12 @@ class Reserve:
             self._is_kept = True
             self._fill()
         if time.monotonic() >= self._look_at:
-            self._look()
+            self._look_at = time.monotonic() + LOOK_SECONDS
+            try:
+                found = self.path.lstat()
+                self._is_spent = found.st_size == 0 and stat.S_ISREG(found.st_mode) and not self._fill()
+            except OSError:  # there never was room for one
+                self._is_spent = False
         if not self._is_spent:
             return request
         if isinstance(request, contract.Exchange) and request.claim is not None:
@@ -112,16 +117,6 @@ class Reserve:
             f"The disk that holds {self._database} is full. What is left is kept for the outcomes of running jobs, so "
             f"no new work is taken on. Make {(ROOM_BYTES + BYTES) >> 20} MB free on it, then repeat."
         )
-
-    def _look(self) -> None:
-        self._look_at = time.monotonic() + LOOK_SECONDS
-        try:
-            found = self.path.lstat()
-            self._is_spent = found.st_size == 0 and stat.S_ISREG(found.st_mode)
-        except OSError:  # there never was room for one
-            self._is_spent = False
-        if self._is_spent:
-            self._is_spent = not self._fill()
 
     def _fill(self) -> bool:
         """Make the file, if there is room; whether it is whole."""

@@ -6,6 +6,7 @@ import json
 from typing import Final
 
 from tenure.model.clock import from_us, to_us
+from tenure.store.contract import Enqueue
 from tenure.store.schedules import (
     ListSchedules,
     PauseSchedules,
@@ -61,7 +62,7 @@ def tick_schedule(transaction: Transaction, request: TickSchedule) -> bool:
     }
     if transaction.run(_SQL["schedule_tick"], values).rowcount < 1:
         return False
-    enqueue.insert(transaction, request.jobs, tolerates=True)
+    enqueue.enqueue(transaction, Enqueue(request.jobs), tolerates=True)
     return True
 
 

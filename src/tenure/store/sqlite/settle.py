@@ -46,7 +46,7 @@ from tenure.model.state import (
 )
 from tenure.model.step import OVERDUE
 from tenure.store.admin import SetGate
-from tenure.store.contract import Reap, Settle
+from tenure.store.contract import Enqueue, Reap, Settle
 from tenure.store.limits import check_outcome
 from tenure.store.sqlite import admin, effects, enqueue, flow, limits, parking, steps
 from tenure.store.sqlite.statements import load
@@ -115,7 +115,7 @@ def _settle_one(transaction: Transaction, outcome: Outcome) -> Settled | None:
         return _refused(transaction, outcome)
     if outcome.jobs:
         steps.refuse_other_queues(transaction, outcome.job_id, outcome.jobs)
-        enqueue.insert(transaction, outcome.jobs, is_gated=False)
+        enqueue.enqueue(transaction, Enqueue(outcome.jobs), is_gated=False)
     for effect in outcome.effects:
         effects.record(transaction, outcome.job_id, outcome.token, effect)
     effects.append(transaction, outcome.job_id, outcome.events)

@@ -9,6 +9,7 @@ from tenure.errors import Forbidden, IllegalMove
 from tenure.model.ids import JobId, Token
 from tenure.model.job import NewJob
 from tenure.model.step import GRANT_BYTES, NO_PROGRESS, NewStep, Step
+from tenure.store.contract import Enqueue
 from tenure.store.flow import ListSteps, RecordSteps, check_steps
 from tenure.store.sqlite import approvals, codec, enqueue
 from tenure.store.sqlite.statements import load
@@ -32,7 +33,7 @@ def record_steps(transaction: Transaction, request: RecordSteps) -> list[Step] |
     if request.jobs and is_first:
         refuse_cancelled_parent(request.job_id, is_cancelled)
         refuse_other_queues(transaction, request.job_id, request.jobs)
-        enqueue.insert(transaction, request.jobs, is_gated=False)
+        enqueue.enqueue(transaction, Enqueue(request.jobs), is_gated=False)
     stand = found(transaction, request.job_id, keys)
     return [stand[key] for key in keys]
 

@@ -191,43 +191,45 @@ class SqliteStore:
 
     def do(self, request: contract.Request[T]) -> T:
         """See store.contract.Store."""
-        shared = self._shared()
-        kind = type(request)
+        shared, kind = self._shared(), type(request)
         if isinstance(request, measuring.Measure):
             return cast(T, bench.measure(self._path, request))
         if kind in READS:
             return cast(T, shared.readers.call(READS[kind], request, self._clock))
         act = WRITES.get(kind) or _unknown(kind)
-        admitted = shared.reserve.admit(request)
-        try:
-            answer = shared.writer.call(act, admitted, self._clock, is_urgent=kind in URGENT)
-        except StoreUnavailable as exc:
-            if not shared.reserve.gives_way(request, exc):
-                raise
+        for may_give_way in (True, False):  # once without the reserve; then with the space that it gave
             admitted = shared.reserve.admit(request)
-            answer = shared.writer.call(act, admitted, self._clock, is_urgent=kind in URGENT)
+            future = shared.writer.submit(act, admitted, self._clock, is_urgent=kind in URGENT)
+            try:
+                answer = future.result()
+                break
+            except StoreUnavailable as exc:
+                if not (may_give_way and shared.reserve.gives_way(request, exc)):
+                    raise
+            finally:
+                future.cancel()  # if the caller was interrupted while it waited
         failpoints.point("after_commit_before_reply")
         return cast(T, answer if admitted is request else shared.reserve.explain(answer))
 
     async def ado(self, request: contract.Request[T]) -> T:
         """See store.contract.Store."""
-        shared = self._shared()
-        kind = type(request)
-        if isinstance(request, measuring.Measure):
-            import asyncio
+        import asyncio  # late: a command that is over in a moment never needs it
 
+        shared, kind = self._shared(), type(request)
+        if isinstance(request, measuring.Measure):
             return cast(T, await asyncio.to_thread(bench.measure, self._path, request))
         if kind in READS:
             return cast(T, await shared.readers.acall(READS[kind], request, self._clock))
         act = WRITES.get(kind) or _unknown(kind)
-        admitted = shared.reserve.admit(request)
-        try:
-            answer = await shared.writer.acall(act, admitted, self._clock, is_urgent=kind in URGENT)
-        except StoreUnavailable as exc:
-            if not shared.reserve.gives_way(request, exc):
-                raise
+        for may_give_way in (True, False):
             admitted = shared.reserve.admit(request)
-            answer = await shared.writer.acall(act, admitted, self._clock, is_urgent=kind in URGENT)
+            future = shared.writer.submit(act, admitted, self._clock, is_urgent=kind in URGENT)
+            try:
+                answer = await asyncio.wrap_future(future)
+                break
+            except StoreUnavailable as exc:
+                if not (may_give_way and shared.reserve.gives_way(request, exc)):
+                    raise
         failpoints.point("after_commit_before_reply")
         return cast(T, answer if admitted is request else shared.reserve.explain(answer))
 
@@ -264,7 +266,7 @@ class SqliteStore:
         if not shared.readers.call(migrate.missing, None, self._clock):
             return []
         applied: list[str] = []
-        while names := cast(list[str], shared.writer.call(migrate.migrate, None, self._clock)):
+        while names := cast(list[str], shared.writer.submit(migrate.migrate, None, self._clock).result()):
             applied += names
         return applied
 
@@ -283,11 +285,12 @@ class SqliteStore:
 
     def install_profile(self, install: ordered.InstallProfile) -> ordered.InstalledProfile:
         """See store.contract.Store."""
-        return cast(ordered.InstalledProfile, self._shared().writer.call(profiles.install, install, self._clock))
+        future = self._shared().writer.submit(profiles.install, install, self._clock)
+        return cast(ordered.InstalledProfile, future.result())
 
     def tables(self) -> SqliteTables:
         """See store.contract.Store."""
-        return SqliteTables(self._path, lambda act: self._shared().writer.call(act, None, self._clock))
+        return SqliteTables(self._path, lambda act: self._shared().writer.submit(act, None, self._clock).result())
 
     def now(self) -> datetime:
         """See store.contract.Store."""

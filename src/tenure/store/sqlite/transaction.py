@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -31,22 +32,22 @@ class Keeps(NamedTuple):
     """Whether any group of children is at work."""
 
 
+@dataclass(eq=False)
 class Transaction:
     """One request inside an open transaction, which it neither begins nor ends."""
 
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
-        self.connection = connection
-        self.now = now
-        """The store's clock, read once per request, in microseconds."""
-        self.statements = 0
-        self.woken: set[str] = set()
-        """Queues in which a job became claimable."""
-        self.stops = False
-        """A held job was asked to stop."""
-        self.has_flow_events = False
-        """It left events for SweepFlow."""
-        self.tasks: dict[str, str] = {}
-        """Jobs that name a workflow (the value) and have ended or were revived; folded before the commit."""
+    connection: sqlite3.Connection
+    now: int
+    """The store's clock, read once per request, in microseconds."""
+    statements: int = 0
+    woken: set[str] = field(default_factory=set)
+    """Queues in which a job became claimable."""
+    stops: bool = False
+    """A held job was asked to stop."""
+    has_flow_events: bool = False
+    """It left events for SweepFlow."""
+    tasks: dict[str, str] = field(default_factory=dict)
+    """Jobs that name a workflow (the value) and have ended or were revived; folded before the commit."""
 
     def run(self, sql: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         """One statement."""
@@ -64,18 +65,15 @@ class Transaction:
 
     def array(self, sql: str, parameters: Parameters = ()) -> list[Any]:
         """The JSON array that is the statement's only value."""
-        row = self.one(sql, parameters)
-        assert row is not None
-        found: list[Any] = json.loads(row[0])
+        ((text,),) = self.all(sql, parameters)
+        found: list[Any] = json.loads(text)
         return found
 
     @cached_property
     def keeps(self) -> Keeps:
         """What has to be kept of moves; asked once for each request."""
-        row = self.one(_EFFECTS["events_wanted"])
-        assert row is not None
-        lifecycle, agent_events, groups = map(bool, row)
-        return Keeps(lifecycle or agent_events, lifecycle, agent_events, groups)
+        ((lifecycle, agent_events, groups),) = self.all(_EFFECTS["events_wanted"])
+        return Keeps(bool(lifecycle or agent_events), bool(lifecycle), bool(agent_events), bool(groups))
 
     def record(self, kind: str, job_ids: Iterable[str]) -> None:
         """Write events for jobs that just moved, where their queues ask for it: of their life, and of agents."""

@@ -19,6 +19,7 @@ from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Enqueued, NewJob
 from tenure.model.workflow import UNDO_KIND, UNDO_QUEUE, Answer, Graph, Node
 from tenure.store import workflows as asked
+from tenure.store.contract import Enqueue
 from tenure.store.queries import Page
 from tenure.store.sqlite import enqueue, flow
 from tenure.store.sqlite.statements import load
@@ -84,7 +85,7 @@ def _load(transaction: Transaction, request: asked.StartWorkflow) -> None:
     for job in jobs:
         job.run_at, job.delay_seconds = from_us(NEVER), None
     if jobs:
-        enqueue.insert(transaction, jobs, request.create_queues)
+        enqueue.enqueue(transaction, Enqueue(jobs, request.create_queues))
         transaction.run(_SQL["block_jobs"], {"ids": dump([job.id for job in jobs]), "never": NEVER})
         rows = [
             (task.job.id, task.name, task.needs, task.depth, int(task.is_optional), task.fan_out, None, 0)
@@ -121,7 +122,7 @@ def join(transaction: Transaction, request: asked.JoinWorkflow) -> list[Enqueued
                 f"Workflow {workflow_id} is {state}, so no task can join it. Nothing was created. Start a new one, or "
                 "create the task without `workflow_id`."
             )
-    answers = enqueue.insert(transaction, request.jobs, request.create_queues)
+    answers = enqueue.enqueue(transaction, Enqueue(request.jobs, request.create_queues))
     for job, answer in zip(request.jobs, answers, strict=True):
         if job.workflow_id in states and not answer.duplicate:
             row = (job.id, f"{job.kind}/{job.id}", 0, 0, 0, None, None, 1)
@@ -405,7 +406,7 @@ class _Fold:
             for place, item in enumerate(page)
         ]
         if made:
-            enqueue.insert(self._transaction, made, is_gated=False)
+            enqueue.enqueue(self._transaction, Enqueue(made), is_gated=False)
             tasks = [
                 (job.id, f"{name}/{after + place}", 0, depth + 1, 1, None, job_id, 1) for place, job in enumerate(made)
             ]
@@ -684,7 +685,7 @@ def _undo(transaction: Transaction, standing: _Standing) -> None:
         queue=UNDO_QUEUE,
         actor="orchestrator",
     )
-    enqueue.insert(transaction, [job], is_gated=False)
+    enqueue.enqueue(transaction, Enqueue([job]), is_gated=False)
 
 
 def _go_forward(transaction: Transaction, standing: _Standing, **changes: Any) -> None:
@@ -751,7 +752,7 @@ def _escalate(transaction: Transaction, standing: _Standing, reason: str, detail
         workflow_id=standing.id,
         actor="orchestrator",
     )
-    enqueue.insert(transaction, [asking], is_gated=False)
+    enqueue.enqueue(transaction, Enqueue([asking]), is_gated=False)
 
 
 def _pass_on(transaction: Transaction, escalation_id: str) -> None:

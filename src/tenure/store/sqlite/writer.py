@@ -79,22 +79,10 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._is_closing = False
 
-    def call(self, act: Act, request: Any, clock: Clock, *, is_urgent: bool = False) -> Any:
-        """Carry out an act and wait until it is committed."""
-        future = self._submit(_Pending(act, request, clock), is_urgent)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    async def acall(self, act: Act, request: Any, clock: Clock, *, is_urgent: bool = False) -> Any:
-        """The same for a caller on an event loop, which goes on meanwhile."""
-        import asyncio  # late: a command that is over in a moment never needs it
-
-        return await asyncio.wrap_future(self._submit(_Pending(act, request, clock), is_urgent))
-
-    def _submit(self, item: _Pending, is_urgent: bool) -> Future[Any]:
+    def submit(self, act: Act, request: Any, clock: Clock, *, is_urgent: bool = False) -> Future[Any]:
+        """Queue an act. The future has its answer once it is committed; cancelling it takes back an act that has not
+        begun."""
+        item = _Pending(act, request, clock)
         with self._wanted:
             (self._urgent if is_urgent else self._pending).append(item)
             if self._thread is None:
@@ -153,8 +141,7 @@ class Writer:
         """One transaction. Whatever fails, every request of the batch gets an answer or an error."""
         begun: list[_Pending] = []
         try:
-            connection = self.writing.ready()
-            self.writing.begin(connection)
+            connection = self.writing.begin()
             woken, stops = self._run_all(connection, batch, begun)
             connection.execute(_SQL["commit"])
         except BaseException as exc:  # noqa: BLE001 - the thread outlives it, and every caller learns of it

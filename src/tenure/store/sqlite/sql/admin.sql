@@ -59,15 +59,12 @@ WHERE name = :name;
 SELECT 1 FROM tenure_queue WHERE name = ?;
 
 -- name: queue_live
--- The profile of a queue, and whether it has jobs that have not ended.
-SELECT q.profile,
-    EXISTS (
-        SELECT 1
-        FROM tenure_job AS j
-        WHERE j.queue = q.name AND j.state IN ('queued', 'leased', 'running', 'waiting')
-    )
-FROM tenure_queue AS q
-WHERE q.name = ?;
+-- Whether a queue has jobs that have not ended.
+SELECT EXISTS (
+    SELECT 1
+    FROM tenure_job AS j
+    WHERE j.queue = ? AND j.state IN ('queued', 'leased', 'running', 'waiting')
+);
 
 -- name: queue_used
 -- Whether a queue has any job, live or ended.
@@ -244,12 +241,20 @@ SET triage = 'manual_replay',
 WHERE job_id = :job_id AND triage = 'pending';
 
 -- name: clone_look
--- Whether a job has ended and still has its payload.
-SELECT state, payload IS NULL, queue FROM tenure_job WHERE id = ?;
+-- Whether a job has ended and still has its payload; and the slot that its clone takes: the key's where the scope is active, because a
+-- slot that outlives its job stays with the original.
+SELECT j.state, j.payload IS NULL, j.queue,
+    CASE
+        WHEN j.idempotency_key IS NOT NULL AND q.key_scope = 'active' THEN
+            'a|' || q.profile || char(31)
+            || CASE q.key_space WHEN 'kind' THEN length(j.kind) || char(31) || j.kind ELSE '' END || char(31) || j.idempotency_key
+    END AS slot
+FROM tenure_job AS j
+JOIN tenure_queue AS q ON q.name = j.queue
+WHERE j.id = ?;
 
 -- name: clone
--- A fresh job like one that ended, its child, under the policy that the queue has now. It takes the key's slot only where the scope is
--- active: a slot that outlives its job stays with the original.
+-- A fresh job like one that ended, its child, under the policy that the queue has now.
 INSERT INTO tenure_job (
     id, kind, payload, queue, profile, priority, rank, max_attempts, run_at, is_due, created_at, updated_at,
     idempotency_key, dedup_slot, payload_hash, forbidden_keys,
@@ -260,13 +265,7 @@ SELECT :new_id, j.kind, j.payload, j.queue, q.profile, j.priority,
     CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END * j.priority
         * CASE WHEN q.aging_seconds IS NULL THEN 1 ELSE CAST(1000000 * q.aging_seconds AS INTEGER) END
         + CASE WHEN q.aging_seconds IS NULL THEN 0 ELSE :now END,
-    j.max_attempts, :now, 1, :now, :now, j.idempotency_key,
-    CASE
-        WHEN j.idempotency_key IS NOT NULL AND q.key_scope = 'active' THEN
-            'a|' || q.profile || char(31)
-            || CASE q.key_space WHEN 'kind' THEN length(j.kind) || char(31) || j.kind ELSE '' END || char(31) || j.idempotency_key
-    END,
-    j.payload_hash, q.forbidden_keys,
+    j.max_attempts, :now, 1, :now, :now, j.idempotency_key, :slot, j.payload_hash, q.forbidden_keys,
     j.backoff, j.affinity_key, j.concurrency_key, j.limiter, j.source_ref, j.target_ref, j.payload_ref, j.actor, j.created_by_user_id,
     j.requested_by_user_id, j.tenant, j.workflow_id, j.id, j.run_id, j.trace, NULL
 FROM tenure_job AS j
@@ -275,14 +274,11 @@ WHERE j.id = :job_id
 ON CONFLICT DO NOTHING;
 
 -- name: clone_holder
--- Who holds the key that a clone would have taken; the clone itself if it is there already.
-SELECT holder.id
-FROM tenure_job AS j
-JOIN tenure_queue AS q ON q.name = j.queue
-JOIN tenure_job AS holder ON holder.id = :new_id OR holder.dedup_slot =
-    'a|' || q.profile || char(31) || CASE q.key_space WHEN 'kind' THEN length(j.kind) || char(31) || j.kind ELSE '' END || char(31) || j.idempotency_key
-WHERE j.id = :job_id
-ORDER BY holder.id = :new_id DESC
+-- Who holds the slot that a clone would have taken; the clone itself if it is there already.
+SELECT id
+FROM tenure_job
+WHERE id = :new_id OR dedup_slot = :slot
+ORDER BY id = :new_id DESC
 LIMIT 1;
 
 -- name: schedules

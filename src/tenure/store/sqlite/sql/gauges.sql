@@ -27,23 +27,45 @@ FROM (
 );
 
 -- name: oldest_head
--- The earliest run_at at the head of each rank, for the first thousand ranks.
-WITH RECURSIVE head (rank, steps) AS (
-    SELECT min(rank), 1 FROM tenure_job INDEXED BY job_claim_idx
-    WHERE queue = :queue AND state = 'queued' AND is_due = 1 AND suspicion < 2
+-- The earliest run_at at the head of each rank, list by list: a queue has one for the jobs without a limiter and one for each limiter. Each
+-- list and each rank is found by one look behind the one before. The first thousand lists are looked at, and a thousand ranks in all,
+-- divided among them; of each list at least the first.
+WITH RECURSIVE list (limiter, nth) AS (
+    SELECT NULL, 1
     UNION ALL
     SELECT (
+        SELECT j.limiter FROM tenure_job AS j INDEXED BY job_claim_idx
+        WHERE j.queue = :queue AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2 AND j.limiter > coalesce(list.limiter, '')
+        ORDER BY j.limiter
+        LIMIT 1
+    ), nth + 1
+    FROM list
+    WHERE (nth = 1 OR limiter IS NOT NULL) AND nth < 1000
+),
+head (limiter, rank, nth) AS (
+    SELECT list.limiter, (
         SELECT j.rank FROM tenure_job AS j INDEXED BY job_claim_idx
-        WHERE j.queue = :queue AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2 AND j.rank > head.rank
+        WHERE j.queue = :queue AND j.limiter IS list.limiter AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2
         ORDER BY j.rank
         LIMIT 1
-    ), steps + 1
+    ), 1
+    FROM list
+    WHERE list.nth = 1 OR list.limiter IS NOT NULL
+    UNION ALL
+    SELECT head.limiter, (
+        SELECT j.rank FROM tenure_job AS j INDEXED BY job_claim_idx
+        WHERE j.queue = :queue AND j.limiter IS head.limiter AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2
+            AND j.rank > head.rank
+        ORDER BY j.rank
+        LIMIT 1
+    ), nth + 1
     FROM head
-    WHERE head.rank IS NOT NULL AND steps < 1000
+    WHERE head.rank IS NOT NULL AND nth < (SELECT 1000 / count(*) FROM list)
 )
 SELECT min((
     SELECT j.run_at FROM tenure_job AS j INDEXED BY job_claim_idx
-    WHERE j.queue = :queue AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2 AND j.rank = head.rank
+    WHERE j.queue = :queue AND j.limiter IS head.limiter AND j.rank = head.rank AND j.state = 'queued' AND j.is_due = 1
+        AND j.suspicion < 2
     ORDER BY j.run_at
     LIMIT 1
 ))

@@ -13,14 +13,8 @@ FROM tenure_job
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: jobs_list
--- Jobs that match, newest first; filters are JSON arrays or values, NULL for all.
-SELECT
-    id, queue, kind, state, priority, payload, run_at, attempt, max_attempts, crashes, token, created_at,
-    updated_at, payload_hash, lease_owner, lease_until, idempotency_key, affinity_key, concurrency_key,
-    cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
-    result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion, group_id, step_token, limiter
+-- The ids of jobs that match, newest first; filters are JSON arrays or values, NULL for all.
+SELECT id
 FROM tenure_job
 WHERE id < coalesce(:after, 'g')
     AND (:workflow_id IS NULL OR workflow_id = :workflow_id)
@@ -44,13 +38,7 @@ LIMIT :limit;
 
 -- name: jobs_list_held
 -- The same for what one worker holds.
-SELECT
-    id, queue, kind, state, priority, payload, run_at, attempt, max_attempts, crashes, token, created_at,
-    updated_at, payload_hash, lease_owner, lease_until, idempotency_key, affinity_key, concurrency_key,
-    cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
-    result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion, group_id, step_token, limiter
+SELECT id
 FROM tenure_job INDEXED BY job_lease_idx
 WHERE state IN ('leased', 'running') AND lease_owner = :worker
     AND (:after IS NULL OR id < :after)
@@ -75,13 +63,7 @@ LIMIT :limit;
 
 -- name: jobs_list_parent
 -- The same for the children of one job, by their index.
-SELECT
-    id, queue, kind, state, priority, payload, run_at, attempt, max_attempts, crashes, token, created_at,
-    updated_at, payload_hash, lease_owner, lease_until, idempotency_key, affinity_key, concurrency_key,
-    cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
-    result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion, group_id, step_token, limiter
+SELECT id
 FROM tenure_job INDEXED BY job_parent_idx
 WHERE parent_id = :parent_id
     AND (:after IS NULL OR id < :after)
@@ -105,13 +87,7 @@ LIMIT :limit;
 
 -- name: jobs_list_workflow
 -- The same for one workflow, by its index.
-SELECT
-    id, queue, kind, state, priority, payload, run_at, attempt, max_attempts, crashes, token, created_at,
-    updated_at, payload_hash, lease_owner, lease_until, idempotency_key, affinity_key, concurrency_key,
-    cancel_requested_at, waiting_for, source_ref, target_ref, payload_ref, actor, created_by_user_id,
-    requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, progress, result,
-    result_summary, artifacts_path, last_error, failure_class, claimed_at, started_at, finished_at,
-    cleaned_at, suspicion, group_id, step_token, limiter
+SELECT id
 FROM tenure_job INDEXED BY job_workflow_idx
 WHERE workflow_id = :workflow_id
     AND (:after IS NULL OR id < :after)
@@ -143,25 +119,9 @@ GROUP BY queue, kind, state
 ORDER BY queue, kind, state;
 
 -- name: count_live
--- The same of jobs that are still to do. Four indexes hold them all, so the ended ones cost nothing.
+-- The same of jobs that are still to do.
 SELECT queue, kind, state, count(*), min(created_at)
-FROM (
-    SELECT queue, kind, state, created_at
-    FROM tenure_job INDEXED BY job_claim_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion < 2
-    UNION ALL
-    SELECT queue, kind, state, created_at
-    FROM tenure_job INDEXED BY job_suspect_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2
-    UNION ALL
-    SELECT queue, kind, state, created_at
-    FROM tenure_job INDEXED BY job_due_idx
-    WHERE is_due = 0 AND state IN ('queued', 'waiting')
-    UNION ALL
-    SELECT queue, kind, state, created_at
-    FROM tenure_job INDEXED BY job_lease_idx
-    WHERE state IN ('leased', 'running')
-)
+FROM tenure_live_job
 WHERE (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND state IN (SELECT value FROM json_each(:states))
 GROUP BY queue, kind, state
@@ -302,7 +262,7 @@ ORDER BY job_id, step, name
 LIMIT :limit;
 
 -- name: summary_backlog
--- What waits and what is held in each queue. Three indexes hold every job that is still to do, so the ended ones cost nothing.
+-- What waits and what is held in each queue.
 SELECT queue,
     coalesce(sum(state = 'queued' AND run_at <= :now), 0) AS due,
     coalesce(sum(state = 'queued' AND run_at > :now), 0) AS delayed,
@@ -310,23 +270,7 @@ SELECT queue,
     coalesce(sum(state IN ('leased', 'running')), 0) AS held,
     coalesce(sum(state = 'waiting'), 0) AS waiting,
     min(CASE WHEN state = 'queued' AND run_at <= :now THEN run_at END) AS oldest_due_at
-FROM (
-    SELECT queue, state, run_at, attempt, failure_class
-    FROM tenure_job INDEXED BY job_claim_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion < 2
-    UNION ALL
-    SELECT queue, state, run_at, attempt, failure_class
-    FROM tenure_job INDEXED BY job_suspect_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2
-    UNION ALL
-    SELECT queue, state, run_at, attempt, failure_class
-    FROM tenure_job INDEXED BY job_due_idx
-    WHERE is_due = 0 AND state IN ('queued', 'waiting')
-    UNION ALL
-    SELECT queue, state, run_at, attempt, failure_class
-    FROM tenure_job INDEXED BY job_lease_idx
-    WHERE state IN ('leased', 'running')
-)
+FROM tenure_live_job
 WHERE (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
 GROUP BY queue
 ORDER BY queue;
@@ -376,20 +320,7 @@ ORDER BY e.queue, e.kind;
 SELECT queue, kind, idempotency_key, count(*) AS jobs, sum(is_active), max(id)
 FROM (
     SELECT id, queue, kind, idempotency_key, 1 AS is_active
-    FROM tenure_job INDEXED BY job_claim_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion < 2
-    UNION ALL
-    SELECT id, queue, kind, idempotency_key, 1 AS is_active
-    FROM tenure_job INDEXED BY job_suspect_idx
-    WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2
-    UNION ALL
-    SELECT id, queue, kind, idempotency_key, 1
-    FROM tenure_job INDEXED BY job_due_idx
-    WHERE is_due = 0 AND state IN ('queued', 'waiting')
-    UNION ALL
-    SELECT id, queue, kind, idempotency_key, 1
-    FROM tenure_job INDEXED BY job_lease_idx
-    WHERE state IN ('leased', 'running')
+    FROM tenure_live_job
     UNION ALL
     SELECT id, queue, kind, idempotency_key, 0
     FROM tenure_job INDEXED BY job_finished_idx

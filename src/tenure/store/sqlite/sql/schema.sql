@@ -402,6 +402,24 @@ CREATE TABLE tenure_workflow (
 CREATE INDEX workflow_due_idx ON tenure_workflow (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX workflow_state_idx ON tenure_workflow (profile, state, updated_at);
 
+-- live_job: every job that is still to do, by the four indexes that hold them all: the ended ones cost nothing.
+CREATE VIEW tenure_live_job AS
+SELECT id, queue, kind, state, run_at, created_at, attempt, failure_class, idempotency_key
+FROM tenure_job INDEXED BY job_claim_idx
+WHERE state = 'queued' AND is_due = 1 AND suspicion < 2
+UNION ALL
+SELECT id, queue, kind, state, run_at, created_at, attempt, failure_class, idempotency_key
+FROM tenure_job INDEXED BY job_suspect_idx
+WHERE state = 'queued' AND is_due = 1 AND suspicion >= 2
+UNION ALL
+SELECT id, queue, kind, state, run_at, created_at, attempt, failure_class, idempotency_key
+FROM tenure_job INDEXED BY job_due_idx
+WHERE is_due = 0 AND state IN ('queued', 'waiting')
+UNION ALL
+SELECT id, queue, kind, state, run_at, created_at, attempt, failure_class, idempotency_key
+FROM tenure_job INDEXED BY job_lease_idx
+WHERE state IN ('leased', 'running');
+
 -- shown: every job with the stage it is in, a constant in each branch. A view that translates `stage` into a profile's words stays as
 -- quick as the table: a filter on a word is pushed into the branches, and all but the ones it names are passed over before they begin.
 -- Each branch repeats the predicate of the index that serves it, word for word, as SQLite wants it. `finished_text` has an index too, and
