@@ -11,7 +11,7 @@ import pytest
 
 import tenure
 from tenure.web import asgi
-from tests.conformance.engines import fresh_url
+from tests.conformance.engines import fresh_url, open_sqlite
 
 BASE = "http://127.0.0.1:8400"
 
@@ -62,5 +62,6 @@ def server(url: str) -> Iterator[Server]:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Server]:
     """A server on SQLite, for what does not depend on the engine."""
+    open_sqlite(tmp_path / "small.db").close()
     with tenure.App(f"sqlite:///{tmp_path / 'small.db'}") as app:
         yield Server(app)
