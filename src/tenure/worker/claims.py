@@ -62,7 +62,7 @@ class QueueGroups:
         self._kinds_of = kinds_of
         self._kinds = self._kinds_now()
         self._groups = self._build()
-        self._wakes = 0
+        self.wakes = 0
 
     def refresh(self) -> None:
         """Policies were read again: build the groups anew if the kinds to claim have changed."""
@@ -84,7 +84,7 @@ class QueueGroups:
             return None
         group = next(iter(ready)) if self._config.strict or len(ready) == 1 else _next_by_weight(list(ready))
         claim = replace(self._claim, queues=group.queues, limit=ready[group], kinds=group.kinds)
-        return Ask(claim, self._wakes, group)
+        return Ask(claim, self.wakes, group)
 
     def ask_all(self, limit: int, held: Sequence[JobId]) -> Ask:
         """A claim over all queues, for the repeat after a lost reply: what the worker does not name is granted again.
@@ -94,17 +94,11 @@ class QueueGroups:
         kinds = set(self._kinds.values())
         common = kinds.pop() if len(kinds) == 1 else self._config.kinds
         claim = replace(self._claim, queues=self._config.queue_names, limit=limit, kinds=common, held=held)
-        return Ask(claim, self._wakes)
-
-    def answered(self, ask: Ask, granted: int) -> None:
-        """A claim has come back. It looked before any wake-up that came meanwhile, so then it does not say that a group
-        is empty."""
-        if ask.group is not None and ask.wakes == self._wakes:
-            ask.group.is_empty = granted < ask.claim.limit
+        return Ask(claim, self.wakes)
 
     def wake(self) -> None:
         """Jobs may have arrived: every group is worth asking again."""
-        self._wakes += 1
+        self.wakes += 1
         for group in self._groups:
             group.is_empty = False
 

@@ -305,7 +305,8 @@ class Fetcher:
         if self._unheard:
             self._unheard = 0
             grants = [grant for grant in grants if not is_held(grant, self._held)]
-        self._groups.answered(ask, len(grants))
+        if ask.group is not None and ask.wakes == self._groups.wakes:  # else it looked before a wake-up
+            ask.group.is_empty = len(grants) < ask.claim.limit
         if isinstance(arrived.refused, GateClosed):
             self._gate_closed(arrived.refused)
         elif arrived.refused is not None:
