@@ -81,7 +81,7 @@ def make_bed(place: Path, *tools: AgentTool, url: str | None = None) -> Iterator
 
 
 @pytest.fixture
-def bed(place: Path, marker: str, store_url: str | None = None) -> Iterator[Bed]:
+def bed(place: Path, marker: str, store_url: str) -> Iterator[Bed]:
     tools = (tool("claude", "claude", marker), tool("codex", "codex", marker), tool("plain", "plain", marker))
     yield from make_bed(place, *tools, url=store_url)
 
