@@ -103,6 +103,8 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._templates: set[str] = set()
+        self._free: dict[str, list[str]] = {}
+        """Databases that were lent and came back, by template."""
         self._numbers = itertools.count(1)
         self._primary: PostgresServer | None = None
 
@@ -221,6 +223,25 @@ class PostgresServer:
         with self._admin() as connection:
             connection.execute(sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false").format(sql.Identifier(dbname)))
         self._templates.add(name)
+
+    @contextlib.contextmanager
+    def lent(self, template: str) -> Iterator[str]:
+        """A database as `create_database` copies it, which the next caller gets again, made as new.
+
+        `prepare` has left a function `lent.take_back()` there, which answers whether that was possible; if not, the
+        database is dropped.
+        """
+        free = self._free.setdefault(template, [])
+        url = free.pop() if free else self.create_database(template)
+        try:
+            yield url
+        finally:
+            with psycopg.connect(url, autocommit=True) as connection:
+                is_new = connection.execute("SELECT lent.take_back()").fetchone() == (True,)
+            if is_new:
+                free.append(url)
+            else:
+                self.drop_database(url)
 
     def _create(self, name: str, template: str) -> None:
         # Files are copied, not logged page by page: half the work, if its two checkpoints need not wait for the disk.

@@ -17,7 +17,10 @@ from benchmarks.peers.tally import Tally
 from benchmarks.protocol import Answer, CheckFailed, Request
 
 TICK = 0.001
+START_SECONDS = 45.0
+"""How long worker processes may take until the first handler starts."""
 STALL_SECONDS = 45.0
+"""How long they may take from one handler start to the next, or from the last one until the store knows of it."""
 WARM_UP = 20
 
 
@@ -99,8 +102,9 @@ def wait(processes: Sequence[subprocess.Popen[bytes]], reached: Callable[[], boo
                 raise CheckFailed(f"a worker ended early with exit code {process.returncode}")
         if tally.count() != seen:
             seen, seen_at = tally.count(), time.monotonic()
-        elif time.monotonic() - seen_at > STALL_SECONDS:
-            raise CheckFailed(f"nothing moved for {STALL_SECONDS:.0f} s after {seen:,} handler starts")
+        limit = STALL_SECONDS if seen else START_SECONDS
+        if time.monotonic() - seen_at > limit:
+            raise CheckFailed(f"nothing moved for {limit:.0f} s after {seen:,} handler starts")
         time.sleep(TICK)
 
 

@@ -10,21 +10,16 @@ import pytest
 
 import tenure
 from tenure.testing import drain
-from tests.servers import PostgresServer
+from tests.conformance.engines import fresh_url
 
 SECRET = "sk_live_" + "4eC39HqLyjWDarjtT1zdp7dc"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty database of each engine."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'jobs.db'}"
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    made = server.create_database()
-    yield made
-    server.drop_database(made)
+    """A fresh database of each engine."""
+    with fresh_url(request, tmp_path) as fresh:
+        yield fresh
 
 
 @pytest.fixture
@@ -53,7 +48,6 @@ def app(url: str) -> Iterator[tenure.App]:
 @pytest.fixture
 def order(app: tenure.App) -> str:
     """The id of such a job, dead after two attempts, triaged, revived once and dead again."""
-    app.migrate()
     job_id = app.enqueue("order", {"api_key": SECRET, "n": 7}).id
     drain(app, raise_errors=False)
     (letter,) = app.dead_letters.all(job_id=job_id)

@@ -8,11 +8,7 @@ import pytest
 
 import tenure
 from tenure.testing import temporary_app
-from tests.servers import PostgresServer
-
-
-def migrate(url: str) -> None:
-    tenure.App(url).migrate()
+from tests.conformance.engines import migrated_database
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -21,9 +17,5 @@ def app(request: pytest.FixtureRequest) -> Iterator[tenure.App]:
         with temporary_app() as app:
             yield app
         return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    server.template("migrated", migrate)
-    url = server.create_database(template="migrated")
-    with tenure.App(url) as app:
+    with migrated_database(request.getfixturevalue("postgres_server")) as url, tenure.App(url) as app:
         yield app
-    server.drop_database(url)

@@ -8,6 +8,8 @@ always just started.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 import psycopg
+import pytest
 
 from tenure.model.clock import ManualClock
 from tenure.store.contract import Store
@@ -46,7 +49,7 @@ DO $$
 DECLARE
     v_table text;
 BEGIN
-    FOR v_table IN SELECT tablename FROM pg_tables WHERE schemaname = 'tenure' AND tablename <> 'migration' LOOP
+    FOR v_table IN SELECT tablename FROM pg_tables WHERE schemaname = 'tenure' LOOP
         EXECUTE format('CREATE TABLE pristine.%1$I AS TABLE tenure.%1$I', v_table);
     END LOOP;
 END
@@ -59,11 +62,43 @@ DECLARE
 BEGIN
     SET LOCAL session_replication_role = replica;
     FOR v_table IN SELECT tablename FROM pg_tables WHERE schemaname = 'pristine' LOOP
+        CONTINUE WHEN pg_relation_size(format('tenure.%I', v_table)) = 0
+            AND pg_relation_size(format('pristine.%I', v_table)) = 0;
         EXECUTE format('DELETE FROM tenure.%I', v_table);
         EXECUTE format('INSERT INTO tenure.%1$I OVERRIDING SYSTEM VALUE TABLE pristine.%1$I', v_table);
     END LOOP;
 END
 $$
+"""
+
+
+# A database may be lent again if no test has changed its schema, which an event trigger notes.
+_LEND = """
+CREATE SCHEMA lent;
+CREATE TABLE lent.sequence AS
+SELECT format('%I.%I', schemaname, sequencename) AS name, coalesce(last_value, start_value) AS value,
+    last_value IS NOT NULL AS is_called
+FROM pg_sequences
+WHERE schemaname = 'tenure';
+CREATE TABLE lent.change (tag text NOT NULL);
+CREATE FUNCTION lent.note_change() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+AS $$ BEGIN INSERT INTO lent.change VALUES (tg_tag); END $$;
+CREATE FUNCTION lent.take_back() RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid();
+    IF EXISTS (SELECT FROM lent.change) THEN
+        RETURN false;
+    END IF;
+    PERFORM pristine.restore();
+    PERFORM setval(name::regclass, value, is_called) FROM lent.sequence;
+    RETURN true;
+END
+$$;
+CREATE EVENT TRIGGER note_change ON ddl_command_end EXECUTE FUNCTION lent.note_change();
 """
 
 
@@ -111,12 +146,28 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def open_sqlite(path: Path, clock: ManualClock | None = None) -> Store:
-    """A migrated SQLite store in a file."""
+    """A migrated SQLite store in a file; a new file is a copy of one that was migrated before."""
     from tenure.store.sqlite.store import SqliteStore
 
-    store = SqliteStore(sqlite_url(path), clock=clock)
-    store.migrate()
-    return store
+    if path.exists():
+        store = SqliteStore(sqlite_url(path), clock=clock)
+        store.migrate()
+        return store
+    path.write_bytes(_migrated_file(None if clock is None else clock.now()))
+    return SqliteStore(sqlite_url(path), clock=clock)
+
+
+@functools.cache
+def _migrated_file(at: datetime | None) -> bytes:
+    """A SQLite file that was migrated at a moment; None: now."""
+    from tenure.store.sqlite.store import SqliteStore
+
+    with scratch_folder() as folder:
+        path = folder / "jobs.db"
+        store = SqliteStore(sqlite_url(path), clock=None if at is None else ManualClock(at))
+        store.migrate()
+        store.close()
+        return path.read_bytes()
 
 
 def sqlite_url(path: Path) -> str:
@@ -145,10 +196,39 @@ def open_store(url: str) -> Store:
     return open_postgres(url)
 
 
-def real_time_database(server: PostgresServer) -> str:
-    """A fresh migrated database on the server's own clock, without the grace after a start."""
-    server.template("real_time", _preparing(_NO_GRACE))
-    return server.create_database(template="real_time")
+@contextlib.contextmanager
+def fresh_url(request: pytest.FixtureRequest, folder: Path, *, has_grace: bool = True) -> Iterator[str]:
+    """A migrated database with nothing in it, of the engine that the fixture's parameter names, or else SQLite."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        path = folder / "jobs.db"
+        open_sqlite(path).close()
+        yield sqlite_url(path)
+        return
+    with migrated_database(request.getfixturevalue("postgres_server"), has_grace=has_grace) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def migrated_database(
+    server: PostgresServer, *scripts: str, has_grace: bool = True, is_new: bool = False
+) -> Iterator[str]:
+    """A migrated database with nothing in it, on the server's own clock.
+
+    Args:
+        scripts: Add tables of a test's own, which it empties itself.
+        has_grace: Leases outlast the server's start, as in production.
+        is_new: It holds no dead rows of an earlier test, for tests that count pages or rows that were walked.
+    """
+    chosen = (*([] if has_grace else [_NO_GRACE]), *scripts)
+    template = f"lent_{hashlib.sha256(repr(chosen).encode()).hexdigest()[:12]}"
+    server.template(template, _preparing(*chosen, _KEEP_PRISTINE, _LEND))
+    if is_new:
+        url = server.create_database(template)
+        yield url
+        server.drop_database(url)
+        return
+    with server.lent(template) as url:
+        yield url
 
 
 def _preparing(*scripts: str) -> Callable[[str], None]:

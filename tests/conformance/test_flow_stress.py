@@ -26,7 +26,7 @@ from tenure.store.contract import Claim, Enqueue, Exchange, Store
 from tenure.store.flow import GetGroup, ListSteps, Signal, SweepFlow
 from tenure.store.queries import GetJobs, ListAttempts
 from tests.conformance.acts import NO_BACKOFF, new_job
-from tests.conformance.engines import open_sqlite, open_store, real_time_database, scratch_folder
+from tests.conformance.engines import migrated_database, open_sqlite, open_store, scratch_folder
 from tests.servers import PostgresServer
 
 LONG = os.environ.get("TENURE_LONG") == "1"
@@ -49,17 +49,12 @@ def test_no_parent_is_stuck_on_sqlite(run: int) -> None:
 @pytest.mark.timeout(0 if LONG else 180)
 @pytest.mark.parametrize("run", range(RUNS))
 def test_no_parent_is_stuck_on_postgresql_and_nothing_deadlocks(run: int, postgres_server: PostgresServer) -> None:
-    url = real_time_database(postgres_server)
-    stores = [open_store(url) for _ in range(WORKERS)]
-    try:
+    with migrated_database(postgres_server, has_grace=False) as url, contextlib.ExitStack() as stack:
+        stores = [stack.enter_context(contextlib.closing(open_store(url))) for _ in range(WORKERS)]
         before = deadlocks(url)
         Crew(stores, run).work()
         retries = sum(store.stats().retries for store in stores)
         assert (deadlocks(url) - before, retries) == (0, 0)
-    finally:
-        for store in stores:
-            store.close()
-        postgres_server.drop_database(url)
 
 
 def deadlocks(url: str) -> int:

@@ -39,7 +39,7 @@ from tests.conformance.callers import (
     path_of,
     sqlalchemy_url,
 )
-from tests.conformance.engines import open_postgres, open_sqlite, real_time_database, sqlite_url
+from tests.conformance.engines import migrated_database, open_postgres, open_sqlite, sqlite_url
 from tests.servers import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -82,13 +82,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         store.close()
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    url = real_time_database(server)
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE business (n integer)")
-    store = open_postgres(url)
-    yield Place(engine, url, store)
-    store.close()
-    server.drop_database(url)
+    with migrated_database(server, "CREATE TABLE business (n integer)", has_grace=False) as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DELETE FROM business")
+        store = open_postgres(url)
+        yield Place(engine, url, store)
+        store.close()
 
 
 @pytest.fixture

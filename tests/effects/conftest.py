@@ -9,19 +9,34 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+
+from tenure import App
+from tenure.testing import ManualClock
+from tests.conformance.engines import fresh_url
 
 CHILDREN = Path(__file__).parent / "children"
 
 
 @pytest.fixture
-def store_url(request: pytest.FixtureRequest) -> str | None:
-    """Where `temporary_app` makes its store: SQLite, or PostgreSQL for tests under `on_both_engines`."""
-    if getattr(request, "param", "sqlite") == "sqlite":
-        return None
-    return str(request.getfixturevalue("postgres_url"))
+def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A fresh database: SQLite, or PostgreSQL for tests under `on_both_engines`."""
+    with fresh_url(request, tmp_path_factory.mktemp("store")) as fresh:
+        yield fresh
+
+
+@contextmanager
+def app_at(app: App, url: str, clock: ManualClock | None = None) -> Iterator[App]:
+    """The app on that database, which follows the clock."""
+    is_file = url.startswith("sqlite")
+    with (
+        clock.steer(url) if clock is not None and not is_file else nullcontext(),
+        app.pointed_at(url, clock=clock if is_file else None),
+    ):
+        yield app
 
 
 on_both_engines = pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from tenure.effects.atomic_file import write_file
 from tenure.effects.outbox import Change
 from tenure.sandbox.policy import offers
 from tenure.sandbox.rlimits import MIB, Limits
-from tenure.testing import adrain, temporary_app
-from tests.effects.conftest import on_both_engines, processes_with
+from tenure.testing import adrain
+from tests.effects.conftest import app_at, on_both_engines, processes_with
 
 TOOLS = Path(__file__).parent / "tools"
 PYTHON = str(Path(sys.executable).resolve())
@@ -75,13 +75,13 @@ class Bed:
 def make_bed(place: Path, *tools: AgentTool, url: str | None = None) -> Iterator[Bed]:
     (place / "root").mkdir()
     kit = agents(*tools, root=place / "root", workspaces=place / "workspaces", artifacts=place / "artifacts")
-    with temporary_app(tenure.App().use(kit), url=url) as app:
+    with app_at(tenure.App().use(kit), url or f"sqlite:///{place / 'agents.db'}") as app:
         app.queues.set("agents", backoff=tenure.Backoff(shape="none"))
         yield Bed(app, place)
 
 
 @pytest.fixture
-def bed(place: Path, marker: str, store_url: str | None) -> Iterator[Bed]:
+def bed(place: Path, marker: str, store_url: str) -> Iterator[Bed]:
     tools = (tool("claude", "claude", marker), tool("codex", "codex", marker), tool("plain", "plain", marker))
     yield from make_bed(place, *tools, url=store_url)
 

@@ -16,7 +16,7 @@ from tenure.effects import aws, aws_resources
 from tenure.effects.kinds import Kit
 from tenure.testing import ManualClock, drain, temporary_app
 from tests.effects.cloud_control import CloudControl, faults_of_answer, faults_of_request
-from tests.effects.conftest import on_both_engines
+from tests.effects.conftest import app_at, on_both_engines
 from tests.effects.proxies import CuttingProxy, Reply, Rule, Seen
 
 BUCKET = "AWS::S3::Bucket"
@@ -85,8 +85,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def app(proxy: CuttingProxy, kit: Kit, clock: ManualClock, store_url: str | None) -> Iterator[tenure.App]:
-    with temporary_app(tenure.App().use(kit), clock=clock, url=store_url) as app:
+def app(proxy: CuttingProxy, kit: Kit, clock: ManualClock, store_url: str) -> Iterator[tenure.App]:
+    with app_at(tenure.App().use(kit), store_url, clock) as app:
         app.queues.set("aws", backoff=tenure.Backoff(shape="none"))
         yield app
 
@@ -299,12 +299,10 @@ def control() -> Iterator[CloudControl]:
 
 
 @pytest.fixture
-def generic(
-    control: CloudControl, clock: ManualClock, store_url: str | None
-) -> Iterator[tuple[tenure.App, CuttingProxy]]:
+def generic(control: CloudControl, clock: ManualClock, store_url: str) -> Iterator[tuple[tenure.App, CuttingProxy]]:
     with CuttingProxy(control.port) as proxy:
         kit = aws(region="us-east-1", endpoint_url=proxy.url)
-        with temporary_app(tenure.App().use(kit), clock=clock, url=store_url) as app:
+        with app_at(tenure.App().use(kit), store_url, clock) as app:
             app.queues.set("aws", backoff=tenure.Backoff(shape="none"))
             yield app, proxy
 

@@ -16,7 +16,7 @@ import tenure
 from tenure.effects import event_hooks
 from tenure.sandbox.ssrf import SsrfPolicy
 from tenure.testing import ManualClock, drain, temporary_app
-from tests.effects.conftest import on_both_engines
+from tests.effects.conftest import app_at, on_both_engines
 from tests.effects.proxies import CuttingProxy, Reply, Rule
 
 SECRET = b"a secret of thirty-two bytes ..."
@@ -44,7 +44,7 @@ class Bed:
 
 
 @pytest.fixture
-def bed(store_url: str | None) -> Iterator[Bed]:
+def bed(store_url: str) -> Iterator[Bed]:
     clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
     with CuttingProxy(None) as server:
         app = tenure.App().use(event_hooks("crm", url=f"{server.url}/hook", key=KEY, policy=HERE, queues=["mail"]))
@@ -56,7 +56,7 @@ def bed(store_url: str | None) -> Iterator[Bed]:
             return "secret result"
 
         app.queue("mail", events=True)
-        with temporary_app(app, url=store_url, clock=clock) as made:
+        with app_at(app, store_url, clock) as made:
             bed = Bed(made, server, clock)
             bed.answer(*[Reply(204, b"")] * 20)
             made.enqueue("event_hook.crm.start", {})

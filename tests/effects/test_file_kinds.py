@@ -21,6 +21,8 @@ from tenure.handler.context import Context, Flag, WorkerServices
 from tenure.model.ids import WorkerId
 from tenure.store.contract import Claim
 from tenure.testing import drain, temporary_app
+from tests.conformance.engines import fresh_url
+from tests.effects.conftest import app_at
 from tests.effects.points import watch
 from tests.fault.scale import LONG, scaled
 from tests.waiting import wait_until
@@ -37,9 +39,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def app(request: pytest.FixtureRequest, root: Path) -> Iterator[tenure.App]:
-    url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    with temporary_app(tenure.App().use(files(root=root)), url=url) as app:
+def app(request: pytest.FixtureRequest, tmp_path: Path, root: Path) -> Iterator[tenure.App]:
+    with fresh_url(request, tmp_path) as url, app_at(tenure.App().use(files(root=root)), url) as app:
         yield app
 
 

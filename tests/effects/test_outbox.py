@@ -18,7 +18,8 @@ from tenure.effects.atomic_file import write_file
 from tenure.effects.outbox import Change
 from tenure.sandbox.safe_path import PathEscape
 from tenure.testing import ManualClock, drain, temporary_app
-from tests.effects.conftest import on_both_engines
+from tests.conformance.engines import fresh_url
+from tests.effects.conftest import app_at, on_both_engines
 from tests.effects.points import watch
 
 OUTBOX_POINTS = Path(__file__).parent / "children/outbox_points.py"
@@ -43,8 +44,7 @@ def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
     root.mkdir()
     outbox = Outbox(root)
     app = tenure.App().use(outbox)
-    url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    with temporary_app(app, url=url) as app:
+    with fresh_url(request, tmp_path) as url, app_at(app, url) as app:
         bed = Bed(app, outbox, root)
 
         @app.job
@@ -263,11 +263,11 @@ def test_whoever_dies_the_file_and_its_effects_come_together_or_not_at_all(
 
 
 @on_both_engines
-def test_m13_the_profile_and_the_class_of_that_name_share_a_database(tmp_path: Path, store_url: str | None) -> None:
+def test_m13_the_profile_and_the_class_of_that_name_share_a_database(tmp_path: Path, store_url: str) -> None:
     """M13: both claimed the queue `outbox`, one with keys for ever, one with keys of active jobs."""
     (tmp_path / "data").mkdir()
     outbox = Outbox(tmp_path / "data")
-    with temporary_app(tenure.App().use(outbox), url=store_url) as app:
+    with app_at(tenure.App().use(outbox), store_url) as app:
         app.profiles.install("outbox")
         app.enqueue("note", {}, queue="outbox", key="k")
 

@@ -17,8 +17,8 @@ import tenure
 from tenure.effects import agents, webhooks
 from tenure.effects.webhook_jobs import BUSY_SECONDS, retry_after
 from tenure.sandbox.ssrf import SsrfPolicy
-from tenure.testing import ManualClock, adrain, drain, temporary_app
-from tests.effects.conftest import on_both_engines
+from tenure.testing import ManualClock, adrain, drain
+from tests.effects.conftest import app_at, on_both_engines
 from tests.effects.test_agent import tool
 
 JOBS = 8
@@ -75,9 +75,9 @@ def states(app: tenure.App, ids: Sequence[str]) -> list[tuple[str, int]]:
 
 
 @on_both_engines
-def test_a_receiver_that_says_429_is_left_alone_by_all_of_its_key(store_url: str | None, clock: ManualClock) -> None:
+def test_a_receiver_that_says_429_is_left_alone_by_all_of_its_key(store_url: str, clock: ManualClock) -> None:
     kit = webhooks(policy=SsrfPolicy(allow_private=True, allow_http=True), limits=["crm"])
-    with Receiver().running() as receiver, temporary_app(tenure.App().use(kit), url=store_url, clock=clock) as app:
+    with Receiver().running() as receiver, app_at(tenure.App().use(kit), store_url, clock) as app:
         receiver.refusals = {"/crm": 2}
         ids = [app.enqueue("http_request", {"url": f"{receiver.url}/crm"}).id for _ in range(JOBS)]
         other = app.enqueue("http_request", {"url": f"{receiver.url}/erp"}, limits=["erp"]).id
@@ -110,13 +110,13 @@ def test_a_receiver_that_says_429_is_left_alone_by_all_of_its_key(store_url: str
 @pytest.mark.anyio
 @on_both_engines
 async def test_an_agents_program_that_reports_a_rate_limit_holds_back_the_others(
-    store_url: str | None, clock: ManualClock, place: Path, marker: str
+    store_url: str, clock: ManualClock, place: Path, marker: str
 ) -> None:
     (place / "root").mkdir()
     kit = agents(
         tool("codex", "codex", marker), root=place / "root", workspaces=place / "workspaces", limits=["openai"]
     )
-    with temporary_app(tenure.App().use(kit), url=store_url, clock=clock) as app:
+    with app_at(tenure.App().use(kit), store_url, clock) as app:
         said = "API Error: 429 too many requests, retry after 40 s"
         busy = json.dumps({"act": "fail", "say": said})
         first = app.enqueue("codex_exec", {"prompt": busy}, priority=0).id

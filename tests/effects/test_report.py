@@ -14,8 +14,8 @@ import tenure
 from tenure.effects import reports
 from tenure.effects.atomic_file import write_file
 from tenure.store.flow import SweepFlow
-from tenure.testing import drain, temporary_app
-from tests.effects.conftest import on_both_engines
+from tenure.testing import drain
+from tests.effects.conftest import app_at, on_both_engines
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def app(root: Path, store_url: str | None) -> Iterator[tenure.App]:
+def app(root: Path, store_url: str) -> Iterator[tenure.App]:
     app = tenure.App().use(reports(root=root))
 
     @app.job
@@ -38,7 +38,7 @@ def app(root: Path, store_url: str | None) -> Iterator[tenure.App]:
     def fail(payload: str) -> None:
         raise ValueError(payload)
 
-    with temporary_app(app, url=store_url) as app:
+    with app_at(app, store_url) as app:
         yield app
 
 

@@ -16,7 +16,7 @@ import tenure
 from tenure.effects import Secret, SigningKey, webhooks
 from tenure.sandbox.ssrf import SsrfPolicy, endpoint, verify
 from tenure.testing import drain, temporary_app
-from tests.effects.conftest import on_both_engines
+from tests.effects.conftest import app_at, on_both_engines
 from tests.effects.proxies import CuttingProxy, Reply, Rule
 
 KEY = b"a signing secret of some length"
@@ -43,7 +43,7 @@ class Bed:
 
 
 @pytest.fixture
-def bed(store_url: str | None) -> Iterator[Bed]:
+def bed(store_url: str) -> Iterator[Bed]:
     kit = webhooks(
         policy=SsrfPolicy(allow_private=True, allow_http=True),
         signing={"crm": SigningKey(KEY, HERE), "erp": SigningKey(b"another key", frozenset({"erp.example.com"}))},
@@ -54,7 +54,7 @@ def bed(store_url: str | None) -> Iterator[Bed]:
             "elsewhere": Secret(TOKEN, frozenset({"api.example.com", "*.example.org"})),
         },
     )
-    with CuttingProxy(None) as server, temporary_app(tenure.App().use(kit), url=store_url) as app:
+    with CuttingProxy(None) as server, app_at(tenure.App().use(kit), store_url) as app:
         app.queues.set("webhooks", backoff=tenure.Backoff(shape="none"))
         bed = Bed(app, server)
         bed.answer(*[Reply(200, b'{"ok": true}')] * 5)

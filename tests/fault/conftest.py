@@ -11,8 +11,7 @@ import pytest
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.store.admin import SetQueues
 from tenure.store.contract import Store
-from tests.conformance.engines import open_sqlite, open_store, real_time_database, sqlite_url
-from tests.servers import PostgresServer
+from tests.conformance.engines import fresh_url, open_store
 
 
 @dataclass(frozen=True)
@@ -29,20 +28,11 @@ class Place:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    path, journal = tmp_path / "jobs.db", tmp_path / "journal"
-    if request.param == "sqlite":
-        store = open_sqlite(path)
+    with fresh_url(request, tmp_path, has_grace=False) as url:
+        store = open_store(url)
         make_queues(store)
-        yield Place("sqlite", sqlite_url(path), store, path, journal)
+        yield Place(request.param, url, store, tmp_path / "jobs.db", tmp_path / "journal")
         store.close()
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    url = real_time_database(server)
-    store = open_store(url)
-    make_queues(store)
-    yield Place("postgres", url, store, path, journal)
-    store.close()
-    server.drop_database(url)
 
 
 def make_queues(store: Store) -> None:

@@ -34,7 +34,7 @@ from tenure.store.contract import (
     Store,
 )
 from tenure.store.queries import CountJobs, GetJobs, ListAttempts, ListDeadLetters, ListEffects, ListEvents
-from tests.conformance.engines import open_sqlite, open_store, real_time_database
+from tests.conformance.engines import migrated_database, open_sqlite, open_store
 from tests.fault.proxy import Proxy
 from tests.servers import PostgresServer
 
@@ -71,15 +71,14 @@ def line(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Line]:
         store.close()
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    url = real_time_database(server)
-    proxy = Proxy(server.port)
-    address = url.replace(f":{server.port}/", f":{proxy.port}/")
-    store = open_store(f"{address}?sslmode=disable&gssencmode=disable")
-    store.do(CountJobs())
-    yield Line(store, proxy.lose_next_reply, lambda: proxy.lost)
-    store.close()
-    proxy.close()
-    server.drop_database(url)
+    with migrated_database(server, has_grace=False) as url:
+        proxy = Proxy(server.port)
+        address = url.replace(f":{server.port}/", f":{proxy.port}/")
+        store = open_store(f"{address}?sslmode=disable&gssencmode=disable")
+        store.do(CountJobs())
+        yield Line(store, proxy.lose_next_reply, lambda: proxy.lost)
+        store.close()
+        proxy.close()
 
 
 class BrokenPoint:

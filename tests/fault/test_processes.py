@@ -18,7 +18,7 @@ from tenure.model.job import NewJob
 from tenure.model.outcome import Completed
 from tenure.store.contract import Claim, Enqueue, Reap, Settle, Store
 from tenure.store.queries import CountJobs, GetJobs, ListEffects, ListEvents, ListJobs
-from tests.conformance.engines import open_store, real_time_database
+from tests.conformance.engines import migrated_database, open_store
 from tests.fault.checker import check, snapshot
 from tests.fault.conftest import Place, make_queues
 from tests.fault.crew import Actor, crew
@@ -170,24 +170,24 @@ def test_a_server_stopped_at_once_under_load_loses_nothing_that_was_acknowledged
     server = PostgresServer(wheel_bin_path(18))
     try:
         server.start()
-        url = real_time_database(server)
-        store = open_store(url)
-        make_queues(store)
-        store.close()
-        with crew(scaled(2, 6), "churn", url=url, journal=str(journal), lease_seconds=5.0) as actors:
-            for turn in range(scaled(2, 10)):
+        with migrated_database(server, has_grace=False) as url:
+            store = open_store(url)
+            make_queues(store)
+            store.close()
+            with crew(scaled(2, 6), "churn", url=url, journal=str(journal), lease_seconds=5.0) as actors:
+                for turn in range(scaled(2, 10)):
+                    for actor in actors:
+                        for _ in range(3):
+                            actor.listen()
+                    server.restart("immediate" if turn % 2 == 0 else "kill")
                 for actor in actors:
-                    for _ in range(3):
-                        actor.listen()
-                server.restart("immediate" if turn % 2 == 0 else "kill")
-            for actor in actors:
-                actor.listen()
-                actor.finish()
-        store = open_store(url)
-        finish_all(store, "churn")
-        assert check(without_repeated_grants(read_journal(journal)), snapshot(store)) == []
-        assert store.do(Reap()) == []
-        store.close()
+                    actor.listen()
+                    actor.finish()
+            store = open_store(url)
+            finish_all(store, "churn")
+            assert check(without_repeated_grants(read_journal(journal)), snapshot(store)) == []
+            assert store.do(Reap()) == []
+            store.close()
     finally:
         server.close()
 

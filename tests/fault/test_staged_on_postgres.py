@@ -19,7 +19,7 @@ from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.store.contract import Claim, Enqueue, Heartbeat, Hold, Settle, Start, Store
 from tenure.store.queries import GetJobs
-from tests.conformance.engines import open_store, real_time_database
+from tests.conformance.engines import migrated_database, open_store
 from tests.fault.scale import PATIENCE
 from tests.servers import PostgresServer
 
@@ -33,11 +33,10 @@ STOP = "UPDATE tenure.job SET cancel_requested_at = tenure.now() WHERE id = %s"
 
 @pytest.fixture
 def store(postgres_server: PostgresServer) -> Iterator[Store]:
-    url = real_time_database(postgres_server)
-    opened = open_store(url)
-    yield opened
-    opened.close()
-    postgres_server.drop_database(url)
+    with migrated_database(postgres_server, has_grace=False) as url:
+        opened = open_store(url)
+        yield opened
+        opened.close()
 
 
 def a_grant(store: Store) -> Grant:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tenure.testing import temporary_url
+from tests.conformance.engines import fresh_url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A fresh, migrated database on each engine."""
-    chosen = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
-    with temporary_url(chosen) as fresh:
+    with fresh_url(request, tmp_path) as fresh:
         yield fresh

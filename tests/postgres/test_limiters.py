@@ -13,6 +13,7 @@ from tenure.model.outcome import Completed, FailureClass, Outcome, Released
 from tenure.store.contract import Claim, Enqueue, Exchange, Settle
 from tenure.store.limits import BlockLimiter, ListLimiters, SetLimiter
 from tenure.store.postgres.store import PostgresStore
+from tests.postgres.conftest import new_database
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.postgres
@@ -26,6 +27,7 @@ def claim(limit: int, worker: str = "w") -> Claim:
     return Claim(worker=WorkerId(worker), queues=["default"], limit=limit)
 
 
+@new_database
 @pytest.mark.parametrize("limiter", [None, "open"])
 def test_ten_thousand_jobs_on_a_closed_key_are_not_walked(
     url: str, admin: psycopg.Connection, limiter: str | None

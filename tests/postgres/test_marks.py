@@ -12,6 +12,7 @@ from tenure.model.job import NewJob
 from tenure.store.contract import Claim, Enqueue
 from tenure.store.postgres.marks import MOST_FILTERS, Marks
 from tenure.store.postgres.store import PostgresStore
+from tests.postgres.conftest import new_database
 from tests.waiting import wait_until
 
 
@@ -57,6 +58,7 @@ def test_a_caller_with_ever_new_filters_keeps_a_bounded_number_of_marks() -> Non
     assert len(marks._books) <= MOST_FILTERS
 
 
+@new_database
 @pytest.mark.postgres
 def test_claims_by_kind_walk_each_job_once_while_a_snapshot_is_held(url: str, admin: psycopg.Connection) -> None:
     """A worker claims the kinds it has handlers for. Its claims went without marks, so beside a held snapshot each one

@@ -21,7 +21,7 @@ from tenure.store.contract import Cancel, Claim, Clone, Enqueue, Heartbeat, Prun
 from tenure.store.postgres.store import PostgresStore
 from tenure.store.queries import GetJobs, ListAudit, ListEvents, ListWorkers
 from tests.conformance.acts import new_job
-from tests.conformance.engines import real_time_database
+from tests.conformance.engines import migrated_database
 from tests.servers import PostgresServer
 from tests.waiting import wait_until
 
@@ -30,9 +30,8 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def url(postgres_server: PostgresServer) -> Iterator[str]:
-    made = real_time_database(postgres_server)
-    yield made
-    postgres_server.drop_database(made)
+    with migrated_database(postgres_server, has_grace=False) as made:
+        yield made
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -131,10 +132,9 @@ def _prepare(*scripts: str) -> Callable[[str], None]:
 @contextmanager
 def sqlite_ground(path: Path) -> Iterator[Ground]:
     """A SQLite file of the test's own. Its clock starts with the machine's: triggers in the file know no other."""
+    path.write_bytes(_file_with_profiles())
     clock = ManualClock(datetime.now(UTC))
     with App(engines.sqlite_url(path), clock=clock, actor="test") as app:
-        for name in PROFILES:
-            app.profiles.install(name)
         connection = sqlite3.connect(path, isolation_level=None)
         connection.row_factory = sqlite3.Row
 
@@ -145,6 +145,16 @@ def sqlite_ground(path: Path) -> Iterator[Ground]:
             yield Ground("sqlite", app, clock, execute)
         finally:
             connection.close()
+
+
+@cache
+def _file_with_profiles() -> bytes:
+    with engines.scratch_folder() as folder:
+        path = folder / "jobs.db"
+        with App(engines.sqlite_url(path), actor="test") as app:
+            for name in PROFILES:
+                app.profiles.install(name)
+        return path.read_bytes()
 
 
 def wait_until_blocked(winner: psycopg.Connection) -> None:

@@ -15,7 +15,7 @@ import pytest
 import tenure
 from tenure.model.ids import new_job_id
 from tenure.testing import ManualClock, temporary_app
-from tests.servers import PostgresServer
+from tests.conformance.engines import migrated_database
 
 pytestmark = pytest.mark.anyio
 
@@ -43,10 +43,6 @@ class Acts:
         return call
 
 
-def migrate(url: str) -> None:
-    tenure.App(url).migrate()
-
-
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
@@ -58,12 +54,8 @@ def app(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tenure.A
         with temporary_app(clock=clock) as app:
             yield app
         return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    server.template("migrated", migrate)
-    url = server.create_database(template="migrated")
-    with clock.steer(url), tenure.App(url) as app:
+    with migrated_database(request.getfixturevalue("postgres_server")) as url, clock.steer(url), tenure.App(url) as app:
         yield app
-    server.drop_database(url)
 
 
 @pytest.fixture(params=["sync", "async"])

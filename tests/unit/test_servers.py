@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.conformance.engines import migrated_database
 from tests.servers import PASSWORD, PASSWORD_USER, PostgresServer, debian_bin_path, wheel_bin_path
 
 pytestmark = pytest.mark.postgres
@@ -56,6 +57,22 @@ def test_a_template_is_prepared_once_and_copied_each_time(postgres_server: Postg
         with psycopg.connect(url) as connection:
             assert connection.execute("SELECT count(*) FROM copied").fetchone() == (0,)
         postgres_server.drop_database(url)
+
+
+@pytest.mark.postgres
+def test_a_lent_database_comes_again_as_new_unless_its_schema_was_changed(postgres_server: PostgresServer) -> None:
+    scripts = ("CREATE TABLE tenure.mine (id bigint GENERATED ALWAYS AS IDENTITY, n integer)",)
+    add = "INSERT INTO tenure.mine (n) VALUES (1) RETURNING id"
+    with migrated_database(postgres_server, *scripts) as first, psycopg.connect(first) as connection:
+        assert connection.execute(add).fetchone() == (1,)
+    with migrated_database(postgres_server, *scripts) as second, psycopg.connect(second) as connection:
+        assert connection.execute("SELECT count(*) FROM tenure.mine").fetchone() == (0,)
+        assert connection.execute(add).fetchone() == (1,)
+        connection.execute("CREATE INDEX ON tenure.mine (n)")
+    with migrated_database(postgres_server, *scripts) as third:
+        pass
+
+    assert first == second != third
 
 
 def test_a_wrong_password_is_refused(postgres_server: PostgresServer) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import tenure
 from tenure.web import asgi
-from tests.servers import PostgresServer
+from tests.conformance.engines import fresh_url, open_sqlite
 
 BASE = "http://127.0.0.1:8400"
 
@@ -48,13 +48,8 @@ def tenure_everything() -> tuple[str, ...]:
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A fresh database."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'jobs.db'}"
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    found = server.create_database()
-    yield found
-    server.drop_database(found)
+    with fresh_url(request, tmp_path) as fresh:
+        yield fresh
 
 
 @pytest.fixture
@@ -67,5 +62,6 @@ def server(url: str) -> Iterator[Server]:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Server]:
     """A server on SQLite, for what does not depend on the engine."""
+    open_sqlite(tmp_path / "small.db").close()
     with tenure.App(f"sqlite:///{tmp_path / 'small.db'}") as app:
         yield Server(app)

@@ -7,22 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.engines import open_sqlite, open_store, real_time_database, sqlite_url
-from tests.servers import PostgresServer
+from tests.conformance.engines import fresh_url, open_store
 from tests.worker.bed import AT_ONCE, Bed
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A fresh, migrated database."""
-    if request.param == "sqlite":
-        open_sqlite(tmp_path / "jobs.db").close()
-        yield sqlite_url(tmp_path / "jobs.db")
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    database = real_time_database(server)
-    yield database
-    server.drop_database(database)
+    with fresh_url(request, tmp_path, has_grace=False) as fresh:
+        yield fresh
 
 
 @pytest.fixture

@@ -252,6 +252,40 @@ async def test_a_retry_starts_when_it_is_due_and_does_not_wait_for_the_poll(bed:
     assert bed.job(job_id).attempt == 3
 
 
+async def test_a_retry_is_not_left_to_the_poll_by_a_claim_that_looked_before_the_failure(bed: Bed) -> None:
+    """The claim found nothing, and on its way back the answer to the failure overtook it."""
+    fail = asyncio.Event()
+
+    async def work(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            await fail.wait()
+            raise ValueError("not yet")
+
+    store = Troubled(bed.store)
+    is_armed = False
+
+    async def fail_behind_the_claims_back(request: object) -> None:
+        nonlocal is_armed
+        if is_armed and isinstance(request, Exchange) and not request.outcomes:
+            is_armed = False
+            fail.set()
+            await until(lambda: not fetcher._held)
+
+    store.meanwhile = fail_behind_the_claims_back
+    bed.store = as_store(store)
+    bed.queue(QueuePolicy(backoff=Backoff(shape="constant", base_seconds=0.3, jitter=0.0)))
+    job_id = bed.enqueue(bed.handle(work))
+    async with bed.working(poll_seconds=3600.0, concurrency=2) as worker:
+        assert worker._run is not None
+        fetcher = worker._run.fetcher
+        await until(lambda: fetcher._groups.is_empty and fetcher._held)
+        is_armed = True
+        fetcher._look()
+        await until(lambda: bed.job(job_id).state == "succeeded")
+
+    assert bed.job(job_id).attempt == 2
+
+
 async def test_a_job_that_arrives_while_a_claim_is_on_its_way_back_is_not_left_to_the_poll(bed: Bed) -> None:
     """The claim looked and found nothing; the job and its wake-up come before the empty answer does."""
     begun = asyncio.Event()

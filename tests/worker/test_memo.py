@@ -12,21 +12,14 @@ import pytest
 
 import tenure
 from tenure.store.flow import SweepFlow
-from tests.servers import PostgresServer
+from tests.conformance.engines import fresh_url
 from tests.waiting import wait_until
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tenure.App]:
-    if request.param == "sqlite":
-        with tenure.App(f"sqlite:///{tmp_path / 'jobs.db'}") as made:
-            yield made
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    url = server.create_database()
-    with tenure.App(url) as made:
+    with fresh_url(request, tmp_path) as url, tenure.App(url) as made:
         yield made
-    server.drop_database(url)
 
 
 def finish(app: tenure.App, *jobs: str, concurrency: int = 10) -> list[object]:

@@ -11,7 +11,7 @@ import pytest
 from tenure.errors import ConfigError
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
-from tenure.model.outcome import Completed
+from tenure.model.outcome import Completed, Failed, Settled
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.store.contract import Exchange, Exchanged, Heartbeat, Request
 from tenure.worker.claims import AUTO_LIMIT, Prefetch
@@ -119,8 +119,10 @@ async def test_a_second_exchange_goes_out_only_with_a_fair_share() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_claim_that_left_before_a_job_was_settled_does_not_end_a_drain() -> None:
-    """The settlement may have made a job due, a follow-up or a retry, after the claim had found nothing."""
+@pytest.mark.parametrize("news", ["settled", "settled in a drain", "swept in a drain"])
+async def test_a_claim_that_left_before_the_news_does_not_say_that_there_is_no_job(news: str) -> None:
+    """What was settled or swept may have made a job due, a follow-up, a retry or a parent that waited, after the claim
+    had found nothing. A worker then slept until its poll, and a drain ended."""
     go = asyncio.Event()
 
     class Slow(Claims):
@@ -128,18 +130,22 @@ async def test_a_claim_that_left_before_a_job_was_settled_does_not_end_a_drain()
             assert isinstance(request, Exchange)
             if not request.outcomes:
                 await go.wait()
-            return Exchanged({}, [])
+            settled = [Settled(one.job_id, one.token, "queued") for one in request.outcomes]
+            return Exchanged({(one.job_id, one.token): one for one in settled}, [])
 
-    made = fetcher(Slow(), drain=True)
-    ask = made._ask()
-    looking = asyncio.create_task(made._exchange([], ask))
+    made = fetcher(Slow(), drain="drain" in news)
+    looking = asyncio.create_task(made._exchange([], made._ask()))
     await asyncio.sleep(0)
-    await made._exchange([Completed(ended.id, ended.token) for ended in [grant()]], None)
+    if news == "swept in a drain":
+        made._flow._done()
+    else:
+        failed = grant()
+        await made._exchange([Failed(failed.id, failed.token, "not yet")], None)
     go.set()
     await looking
     assert not made._groups.is_empty
 
-    await made._exchange([], ask)
+    await made._exchange([], made._ask())
     assert made._groups.is_empty
 
 

@@ -11,7 +11,7 @@ import pytest
 from tenure.handler.context import Context
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
-from tests.conformance.engines import open_store, real_time_database
+from tests.conformance.engines import migrated_database, open_store
 from tests.servers import PostgresServer, wheel_bin_path
 from tests.waiting import until
 from tests.worker.bed import AT_ONCE, Bed
@@ -30,8 +30,16 @@ def server() -> Iterator[PostgresServer]:
     server.close()
 
 
-async def test_a_server_that_is_restarted_under_load_loses_and_doubles_nothing(server: PostgresServer) -> None:
-    store = open_store(real_time_database(server))
+@pytest.fixture
+def url(server: PostgresServer) -> Iterator[str]:
+    with migrated_database(server, has_grace=False) as made:
+        yield made
+
+
+async def test_a_server_that_is_restarted_under_load_loses_and_doubles_nothing(
+    server: PostgresServer, url: str
+) -> None:
+    store = open_store(url)
     bed = Bed(store)
     bed.queue(AT_ONCE)
     runs: Counter[str] = Counter()

@@ -41,9 +41,10 @@ class QueueGroup:
 
 @frozen
 class Ask:
-    """A claim and the group that it asks; None if it covers all queues."""
+    """A claim and the group that it asks; None if it covers all queues. `wakes`: the wake-ups that came before it."""
 
     claim: Claim
+    wakes: int
     group: QueueGroup | None = None
 
 
@@ -61,6 +62,7 @@ class QueueGroups:
         self._kinds_of = kinds_of
         self._kinds = self._kinds_now()
         self._groups = self._build()
+        self.wakes = 0
 
     def refresh(self) -> None:
         """Policies were read again: build the groups anew if the kinds to claim have changed."""
@@ -81,7 +83,8 @@ class QueueGroups:
         if not ready:
             return None
         group = next(iter(ready)) if self._config.strict or len(ready) == 1 else _next_by_weight(list(ready))
-        return Ask(replace(self._claim, queues=group.queues, limit=ready[group], kinds=group.kinds), group)
+        claim = replace(self._claim, queues=group.queues, limit=ready[group], kinds=group.kinds)
+        return Ask(claim, self.wakes, group)
 
     def ask_all(self, limit: int, held: Sequence[JobId]) -> Ask:
         """A claim over all queues, for the repeat after a lost reply: what the worker does not name is granted again.
@@ -90,10 +93,12 @@ class QueueGroups:
         """
         kinds = set(self._kinds.values())
         common = kinds.pop() if len(kinds) == 1 else self._config.kinds
-        return Ask(replace(self._claim, queues=self._config.queue_names, limit=limit, kinds=common, held=held))
+        claim = replace(self._claim, queues=self._config.queue_names, limit=limit, kinds=common, held=held)
+        return Ask(claim, self.wakes)
 
     def wake(self) -> None:
         """Jobs may have arrived: every group is worth asking again."""
+        self.wakes += 1
         for group in self._groups:
             group.is_empty = False
 

@@ -294,28 +294,27 @@ class Fetcher:
                 if self._config.drain or (arrived.settled and ask is None):
                     # A retry or a follow-up may be due, now or soon, and no claim has seen it yet.
                     self._groups.wake()
-                    self._wakes += self._config.drain
             if ask is not None:
-                self._granted(ask, arrived, sent, is_stale=wakes != self._wakes)
+                self._granted(ask, arrived, sent, was_woken=wakes != self._wakes)
         self.poke()
 
     # --- around an exchange -------------------------------------------------------------------------------------------
 
-    def _granted(self, ask: Ask, arrived: Exchanged, sent: float, *, is_stale: bool) -> None:
+    def _granted(self, ask: Ask, arrived: Exchanged, sent: float, *, was_woken: bool) -> None:
         grants = arrived.grants
         if arrived.taken_back:
             self._log.taken_back(arrived.taken_back)
         if self._unheard:
             self._unheard = 0
             grants = [grant for grant in grants if not is_held(grant, self._held)]
-        if ask.group is not None:
+        if ask.group is not None and ask.wakes == self._groups.wakes:  # else it looked before a wake-up
             ask.group.is_empty = len(grants) < ask.claim.limit
         if arrived.refused is not None:
             self._claim_refused(arrived.refused)
         else:
             self._gate = None
         if arrived.due_in_seconds is not None and self._missed_dues < EMPTY_WAKES:
-            self._due_at = self._loop.time() + arrived.due_in_seconds
+            self._due_at = min(self._due_at, self._loop.time() + arrived.due_in_seconds)
         if grants:
             self._empty_wakes = self._missed_dues = 0
             self.prefetch.start(self._loop.time())
@@ -331,9 +330,7 @@ class Fetcher:
             if self._was_woken and self.unfinished:
                 self._leases.send_soon()  # the wake-up was no new job, so it may have been a request to stop one
         self._looks_for_due = False
-        self._was_woken = is_stale
-        if is_stale:
-            self._groups.wake()  # a job may have arrived after this claim looked
+        self._was_woken = was_woken  # while this claim was in flight, so the next one follows a wake-up
         if self._config.once:
             self.finish()
 
