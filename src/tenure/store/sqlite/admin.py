@@ -98,7 +98,7 @@ def refuse_outdated(job_id: JobId, version: str | None, token: int, updated_at: 
 def revive(transaction: Transaction, request: Revive) -> list[Settled]:
     """See store.contract.Revive."""
     # In the order of ids, as PostgreSQL locks them: of two jobs with one key the first gets it.
-    revived = {job_id: revive_one(transaction, request, job_id) for job_id in sorted(request.job_ids)}
+    revived = {job_id: revive_one(transaction, request, job_id) for job_id in sorted(set(request.job_ids))}
     return [revived[job_id] for job_id in request.job_ids]
 
 
