@@ -30,6 +30,8 @@ from tenure.store.queries import (
     CountJobs,
     DeadLetterGroup,
     Effect,
+    Followed,
+    FollowEvents,
     Gate,
     GetJobs,
     GroupDeadLetters,
@@ -278,6 +280,11 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     ListGates: Call("list_gates", encode, _rows(to_gate)),
     ListWorkers: Call("list_workers", encode, _rows(_to_worker)),
     ListEvents: Call("list_events", encode, _rows(_to_event)),
+    FollowEvents: Call(
+        "follow_events",
+        encode,
+        lambda answer, _: Followed(**(answer | {"events": [_to_event(row) for row in answer["events"]]})),
+    ),
     ListAudit: Call("list_audit", encode, _rows(_to_audit)),
     ListEffects: Call(
         "list_effects",

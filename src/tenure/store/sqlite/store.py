@@ -131,6 +131,7 @@ READS: Final[Mapping[type, Act]] = {
     asked.ListGates: queries.list_gates,
     asked.ListWorkers: queries.list_workers,
     asked.ListEvents: queries.list_events,
+    asked.FollowEvents: queries.follow_events,
     asked.ListAudit: queries.list_audit,
     asked.ListEffects: queries.list_effects,
     flowing.ListSteps: steps.list_steps,

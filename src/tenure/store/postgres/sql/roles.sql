@@ -183,6 +183,7 @@ BEGIN
                     ('group_dead_letters',  'reader operator admin'),
                     ('list_workers',        'reader operator admin'),
                     ('list_events',         'reader operator admin'),
+                    ('follow_events',       'reader operator admin'),
                     ('list_audit',          'reader operator admin'),
                     ('start_workflow',      'producer worker operator admin'),
                     ('join_workflow',       'producer worker operator admin'),

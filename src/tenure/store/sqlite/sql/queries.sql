@@ -255,10 +255,11 @@ LEFT JOIN tenure_lease AS lead ON lead.name = 'leader' AND lead.owner = w.id AND
 ORDER BY w.last_seen_at DESC, w.id;
 
 -- name: events
--- Events above a number, in order.
+-- Events above a number and up to another, in order.
 SELECT seq, at, kind, job_id, queue, data
 FROM tenure_event
 WHERE seq > :after
+    AND seq <= :until
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
 ORDER BY seq
@@ -270,10 +271,15 @@ SELECT seq, at, kind, job_id, queue, data
 FROM tenure_event INDEXED BY event_job_idx
 WHERE job_id = :job_id
     AND seq > :after
+    AND seq <= :until
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
 ORDER BY seq
 LIMIT :limit;
+
+-- name: newest_event
+-- The highest event number.
+SELECT coalesce(max(seq), 0) FROM tenure_event;
 
 -- name: audit
 -- What was done, newest first.

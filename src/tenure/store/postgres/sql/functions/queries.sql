@@ -606,6 +606,138 @@ BEGIN
 END
 $$;
 
+-- event_place: a place among events, taken apart. Its text is the snapshot up to which events were read, and perhaps
+--   '+seq'      events up to this number came with a dump from another server, whose transactions the snapshot cannot know;
+--   '/xid.seq'  of this transaction, which the snapshot has as open, the events up to this number were read too;
+--   '#seq'      of what the snapshot shows, only the events up to this number were read.
+CREATE OR REPLACE FUNCTION tenure.event_place(
+    p_text text,
+    OUT snapshot pg_snapshot, OUT dumped bigint, OUT part_xid xid8, OUT part_seq bigint, OUT behind bigint
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_found text[] := regexp_match(p_text, '^([0-9]+:[0-9]+:[0-9,]*)(?:[+]([0-9]+))?(?:/([0-9]+)[.]([0-9]+)|#([0-9]+))?$');
+BEGIN
+    snapshot := v_found[1]::pg_snapshot;
+    dumped := coalesce(v_found[2]::bigint, 0);
+    part_xid := v_found[3]::xid8;
+    part_seq := v_found[4]::bigint;
+    behind := v_found[5]::bigint;
+    IF snapshot IS NULL OR pg_snapshot_xmax(snapshot) > pg_snapshot_xmax(pg_current_snapshot()) THEN
+        RAISE invalid_text_representation;
+    END IF;
+EXCEPTION WHEN invalid_text_representation OR numeric_value_out_of_range THEN
+    RAISE EXCEPTION '% is no place among this database''s events. Begin anew without it.', quote_literal(left(p_text, 80))
+        USING ERRCODE = 'TN007';
+END
+$$;
+
+-- follow_events: events that were committed since a place, in whatever order their numbers were taken.
+-- Invariant: an event is shown once, by the first answer whose snapshot shows its transaction and whose place does not. A snapshot tells which
+-- transactions were open, so one that stays open for hours delays no other event and loses none of its own.
+-- Pages are cut in the order of transactions, by their index, and sorted by number.
+CREATE OR REPLACE FUNCTION tenure.follow_events(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_limit bigint := tenure.page_limit(p_request);
+    v_queues text[] := tenure.text_list(p_request -> 'queues');
+    v_kinds text[] := tenure.text_list(p_request -> 'kinds');
+    v_newest bigint := coalesce((SELECT max(e.seq) FROM tenure.event AS e), 0);
+    v_now text := pg_current_snapshot()::text;
+    v_wanted text := '';
+    v_since record;
+    v_until record;
+    v_dumped text;
+    v_count bigint;
+    v_rows json;
+    v_last_xid xid8;
+    v_last_seq bigint;
+    v_place text;
+BEGIN
+    IF p_request ->> 'place' IS NOT NULL THEN
+        v_since := tenure.event_place(p_request ->> 'place');
+    ELSE
+        -- A row that is there although its transaction has not begun was restored from another server's dump.
+        IF EXISTS (SELECT FROM tenure.event AS e WHERE e.xid >= pg_snapshot_xmax(pg_current_snapshot())) THEN
+            v_now := v_now || '+' || v_newest;
+        END IF;
+        IF p_request ->> 'after' IS NULL THEN
+            RETURN json_build_object('events', '[]'::json, 'place', v_now, 'more', false, 'newest', v_newest);
+        END IF;
+        v_since := tenure.event_place(v_now || '#' || (p_request ->> 'after'));
+    END IF;
+    v_dumped := CASE WHEN v_since.dumped > 0 THEN '+' || v_since.dumped ELSE '' END;
+    v_now := pg_current_snapshot()::text || v_dumped;
+    v_until := tenure.event_place(coalesce(p_request ->> 'until', v_now));
+    IF p_request ->> 'job_id' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND e.job_id = $10';
+    END IF;
+    IF v_queues IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND e.queue = ANY ($11)';
+    END IF;
+    IF v_kinds IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND e.kind = ANY ($12)';
+    END IF;
+    IF v_since.behind IS NOT NULL THEN
+        v_wanted := 'SELECT e.* FROM tenure.event AS e WHERE e.seq > $9 AND (pg_visible_in_snapshot(e.xid, $1) OR e.seq <= $2)'
+            || v_wanted || ' ORDER BY e.seq LIMIT $8 + 1';
+    ELSE
+        v_wanted := ' AND e.seq > $2 AND (pg_visible_in_snapshot(e.xid, $5) OR (e.xid = $6 AND e.seq <= $7))' || v_wanted;
+        v_wanted := '(SELECT 1 AS part, e.* FROM tenure.event AS e WHERE e.xid = $3 AND e.seq > $4' || v_wanted
+            || ' ORDER BY e.seq LIMIT $8 + 1) UNION ALL '
+            '(SELECT 2, e.* FROM tenure.event AS e WHERE e.xid = ANY (array_remove(ARRAY(SELECT pg_snapshot_xip($1)), $3))' || v_wanted
+            || ' ORDER BY e.xid, e.seq LIMIT $8 + 1) UNION ALL '
+            '(SELECT 3, e.* FROM tenure.event AS e WHERE e.xid >= pg_snapshot_xmax($1)' || v_wanted
+            || ' ORDER BY e.xid, e.seq LIMIT $8 + 1) ORDER BY part, xid, seq LIMIT $8 + 1';
+    END IF;
+    EXECUTE 'WITH found AS (SELECT w.*, row_number() OVER () AS number FROM (' || v_wanted || ') AS w), '
+        'page AS (SELECT * FROM found WHERE number <= $8) '
+        'SELECT (SELECT count(*) FROM found), '
+        '(SELECT json_agg(json_build_object(''seq'', p.seq, ''at'', tenure.to_us(p.at), ''kind'', p.kind, ''job_id'', p.job_id, '
+        '''queue'', p.queue, ''data'', tenure.readable(p.data)) ORDER BY p.seq) FROM page AS p), '
+        '(SELECT p.xid FROM page AS p ORDER BY p.number DESC LIMIT 1), (SELECT p.seq FROM page AS p ORDER BY p.number DESC LIMIT 1)'
+    INTO v_count, v_rows, v_last_xid, v_last_seq
+    USING v_since.snapshot, v_since.dumped, v_since.part_xid, v_since.part_seq, v_until.snapshot, v_until.part_xid, v_until.part_seq,
+        v_limit, v_since.behind, tenure.as_uuid(p_request ->> 'job_id'), v_queues, v_kinds;
+    v_place := CASE
+        WHEN v_since.behind IS NOT NULL THEN
+            v_since.snapshot::text || v_dumped || CASE WHEN v_count > v_limit THEN '#' || v_last_seq ELSE '' END
+        WHEN v_count <= v_limit THEN coalesce(p_request ->> 'until', v_now)
+        ELSE tenure.snapshot_between(v_since.snapshot, v_until.snapshot, v_since.part_xid, v_last_xid)
+            || v_dumped || '/' || v_last_xid || '.' || v_last_seq
+    END;
+    RETURN json_build_object('events', coalesce(v_rows, '[]'), 'place', v_place, 'more', v_count > v_limit, 'newest', v_newest);
+END
+$$;
+
+-- snapshot_between: the snapshot of a place between two others. Shown are `p_part`, of which the rest was read first, and what comes before
+-- `p_last` in the order of transactions; `p_last` itself and all behind it stay open.
+CREATE OR REPLACE FUNCTION tenure.snapshot_between(p_since pg_snapshot, p_until pg_snapshot, p_part xid8, p_last xid8) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    WITH bound AS (
+        SELECT greatest(pg_snapshot_xmax(p_since)::text::numeric, p_last::text::numeric + 1) AS xmax
+    ), open AS (
+        SELECT x.xid::text::numeric AS xid
+        FROM pg_snapshot_xip(p_since) AS x(xid)
+        WHERE p_last = p_part OR (x.xid > p_last AND x.xid IS DISTINCT FROM p_part)
+        UNION
+        SELECT x.xid::text::numeric
+        FROM pg_snapshot_xip(p_until) AS x(xid)
+        UNION
+        SELECT p_last::text::numeric
+    )
+    SELECT format('%s:%s:%s', min(o.xid), b.xmax, string_agg(o.xid::text, ',' ORDER BY o.xid))
+    FROM open AS o
+    JOIN bound AS b ON o.xid < b.xmax
+    GROUP BY b.xmax
+$$;
+
 -- list_audit: what operators did, newest first.
 CREATE OR REPLACE FUNCTION tenure.list_audit(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
