@@ -206,7 +206,8 @@ def _encode_place(request: Any) -> str:
 def _summed(answer: Any, request: Summary) -> Summed:
     return Summed(
         at=from_us(answer["at"]),
-        window_seconds=request.window_seconds,
+        window_seconds=request.window_seconds if answer["is_whole"] else (answer["at"] - answer["since"]) / 1e6,
+        is_whole=answer["is_whole"],
         ran=[Ran(*_timed(row)) for row in answer["ran"]],
         stuck_count=answer["stuck_count"],
         stuck=[Stuck(*_timed(row)) for row in answer["stuck"]],
@@ -293,7 +294,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     ),
     Summary: Call(
         "summary",
-        lambda r: json.dumps({"window_seconds": r.window_seconds, "queues": list(r.queues), "limit": r.limit}),
+        encode,
         _summed,
     ),
     RollUp: Call("roll_up", lambda r: json.dumps({"minutes": r.minutes}), _rolled_up),

@@ -269,16 +269,24 @@ def _some(values: Sequence[Any]) -> str | None:
 def summarize(transaction: Transaction, request: Summary) -> Summed:
     """See store.summary.Summary."""
     check_limit(request.limit)
+    if request.scan is not None and request.scan < 1:
+        raise InvalidArgument(f"The scan must be at least 1, not {request.scan}.")
     values: dict[str, Any] = {
         "now": transaction.now,
         "since": transaction.now - round(request.window_seconds * 1_000_000),
         "queues": json.dumps(list(request.queues)) if request.queues else None,
         "limit": request.limit,
     }
+    is_whole = True
+    if request.scan is not None:
+        beyond = transaction.one(_SQL["summary_since"], {**values, "scan": request.scan})
+        if beyond is not None:
+            values["since"], is_whole = beyond[0], False
     stuck = transaction.all(_SQL["summary_stuck"], {**values, "limit": max(request.limit, 1)})
     return Summed(
         at=from_us(transaction.now),
-        window_seconds=request.window_seconds,
+        window_seconds=request.window_seconds if is_whole else (transaction.now - values["since"]) / 1e6,
+        is_whole=is_whole,
         ran=[Ran(*(*row[:-1], from_us(row[-1]))) for row in transaction.all(_SQL["summary_ran"], values)],
         stuck_count=stuck[0][0] if stuck else 0,
         stuck=[Stuck(*(*row[1:-1], from_us(row[-1]))) for row in stuck[: request.limit]],

@@ -337,6 +337,16 @@ WHERE (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
 GROUP BY queue
 ORDER BY queue;
 
+-- name: summary_since
+-- When the newest job ended that is one too many for a look at the newest :scan of the window.
+SELECT finished_at
+FROM tenure_job INDEXED BY job_finished_idx
+WHERE finished_at IS NOT NULL
+    AND cleaned_at IS NULL
+    AND finished_at > :since
+ORDER BY finished_at DESC
+LIMIT 1 OFFSET :scan;
+
 -- name: summary_ran
 -- What ended within the window, by queue and kind, and how long the successes ran and had waited.
 -- A percentile is the smallest value that at least that share of the values does not exceed.

@@ -793,8 +793,8 @@ BEGIN
 END
 $$;
 
--- summary: how it goes. {"window_seconds", "queues", "limit"} → {"at", "ran", "stuck_count", "stuck", "backlog", "repeated"}.
--- Looks at jobs that ended within the window (by job_finished_idx) and at live ones (by their partial indexes), never at the rest.
+-- summary: how it goes. {"window_seconds", "queues", "limit", "scan"} → {"at", "since", "is_whole", "ran", "stuck_count", "stuck", "backlog",
+-- "repeated"}. Looks at jobs that ended within the window (by job_finished_idx) and at live ones (by their partial indexes), never at the rest.
 CREATE OR REPLACE FUNCTION tenure.summary(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -804,10 +804,24 @@ DECLARE
     v_since timestamptz := v_now - (p_request ->> 'window_seconds')::double precision * interval '1 second';
     v_queues text[] := tenure.text_list(p_request -> 'queues');
     v_limit bigint := tenure.page_limit(p_request);
+    v_scan bigint := (p_request ->> 'scan')::bigint;
+    v_beyond timestamptz;
 BEGIN
+    IF v_scan < 1 THEN
+        RAISE EXCEPTION 'The scan must be at least 1, not %.', v_scan USING ERRCODE = 'TN007';
+    ELSIF v_scan IS NOT NULL THEN
+        -- EXECUTE here and below: planned with the values, of which a narrow window and a small scan make an index scan.
+        EXECUTE 'SELECT j.finished_at FROM tenure.job AS j '
+            'WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > $1 ORDER BY j.finished_at DESC LIMIT 1 OFFSET $2'
+        INTO v_beyond
+        USING v_since, v_scan;
+        v_since := coalesce(v_beyond, v_since);
+    END IF;
     RETURN json_build_object(
         'at', tenure.to_us(v_now),
-        'ran', tenure.sum_ran(v_since, v_queues),
+        'since', tenure.to_us(v_since),
+        'is_whole', v_beyond IS NULL,
+        'ran', tenure.sum_ran(v_since, v_queues, v_scan),
         'stuck_count', (
             SELECT count(*) FROM tenure.job AS j
             WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_now AND (v_queues IS NULL OR j.queue = ANY (v_queues))),
@@ -820,39 +834,53 @@ BEGIN
                 ORDER BY j.lease_until LIMIT v_limit
             ) AS s),
         'backlog', tenure.sum_backlog(v_now, v_queues),
-        'repeated', tenure.sum_repeated(v_since, v_queues, v_limit));
+        'repeated', tenure.sum_repeated(v_since, v_queues, v_scan, v_limit));
 END
 $$;
 
--- sum_ran: what ended within the window, by queue and kind, with how long it took.
-CREATE OR REPLACE FUNCTION tenure.sum_ran(p_since timestamptz, p_queues text[]) RETURNS json
-LANGUAGE sql STABLE SECURITY DEFINER
+-- sum_ran: what ended within the window, by queue and kind, with how long it took. No more than `p_scan` jobs may have ended in it.
+CREATE OR REPLACE FUNCTION tenure.sum_ran(p_since timestamptz, p_queues text[], p_scan bigint) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
-    WITH ended AS (
-        SELECT j.queue, j.kind, j.state, j.finished_at,
-            CASE WHEN j.state = 'succeeded' THEN extract(epoch FROM j.finished_at - j.claimed_at)::double precision END AS run_seconds,
-            CASE WHEN j.state = 'succeeded' THEN greatest(0, extract(epoch FROM j.claimed_at - j.run_at))::double precision END AS wait_seconds
-        FROM tenure.job AS j
-        WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > p_since
-            AND (p_queues IS NULL OR j.queue = ANY (p_queues))
-    ), by_kind AS (
-        SELECT e.queue, e.kind,
-            count(*) FILTER (WHERE e.state = 'succeeded') AS succeeded,
-            count(*) FILTER (WHERE e.state = 'failed') AS failed,
-            count(*) FILTER (WHERE e.state = 'dead') AS dead,
-            count(*) FILTER (WHERE e.state = 'cancelled') AS cancelled,
-            avg(e.run_seconds) AS run_average,
-            percentile_disc(ARRAY[0.5, 0.95, 1]) WITHIN GROUP (ORDER BY e.run_seconds) AS runs,
-            percentile_disc(0.5) WITHIN GROUP (ORDER BY e.wait_seconds) AS wait_p50,
-            max(e.finished_at) AS last_at
-        FROM ended AS e
-        GROUP BY e.queue, e.kind
-    )
-    SELECT coalesce(json_agg(json_build_array(
-        b.queue, b.kind, b.succeeded, b.failed, b.dead, b.cancelled, b.run_average, b.runs[1], b.runs[2], b.runs[3], b.wait_p50,
-        tenure.to_us(b.last_at)) ORDER BY b.queue COLLATE "C", b.kind COLLATE "C"), '[]')
-    FROM by_kind AS b
+DECLARE
+    v_answer json;
+BEGIN
+    EXECUTE $ran$
+        WITH newest AS (
+            SELECT j.queue, j.kind, j.state, j.run_at, j.claimed_at, j.finished_at
+            FROM tenure.job AS j
+            WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > $1
+            ORDER BY j.finished_at DESC
+            LIMIT $3
+        ), ended AS (
+            SELECT n.queue, n.kind, n.state, n.finished_at,
+                CASE WHEN n.state = 'succeeded' THEN extract(epoch FROM n.finished_at - n.claimed_at)::double precision END AS run_seconds,
+                CASE WHEN n.state = 'succeeded' THEN greatest(0, extract(epoch FROM n.claimed_at - n.run_at))::double precision END AS wait_seconds
+            FROM newest AS n
+            WHERE $2 IS NULL OR n.queue = ANY ($2)
+        ), by_kind AS (
+            SELECT e.queue, e.kind,
+                count(*) FILTER (WHERE e.state = 'succeeded') AS succeeded,
+                count(*) FILTER (WHERE e.state = 'failed') AS failed,
+                count(*) FILTER (WHERE e.state = 'dead') AS dead,
+                count(*) FILTER (WHERE e.state = 'cancelled') AS cancelled,
+                avg(e.run_seconds) AS run_average,
+                percentile_disc(ARRAY[0.5, 0.95, 1]) WITHIN GROUP (ORDER BY e.run_seconds) AS runs,
+                percentile_disc(0.5) WITHIN GROUP (ORDER BY e.wait_seconds) AS wait_p50,
+                max(e.finished_at) AS last_at
+            FROM ended AS e
+            GROUP BY e.queue, e.kind
+        )
+        SELECT coalesce(json_agg(json_build_array(
+            b.queue, b.kind, b.succeeded, b.failed, b.dead, b.cancelled, b.run_average, b.runs[1], b.runs[2], b.runs[3], b.wait_p50,
+            tenure.to_us(b.last_at)) ORDER BY b.queue COLLATE "C", b.kind COLLATE "C"), '[]')
+        FROM by_kind AS b
+    $ran$
+    INTO v_answer
+    USING p_since, p_queues, p_scan;
+    RETURN v_answer;
+END
 $$;
 
 -- sum_backlog: what waits, by queue.
@@ -880,32 +908,46 @@ AS $$
     FROM by_queue AS b
 $$;
 
--- sum_repeated: keys that several jobs carry, among those to do and those that ended within the window.
-CREATE OR REPLACE FUNCTION tenure.sum_repeated(p_since timestamptz, p_queues text[], p_limit bigint) RETURNS json
-LANGUAGE sql STABLE SECURITY DEFINER
+-- sum_repeated: keys that several jobs carry, among those to do and those that ended within the window, which are no more than `p_scan`.
+CREATE OR REPLACE FUNCTION tenure.sum_repeated(p_since timestamptz, p_queues text[], p_scan bigint, p_limit bigint) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
-    WITH keyed AS (
-        SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
-        FROM tenure.live_jobs() AS j
-        WHERE j.idempotency_key IS NOT NULL AND (p_queues IS NULL OR j.queue = ANY (p_queues))
-        UNION ALL
-        SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
-        FROM tenure.job AS j
-        WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > p_since
-            AND j.idempotency_key IS NOT NULL AND (p_queues IS NULL OR j.queue = ANY (p_queues))
-    ), repeated AS (
-        SELECT k.queue, k.kind, k.idempotency_key, count(*) AS jobs, count(*) FILTER (WHERE k.finished_at IS NULL) AS active,
-            max(k.id::text) AS newest_id
-        FROM keyed AS k
-        GROUP BY k.queue, k.kind, k.idempotency_key
-        HAVING count(*) > 1
-        ORDER BY count(*) DESC, k.queue COLLATE "C", k.kind COLLATE "C", k.idempotency_key COLLATE "C"
-        LIMIT p_limit
-    )
-    SELECT coalesce(json_agg(json_build_array(r.queue, r.kind, r.idempotency_key, r.jobs, r.active, r.newest_id)
-        ORDER BY r.jobs DESC, r.queue COLLATE "C", r.kind COLLATE "C", r.idempotency_key COLLATE "C"), '[]')
-    FROM repeated AS r
+DECLARE
+    v_answer json;
+BEGIN
+    EXECUTE $repeated$
+        WITH newest AS (
+            SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
+            FROM tenure.job AS j
+            WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > $1
+            ORDER BY j.finished_at DESC
+            LIMIT $3
+        ), keyed AS (
+            SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
+            FROM tenure.live_jobs() AS j
+            WHERE j.idempotency_key IS NOT NULL AND ($2 IS NULL OR j.queue = ANY ($2))
+            UNION ALL
+            SELECT n.id, n.queue, n.kind, n.idempotency_key, n.finished_at
+            FROM newest AS n
+            WHERE n.idempotency_key IS NOT NULL AND ($2 IS NULL OR n.queue = ANY ($2))
+        ), repeated AS (
+            SELECT k.queue, k.kind, k.idempotency_key, count(*) AS jobs, count(*) FILTER (WHERE k.finished_at IS NULL) AS active,
+                max(k.id::text) AS newest_id
+            FROM keyed AS k
+            GROUP BY k.queue, k.kind, k.idempotency_key
+            HAVING count(*) > 1
+            ORDER BY count(*) DESC, k.queue COLLATE "C", k.kind COLLATE "C", k.idempotency_key COLLATE "C"
+            LIMIT $4
+        )
+        SELECT coalesce(json_agg(json_build_array(r.queue, r.kind, r.idempotency_key, r.jobs, r.active, r.newest_id)
+            ORDER BY r.jobs DESC, r.queue COLLATE "C", r.kind COLLATE "C", r.idempotency_key COLLATE "C"), '[]')
+        FROM repeated AS r
+    $repeated$
+    INTO v_answer
+    USING p_since, p_queues, p_scan, p_limit;
+    RETURN v_answer;
+END
 $$;
 
 -- standing: where a job stands in its queue. {"job_id", "cap"} → {"at", "ahead", "held_in_queue", "held_with_key", "last_event"} or null.
