@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TypedDict, TypeVar, Unpack
 
@@ -229,13 +229,13 @@ def stop(store: Subject, grant: Grant) -> Settled:
     return settle(store, Stopped(grant.id, grant.token))
 
 
-def cancel(store: Subject, job_id: JobId) -> Cancelled:
-    [answer] = store.do(Cancel([job_id], actor="ops", reason="not needed"))
+def cancel(store: Subject, job_id: JobId, versions: Mapping[JobId, str] | None = None) -> Cancelled:
+    [answer] = store.do(Cancel([job_id], actor="ops", reason="not needed", versions=versions or {}))
     return answer
 
 
-def revive(store: Subject, job_id: JobId) -> Settled:
-    [answer] = store.do(Revive([job_id], actor="ops", reason="fixed"))
+def revive(store: Subject, job_id: JobId, versions: Mapping[JobId, str] | None = None) -> Settled:
+    [answer] = store.do(Revive([job_id], actor="ops", reason="fixed", versions=versions or {}))
     return answer
 
 

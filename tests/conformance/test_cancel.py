@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tenure.errors import Outdated
 from tenure.model.ids import JobId, Token, new_job_id
 from tenure.model.outcome import Beat, Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
 from tenure.model.state import TERMINAL, State
@@ -155,6 +156,56 @@ def test_repeating_a_request_to_stop_is_harmless(store: Subject, clock: SteeredC
     assert cancel(store, job_id).answer == "requested"
 
     assert get(store, job_id).cancel_requested_at == first
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.WAITING, State.RUNNING])
+def test_a_job_that_has_not_changed_since_it_was_read_is_cancelled(store: Subject, state: State) -> None:
+    job = bring(store, state)
+
+    assert cancel(store, job.id, {job.id: job.version}).answer in ("cancelled", "requested")
+
+
+def test_a_job_that_was_claimed_since_it_was_read_is_left_alone_and_so_is_the_whole_batch(store: Subject) -> None:
+    job_id = enqueue(store)
+    read = get(store, job_id)
+    grant = claim_one(store)
+    other = enqueue(store)
+
+    with pytest.raises(Outdated, match=f"{job_id} has changed since it was read"):
+        store.do(Cancel([other, job_id], actor="ops", reason="not needed", versions={job_id: read.version}))
+
+    assert get(store, other).state is State.QUEUED
+    assert get(store, job_id).cancel_requested_at is None
+    assert store.do(ListAudit(subject=other)) == store.do(ListAudit(subject=job_id)) == []
+    assert complete(store, grant).state == "succeeded"
+
+
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, State.DEAD])
+def test_a_job_that_ended_since_it_was_read_is_outdated(store: Subject, state: State) -> None:
+    job = bring(store, state)
+
+    with pytest.raises(Outdated):
+        cancel(store, job.id, {job.id: "0.0"})
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
+def test_a_repeated_cancel_of_a_job_that_was_read_answers_that_it_is_done(
+    store: Subject, clock: SteeredClock, state: State
+) -> None:
+    job = bring(store, state)
+    first = cancel(store, job.id, {job.id: job.version})
+    clock.advance(5)
+
+    again = cancel(store, job.id, {job.id: job.version})
+
+    assert again.state == first.state
+    assert (first.answer, again.answer) in [("cancelled", "refused"), ("requested", "requested")]
+
+
+def test_an_unknown_job_with_a_version_is_refused_without_a_state(store: Subject) -> None:
+    job_id = new_job_id()
+
+    assert cancel(store, job_id, {job_id: "1.1"}).state is None
 
 
 def test_a_cancel_leaves_an_audit_row_with_actor_and_reason(store: Subject, clock: SteeredClock) -> None:

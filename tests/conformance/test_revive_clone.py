@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.errors import IllegalMove, NotFound
+from tenure.errors import IllegalMove, NotFound, Outdated
 from tenure.model.ids import new_job_id
 from tenure.model.outcome import Triage
 from tenure.model.state import State
@@ -163,6 +163,28 @@ def test_a_batch_is_answered_in_order_with_an_audit_row_per_job(store: Subject) 
         assert (row.actor, row.reason) == ("ann", "fixed the bug")
     [refused] = store.do(ListAudit(subject=running.id))
     assert refused.detail["why"]
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.DEAD, State.CANCELLED])
+def test_a_job_that_has_not_changed_since_it_was_read_is_revived(store: Subject, state: State) -> None:
+    job = bring(store, state)
+
+    assert revive(store, job.id, {job.id: job.version}).state == "queued"
+
+
+def test_a_job_that_was_revived_since_it_was_read_is_left_alone_and_so_is_the_whole_batch(
+    store: Subject, clock: SteeredClock
+) -> None:
+    first, second = bring(store, State.DEAD), bring(store, State.DEAD)
+    clock.advance(1)
+    revive(store, second.id)
+    fail(store, claim_one(store))
+    ended = get(store, second.id)
+
+    with pytest.raises(Outdated, match=f"{second.id} has changed since it was read"):
+        store.do(Revive([first.id, second.id], "ops", "fixed", versions={j.id: j.version for j in (first, second)}))
+
+    assert (get(store, first.id), get(store, second.id)) == (first, ended)
 
 
 @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, State.DEAD, State.CANCELLED])

@@ -123,13 +123,18 @@ class Jobs(Client):
         )
 
     @operation
-    def cancel(self, job_id: str, *, actor: str | None = None, reason: str = "") -> Steps[Cancelled]:
+    def cancel(
+        self, job_id: str, *, version: str | None = None, actor: str | None = None, reason: str = ""
+    ) -> Steps[Cancelled]:
         """Cancel a job: a queued or waiting one at once, a held one by request, which its worker carries out.
 
-        After `cancelled` it never starts; after `requested` it never succeeds. Repeating is harmless.
-        Raises: NotFound; IllegalMove, if it has ended.
+        After `cancelled` it never starts; after `requested` it never succeeds. Repeating is harmless. With `version`,
+        which `job.version` said when it was read, a job that has changed since is left alone.
+
+        Raises: NotFound; IllegalMove, if it has ended; Outdated.
         """
-        (answer,) = yield from self._cancel([arguments.job_id("job_id", job_id)], actor, reason)
+        identity = arguments.job_id("job_id", job_id)
+        (answer,) = yield from self._cancel([identity], actor, reason, version)
         if answer.answer != "refused" or answer.state == State.CANCELLED:
             return answer
         if answer.state is None:
@@ -143,26 +148,36 @@ class Jobs(Client):
         """Cancel many jobs; one answer each, in order. A job that is not there or has ended is answered `refused`."""
         return (yield from self._cancel(_ids(job_ids), actor, reason))
 
-    def _cancel(self, ids: list[JobId], actor: str | None, reason: str) -> Steps[list[Cancelled]]:
+    def _cancel(
+        self, ids: list[JobId], actor: str | None, reason: str, version: str | None = None
+    ) -> Steps[list[Cancelled]]:
         answers: list[Cancelled] = []
         for first in range(0, len(ids), BATCH_MAX):
-            answers += yield from ask(Cancel(ids[first : first + BATCH_MAX], self._by(actor), reason))
+            page = ids[first : first + BATCH_MAX]
+            answers += yield from ask(Cancel(page, self._by(actor), reason, versions=_versions(page, version)))
         log_moves("cancelled", ({"job": one.job_id} for one in answers if one.answer == "cancelled"))
         return answers
 
     @operation
     def revive(
-        self, job_id: str, *, reason: str, from_step: str | None = None, actor: str | None = None
+        self,
+        job_id: str,
+        *,
+        reason: str,
+        from_step: str | None = None,
+        version: str | None = None,
+        actor: str | None = None,
     ) -> Steps[Settled]:
         """Queue a failed, dead or cancelled job again, with all its attempts. `reason` goes into the audit.
 
         A durable job goes on from the steps that it has recorded; with `from_step` that one and all later ones are
-        forgotten and run again. One that was undone begins anew.
+        forgotten and run again. One that was undone begins anew. With `version`, which `job.version` said when it was
+        read, a job that has changed since is left alone.
 
-        Raises: NotFound; IllegalMove, with the reason why it cannot be revived.
+        Raises: NotFound; IllegalMove, with the reason why it cannot be revived; Outdated.
         """
         identity = arguments.job_id("job_id", job_id)
-        (answer,) = yield from self._revive([identity], actor, reason, from_step)
+        (answer,) = yield from self._revive([identity], actor, reason, from_step, version)
         if answer.lost:
             raise (yield from _why_not_revived(identity, from_step))
         return answer
@@ -173,12 +188,18 @@ class Jobs(Client):
         return (yield from self._revive(_ids(job_ids), actor, reason))
 
     def _revive(
-        self, ids: list[JobId], actor: str | None, reason: str, from_step: str | None = None
+        self,
+        ids: list[JobId],
+        actor: str | None,
+        reason: str,
+        from_step: str | None = None,
+        version: str | None = None,
     ) -> Steps[list[Settled]]:
         why = arguments.text("reason", reason)
         answers: list[Settled] = []
         for first in range(0, len(ids), BATCH_MAX):
-            answers += yield from ask(Revive(ids[first : first + BATCH_MAX], self._by(actor), why, from_step))
+            page = ids[first : first + BATCH_MAX]
+            answers += yield from ask(Revive(page, self._by(actor), why, from_step, _versions(page, version)))
         return answers
 
     @operation
@@ -241,6 +262,10 @@ class Jobs(Client):
 def _ids(job_ids: str | Iterable[str]) -> list[JobId]:
     given = [job_ids] if isinstance(job_ids, str) else job_ids
     return [arguments.job_id("job_ids", one) for one in given]
+
+
+def _versions(ids: list[JobId], version: str | None) -> dict[JobId, str]:
+    return {} if version is None else dict.fromkeys(ids, version)
 
 
 def _why_not_revived(job_id: JobId, from_step: str | None = None) -> Steps[NotFound | IllegalMove]:

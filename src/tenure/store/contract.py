@@ -238,12 +238,17 @@ class Cancel(Request[list[Cancelled]]):
 
     After `cancelled` the job never starts; after `requested` it never succeeds. Terminal jobs and unknown ids are
     refused (state None: not found). Repeating is harmless. Leaves an audit row with actor and reason.
+
+    Raises: Outdated, if a job of `versions` has changed since it was read; then no job of the request is changed. One
+    that is cancelled or asked to stop already is not compared: a repeat is harmless.
     """
 
     job_ids: Sequence[JobId]
     actor: str
     reason: str
     children: bool = True
+    versions: Mapping[JobId, str] = field(default_factory=dict)
+    """What `Job.version` said of the jobs that the caller has read. Jobs that are absent here are not compared."""
 
 
 @frozen
@@ -253,6 +258,8 @@ class Revive(Request[list[Settled]]):
     Its pending dead letters become `manual_replay`. A job that is not in one of these states, whose queue allows only
     a clone, whose payload was pruned, that lacks `from_step`, or whose key is held by another job answers with state
     None and is left alone; `why` in the audit row tells. Leaves an audit row per job.
+
+    Raises: Outdated, if a job of `versions` has changed since it was read; then no job of the request is changed.
     """
 
     job_ids: Sequence[JobId]
@@ -261,6 +268,8 @@ class Revive(Request[list[Settled]]):
     from_step: str | None = None
     """Forget this step and all that were first recorded after it (store.flow). Otherwise steps are kept, so the job
     goes on where it was; but where a step was undone, all are forgotten, because what they tell no longer holds."""
+    versions: Mapping[JobId, str] = field(default_factory=dict)
+    """As that of Cancel."""
 
 
 @frozen

@@ -83,8 +83,10 @@ def _resolve_effect(request: ResolveEffect) -> str:
 
 def _act_on_jobs(request: Revive | Clone) -> str:
     ids = dict(request.job_ids) if isinstance(request, Clone) else list(request.job_ids)
-    from_step = {"from_step": request.from_step} if isinstance(request, Revive) and request.from_step else {}
-    return text({"job_ids": ids, "actor": request.actor, "reason": request.reason, **from_step})
+    asked: dict[str, Any] = {"job_ids": ids, "actor": request.actor, "reason": request.reason}
+    if isinstance(request, Revive):
+        asked |= {"from_step": request.from_step, "versions": dict(request.versions)}
+    return text(asked)
 
 
 def _edit_job(request: EditJob) -> str:

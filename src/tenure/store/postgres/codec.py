@@ -402,6 +402,12 @@ def _decode_started(answer: Any, request: Start) -> list[Settled]:
     return [Settled(h.job_id, h.token, None if h.job_id in lost else "running") for h in request.holds]
 
 
+def _encode_cancel(request: Cancel) -> str:
+    asked = {"job_ids": list(request.job_ids), "actor": request.actor, "reason": request.reason}
+    versions = {job_id.lower(): version for job_id, version in request.versions.items()}
+    return json.dumps({**asked, "children": request.children, "versions": versions})
+
+
 def _decode_cancelled(answer: Any, request: Cancel) -> list[Cancelled]:
     found = {job_id: Cancelled(JobId(job_id), word, state) for job_id, word, state in answer}
     return [found[job_id.lower()] for job_id in request.job_ids]
@@ -456,13 +462,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
         _decode_beat,
     ),
     Start: Call("start", lambda request: f"{{{_encode_holds(request.holds)}}}", _decode_started),
-    Cancel: Call(
-        "cancel",
-        lambda r: json.dumps(
-            {"job_ids": list(r.job_ids), "actor": r.actor, "reason": r.reason, "children": r.children}
-        ),
-        _decode_cancelled,
-    ),
+    Cancel: Call("cancel", _encode_cancel, _decode_cancelled),
     Wake: Call("wake", _encode_wake, lambda answer, _: [JobId(job_id) for job_id in answer]),
     Reap: Call(
         "reap",

@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from typing import Any, Final
 
-from tenure.errors import IllegalMove, InvalidArgument, NotFound, UnknownQueue, nearest
+from tenure.errors import IllegalMove, InvalidArgument, NotFound, Outdated, UnknownQueue, nearest
 from tenure.model.clock import from_us
 from tenure.model.ids import JobId, Token
 from tenure.model.job import Enqueued
@@ -55,6 +55,8 @@ def _cancel(transaction: Transaction, request: Cancel, job_id: JobId, ended: lis
         # Nothing stops the undoing, and the end that the job is to have is on record.
         _cancelled(transaction, request, job_id, before[0], "cancel_requested")
         return Cancelled(job_id, "requested", before[0])
+    if before is not None and before[0] != State.CANCELLED and before[3] is None:
+        refuse_outdated(job_id, request.versions.get(job_id), before[1], before[4])
     if before is not None and is_durable and before[0] in ("queued", "waiting"):
         undoing = flow.undoing_step(transaction, job_id, "cancelled", "cancelled", request.reason)
         if undoing is not None:
@@ -87,6 +89,12 @@ def _cancelled(transaction: Transaction, request: Cancel, job_id: JobId, state: 
         flow.put_event(transaction, "cancel", job_id=job_id, detail=detail)
 
 
+def refuse_outdated(job_id: JobId, version: str | None, token: int, updated_at: int) -> None:
+    """Refuse a job that has changed since the caller read it, when its version was `version`; None: whatever it is."""
+    if version is not None and version != f"{token}.{updated_at}":
+        raise Outdated(f"Job {job_id} has changed since it was read, so nothing was changed. Read it again first.")
+
+
 def revive(transaction: Transaction, request: Revive) -> list[Settled]:
     """See store.contract.Revive."""
     return [revive_one(transaction, request, job_id) for job_id in request.job_ids]
@@ -95,7 +103,9 @@ def revive(transaction: Transaction, request: Revive) -> list[Settled]:
 def revive_one(transaction: Transaction, request: Revive, job_id: JobId) -> Settled:
     """Revive one job."""
     row = transaction.one(_SQL["revive_look"], {"job_id": job_id})
-    token, state, why, slot = row or (0, None, "there is no such job", None)
+    token, state, why, slot, updated_at = row or (0, None, "there is no such job", None, None)
+    if row is not None:
+        refuse_outdated(job_id, request.versions.get(job_id), token, updated_at)
     first = None
     if why is None and request.from_step is not None:
         first = flow.place_of_step(transaction, job_id, request.from_step)[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from tenure.errors import IllegalMove, NotFound, Outdated
+from tenure.errors import IllegalMove, NotFound
 from tenure.model.job import Job, NewJob
 from tenure.model.state import State
 from tenure.store.contract import EditJob
@@ -56,11 +56,7 @@ def _refuse(request: EditJob, row: _Row) -> None:
             f"Job {request.job_id} is {row.state}, so nothing was changed: only a job that waits in its queue can be "
             "edited."
         )
-    if request.version is not None and request.version != f"{row.token}.{row.updated_at}":
-        raise Outdated(
-            f"Job {request.job_id} has changed since it was read, so nothing was changed. Read it again, then repeat "
-            "the edit."
-        )
+    admin.refuse_outdated(request.job_id, request.version, row.token, row.updated_at)
     if row.has_steps and request.payload not in (None, row.payload):
         raise IllegalMove(
             f"Job {request.job_id} has recorded steps, which go by its payload, so nothing was changed. Forget them "

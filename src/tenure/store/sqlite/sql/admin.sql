@@ -184,8 +184,8 @@ WHERE id = :job_id AND state IN ('queued', 'waiting', 'leased', 'running')
 RETURNING state, group_id, workflow_id;
 
 -- name: job_state
--- Where a job stands; its token, and whether it has steps.
-SELECT state, token, step_token FROM tenure_job WHERE id = ?;
+-- Where a job stands; its token, whether it has steps, whether it was asked to stop, and when it last changed.
+SELECT state, token, step_token, cancel_requested_at, updated_at FROM tenure_job WHERE id = ?;
 
 -- name: revive_look
 -- Whether a job may be revived, and the slot it would take again.
@@ -197,7 +197,8 @@ SELECT j.token,
         WHEN q.revive <> 'revive' THEN 'its queue allows only a clone'
         WHEN holder.id IS NOT NULL THEN 'another job holds its key'
     END AS why,
-    j.slot
+    j.slot,
+    j.updated_at
 FROM (
     SELECT job.*,
         CASE

@@ -411,10 +411,9 @@ BEGIN
     ELSIF v_job.state <> 'queued' THEN
         RAISE EXCEPTION 'Job % is %, so nothing was changed: only a job that waits in its queue can be edited.', v_id, v_job.state
             USING ERRCODE = 'TN008';
-    ELSIF p_request ->> 'version' <> v_job.token || '.' || tenure.to_us(v_job.updated_at) THEN
-        RAISE EXCEPTION 'Job % has changed since it was read, so nothing was changed. Read it again, then repeat the edit.', v_id
-            USING ERRCODE = 'TN011';
-    ELSIF v_payload IS NOT NULL AND v_job.step_token IS NOT NULL THEN
+    END IF;
+    PERFORM tenure.refuse_outdated(v_job, p_request ->> 'version');
+    IF v_payload IS NOT NULL AND v_job.step_token IS NOT NULL THEN
         RAISE EXCEPTION 'Job % has recorded steps, which go by its payload, so nothing was changed. Forget them first with '
             '`tenure jobs forget-step`, or cancel it and enqueue a new job.', v_id USING ERRCODE = 'TN008';
     END IF;

@@ -392,7 +392,8 @@ $$;
 -- cancel: queued and waiting jobs at once, held ones by request: their worker is told and settles them.
 -- After 'cancelled' the job never starts; after 'requested' it never succeeds. With "children" (default) those of their groups too, by
 -- pages that the sweep carries out.
--- Takes {"job_ids", "actor", "reason", "children"}; answers [id, cancelled|requested|refused, state] for each, in order of id.
+-- Takes {"job_ids", "actor", "reason", "children", "versions": {id: version}}; answers [id, cancelled|requested|refused, state] for each,
+-- in order of id. A job that has changed since its version was read is refused with the whole request.
 CREATE OR REPLACE FUNCTION tenure.cancel(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -405,19 +406,24 @@ DECLARE
 BEGIN
     FOR v_id IN SELECT DISTINCT g.id::uuid FROM json_array_elements_text(p_request -> 'job_ids') AS g(id) ORDER BY 1 LOOP
         v_answers := v_answers || tenure.cancel_job(
-            v_id, p_request ->> 'actor', p_request ->> 'reason', coalesce((p_request ->> 'children')::boolean, true), v_now);
+            v_id, p_request ->> 'actor', p_request ->> 'reason', coalesce((p_request ->> 'children')::boolean, true), v_now,
+            p_request -> 'versions' ->> v_id::text);
     END LOOP;
     RETURN array_to_json(v_answers);
 END
 $$;
 
--- cancel_job: cancel one. Answers [id, cancelled|requested|refused, state].
-CREATE OR REPLACE FUNCTION tenure.cancel_job(p_id uuid, p_actor text, p_reason text, p_children boolean, p_now timestamptz) RETURNS json
+-- cancel_job: cancel one. Answers [id, cancelled|requested|refused, state]. A job that is cancelled, asked to stop or being undone
+-- already is not compared with p_version: that may be a repeat of the request that did it.
+CREATE OR REPLACE FUNCTION tenure.cancel_job(
+    p_id uuid, p_actor text, p_reason text, p_children boolean, p_now timestamptz, p_version text DEFAULT NULL
+) RETURNS json
 LANGUAGE plpgsql
 AS $$
 DECLARE
     v_job tenure.job;
     v_answer text;
+    v_is_undoing boolean;
 BEGIN
     SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = p_id FOR UPDATE;
     v_answer := CASE
@@ -425,9 +431,12 @@ BEGIN
         WHEN v_job.state IN ('leased', 'running') THEN 'requested'
         ELSE 'refused'
     END;
-    IF v_answer <> 'refused' AND v_job.step_token IS NOT NULL
-        AND EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = p_id AND s.key = '$undoing')
-    THEN
+    v_is_undoing := v_answer <> 'refused' AND v_job.step_token IS NOT NULL
+        AND EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = p_id AND s.key = '$undoing');
+    IF p_version IS NOT NULL AND v_job.state <> 'cancelled' AND v_job.cancel_requested_at IS NULL AND NOT v_is_undoing THEN
+        PERFORM tenure.refuse_outdated(v_job, p_version);
+    END IF;
+    IF v_is_undoing THEN
         v_answer := 'requested';  -- it is being undone already: nothing stops that, and its end is on record
     ELSIF v_answer = 'cancelled' AND v_job.step_token IS NOT NULL AND tenure.undo_instead(v_job, 'cancelled', 'cancelled', p_reason, p_now) THEN
         v_answer := 'requested';
@@ -475,6 +484,17 @@ BEGIN
         END IF;
     END IF;
     RETURN json_build_array(p_id, v_answer, CASE v_answer WHEN 'cancelled' THEN 'cancelled' ELSE v_job.state END);
+END
+$$;
+
+-- refuse_outdated: a job that has changed since the caller read it, when its version was p_version; null: whatever it is now.
+CREATE OR REPLACE FUNCTION tenure.refuse_outdated(p_job tenure.job, p_version text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF p_version <> p_job.token || '.' || tenure.to_us(p_job.updated_at) THEN
+        RAISE EXCEPTION 'Job % has changed since it was read, so nothing was changed. Read it again first.', p_job.id USING ERRCODE = 'TN011';
+    END IF;
 END
 $$;
 
@@ -530,8 +550,9 @@ BEGIN
 END
 $$;
 
--- revive: failed, dead, cancelled → queued, an operator's act. {"job_ids", "actor", "reason", "from_step"} → [[id, token, state, run_at],
--- …] in the order of the ids; state null: left alone, and the audit row says why.
+-- revive: failed, dead, cancelled → queued, an operator's act. {"job_ids", "actor", "reason", "from_step", "versions": {id: version}} →
+-- [[id, token, state, run_at], …] in the order of the ids; state null: left alone, and the audit row says why. A job that has changed since
+-- its version was read is refused with the whole request.
 CREATE OR REPLACE FUNCTION tenure.revive(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -546,6 +567,7 @@ DECLARE
 BEGIN
     FOR v_id IN SELECT DISTINCT e.value COLLATE "C" FROM json_array_elements_text(p_request -> 'job_ids') AS e ORDER BY 1 LOOP
         SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = tenure.as_uuid(v_id) FOR UPDATE;
+        PERFORM tenure.refuse_outdated(v_job, p_request -> 'versions' ->> v_id);
         v_from := v_job.state;
         v_why := coalesce(tenure.why_not_revive(v_job), CASE
             WHEN p_request ->> 'from_step' IS NOT NULL
