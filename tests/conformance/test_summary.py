@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from tenure.errors import InvalidArgument
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Grant
@@ -90,6 +91,26 @@ def test_what_ended_before_the_window_or_was_cleaned_does_not_count(store: Subje
     assert [one.kind for one in store.do(Summary(window_seconds=50)).ran] == ["new"]
     store.do(Prune(older_than_seconds=0))
     assert store.do(Summary(window_seconds=50)).ran == []
+
+
+def test_a_scan_lets_the_window_begin_later(store: Subject, clock: SteeredClock) -> None:
+    """Millions may have ended within an hour; a page that is asked for every few seconds looks at the newest."""
+    for kind in ("one", "two", "three"):
+        run_for(store, clock, 1.0, kind)
+    complete(store, _enqueue_and_claim(store, "key"))
+    newest = enqueue(store, key="key")
+
+    whole, cut = store.do(Summary(scan=4)), store.do(Summary(scan=3))
+
+    assert (whole.is_whole, whole.window_seconds) == (True, 3600.0)
+    assert whole == store.do(Summary())
+    assert (cut.is_whole, cut.window_seconds) == (False, 6.0)  # a job is ended three seconds after the one before
+    assert sorted(one.kind for one in cut.ran) == ["three", "two", "work"]
+    assert [one.newest_id for one in cut.repeated] == [newest]
+    assert store.do(Summary(scan=3, queues=["elsewhere"])).is_whole is False
+    for scan in (0, -1):
+        with pytest.raises(InvalidArgument, match="scan"):
+            store.do(Summary(scan=scan))
 
 
 def test_a_lease_that_ran_out_is_stuck_until_somebody_takes_it_back(store: Subject, clock: SteeredClock) -> None:

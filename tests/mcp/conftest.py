@@ -142,9 +142,9 @@ class Served:
 
 
 @contextmanager
-def serving(database: str) -> Iterator[Served]:
+def serving(database: str, *options: str) -> Iterator[Served]:
     """A real server over a database."""
-    command = [sys.executable, "-m", "tenure", "serve", "--mcp", "--port", "0", "--json", "--url", database]
+    command = [sys.executable, "-m", "tenure", "serve", "--mcp", "--port", "0", "--json", "--url", database, *options]
     with App(database) as app:
         app.now()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))

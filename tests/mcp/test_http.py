@@ -344,6 +344,16 @@ async def test_a_client_that_disconnects_while_it_waits_leaves_the_job_alone(ser
         assert (await ask(client, "status", job_id=found[0].id))["state"] == "queued"
 
 
+async def test_an_agent_is_bound_by_its_tenant_s_quotas(tmp_path: Path) -> None:
+    with serving(f"sqlite:///{tmp_path / 'small.db'}", "--max-queued", "1") as small:
+        async with small.client("enqueue:*") as client:
+            await ask(client, "enqueue", kind="k", payload={})
+            said = await refused(client, "enqueue", kind="k", payload={})
+
+        assert "At most 1 jobs may wait here" in str(said)
+        assert sum(count.jobs for count in small.app.queues.counts()) == 1
+
+
 async def test_http_works_on_postgres_too(postgres_url: str) -> None:
     with serving(postgres_url) as served:
         async with served.client(*EVERYTHING, elicitation_callback=agrees) as client:

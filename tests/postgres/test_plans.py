@@ -281,3 +281,22 @@ def test_a_backlog_touches_as_many_pages_beside_many_other_rows(connection: psyc
     print(f"pages of a backlog and of all gauges: {few} beside nothing, {many} beside {ROWS} rows of each sort")
     assert connection.execute("SELECT tenure.backlog('default', 100)").fetchone() == (100,)
     assert [more for less, more in zip(few, many, strict=True) if more > 2 * less + 150] == []
+
+
+def test_a_page_s_look_at_what_ran_touches_as_many_pages_however_much_ended(
+    connection: psycopg.Connection[Any],
+) -> None:
+    """A console beside millions of jobs of the last hour waited for the whole hour to be added up."""
+    look = """SELECT tenure.summary('{"window_seconds": 3600, "limit": 20, "scan": 100}')"""
+    touched = []
+    for rows, first in ((1000, 1), (ROWS, 2 * ROWS)):
+        fill(connection, rows, state="succeeded", first=first)
+        connection.execute("UPDATE tenure.job SET finished_at = now() - random() * interval '50 minutes'")
+        connection.execute(VACUUM)
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {look}"
+        connection.execute(explain.encode())  # the catalogue is read once, and that does not count
+        [[plan]] = connection.execute(explain.encode()).fetchall()
+        touched.append(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
+
+    print(f"pages of a look at the newest 100 jobs of 1,000 and of {ROWS} that ended: {touched}")
+    assert touched[1] <= 2 * touched[0] + 150

@@ -11,6 +11,7 @@ import pydantic
 import pytest
 
 import tenure
+from tenure.web.api import jobs
 from tests.web.conftest import Server
 
 pytestmark = pytest.mark.anyio
@@ -175,6 +176,35 @@ async def test_an_etag_saves_what_is_known_and_guards_what_changed(server: Serve
     assert (known.status_code, known.content) == (304, b"")
     assert (late.status_code, anew.status_code) == (412, 200)
     assert server.app.get(grant.id).cancel_requested_at is None
+
+
+@pytest.mark.parametrize("act", ["cancel", "revive"])
+async def test_a_job_that_changes_while_the_etag_is_compared_is_left_alone(
+    server: Server, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The header was compared with a read of its own, and the act came after it."""
+    job_id = server.app.enqueue("k", max_attempts=1).id
+    if act == "revive":
+        server.app.fail(server.app.claim(worker="w")[0], "boom")
+    found = jobs.find
+
+    async def overtaken(*given: Any) -> Any:
+        job = await found(*given)
+        if act == "revive":
+            server.app.revive(job_id, reason="another was first")
+        else:
+            server.app.claim(worker="w")
+        return job
+
+    async with server.client(server.token("read:meta", "operate")) as client:
+        tag = (await client.get(f"/api/v1/jobs/{job_id}")).headers["etag"]
+        monkeypatch.setattr(jobs, "find", overtaken)
+        late = await client.post(f"/api/v1/jobs/{job_id}/{act}", json={"reason": "r"}, headers={"If-Match": tag})
+
+    assert late.status_code == 412
+    acts = [row.reason for row in server.app.access.audit(subject=job_id)]
+    assert "r" not in acts
+    assert server.app.get(job_id).cancel_requested_at is None
 
 
 async def test_a_waiting_job_is_edited_by_the_one_who_read_it_last(server: Server) -> None:

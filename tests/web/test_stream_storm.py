@@ -1,8 +1,8 @@
 """Viewers of live events by the hundred on real server processes: one is killed, all come back to the other, while two
 writers commit out of order. No event is lost, none is shown twice.
 
-The database's clock stands still, so that no number settles however slow the machine is: what a viewer resumes from is
-its floor and the runs of numbers above it, and nothing else. `TENURE_LONG=1`: a thousand viewers.
+The database's clock stands still: what a viewer resumes from is a place among commits, and no time that has gone by.
+`TENURE_LONG=1`: a thousand viewers.
 """
 
 from __future__ import annotations

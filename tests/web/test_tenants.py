@@ -175,10 +175,12 @@ async def test_the_console_is_bound_by_the_same_quotas(tmp_path: Path) -> None:
             page = (await client.get("/ui/enqueue")).text
             csrf = {"csrf": re.findall(r'name="csrf" value="([0-9a-f]+)"', page)[0]}
             job = await client.post("/ui/enqueue", data={**csrf, "kind": "k", "payload": "{}"}, headers=SAME_ORIGIN)
+            done = app.jobs(limit=1).items[0].id
+            copy = await client.post(f"/ui/jobs/{done}/clone", data={**csrf, "reason": "again"}, headers=SAME_ORIGIN)
             token = await client.post(
                 "/ui/access/tokens", data={**csrf, "name": "t", "scope": "read:meta"}, headers=SAME_ORIGIN
             )
 
-        assert (job.status_code, token.status_code) == (429, 429)
+        assert (job.status_code, copy.status_code, token.status_code) == (429, 429, 429)
         assert sum(count.jobs for count in app.queues.counts()) == 1
         assert len(app.access.tokens()) == 1

@@ -184,13 +184,15 @@ def logs(
         job_id = tenure.get(full_id(tenure, job_id)).id
         screen = Screen(as_json)
         lines = EventLines(screen)
-        follower = Follower(tenure.store, job_id=job_id)
+        follower = Follower(tenure.store, after=0, job_id=job_id)
         is_silent = True
         while True:
             ended = tenure.get(job_id).state in TERMINAL
-            events = follower.poll()
-            is_silent = is_silent and not events
-            lines.print(events)
+            found = follower.poll()
+            is_silent = is_silent and not found.events
+            lines.print(found.events)
+            if found.more:
+                continue
             if ended or not follow:
                 if is_silent:
                     screen.note(

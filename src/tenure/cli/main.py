@@ -56,8 +56,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stats": ("stats", "What is outstanding, failed, stuck, slow, repeated, and ran lately."),
         "top": ("top", "A live screen of queues, workers and running jobs."),
         "tail": ("tail", "Follow events as they happen."),
+        "usage": ("usage", "Tokens and cost of agents' model calls."),
         "workers": ("workers", "List workers."),
         "memory": ("memory", "Search, forget and reindex what agents remember."),
+        "memos": ("memos", "List and forget values that jobs worked out once."),
         "reconcile": ("reconcile", "Compare what succeeded with the world, and list what differs."),
     },
     "Operate": {

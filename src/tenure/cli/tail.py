@@ -12,7 +12,6 @@ from tenure.cli.group import verbs
 from tenure.cli.options import Json, Queues, Url, duration, opened
 from tenure.cli.screen import Screen, colours_on, console
 from tenure.observe.follow import Follower
-from tenure.observe.stats import last_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,11 +53,14 @@ def tail(
     with opened(url) as tenure:
         screen = Screen(as_json)
         _say_who_is_silent(tenure, queue, screen)
-        after = 0 if all_ or once else last_event(tenure.store)
+        after = 0 if all_ or once else None
         follower = Follower(tenure.store, after=after, job_id=job, queues=queue or (), kinds=event or ())
         lines = EventLines(screen)
         while True:
-            lines.print(follower.poll())
+            found = follower.poll()
+            lines.print(found.events)
+            if found.more:
+                continue
             if once:
                 return
             time.sleep(interval)

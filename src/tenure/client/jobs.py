@@ -108,7 +108,8 @@ class Jobs(Client):
         kind: Names | None = None,
         limit: int = 500,
     ) -> Steps[list[Event]]:
-        """Events above `after`, in order. To follow, pass the highest `seq` seen, less a second for late ones."""
+        """Events above `after`, by number. A low number may be committed after a higher one: to follow without missing
+        any, `tenure tail` or the live stream of `tenure serve`."""
         return (
             yield from ask(
                 ListEvents(

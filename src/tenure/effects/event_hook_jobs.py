@@ -3,9 +3,10 @@
     app.use(event_hooks("crm", url="https://crm.example.com/hooks", key="whsec_…", events=["completed", "dead"]))
 
 Queues must keep events (`app.queues.set("mail", events=True)`). One job at a time watches: it reads events behind the
-number in its payload and completes with a delivery for each, and with the job that watches from there on, all in one
-transaction. So no event is skipped, and none is delivered by two jobs. While nothing happens it is snoozed and leaves
-no rows. A schedule starts it, and starts it again if an operator cancelled it.
+place in its payload and completes with a delivery for each, and with the job that watches from there on, all in one
+transaction. So no event is skipped, however late its transaction was committed, and none is delivered by two jobs.
+While nothing happens it is snoozed and leaves no rows. A schedule starts it, and starts it again if an operator
+cancelled it.
 
 A delivery is tried again until it is answered with 2xx, so a receiver may see it twice: `webhook-id` tells. Its body
 names the job and what happened, never payloads or results. A receiver that answers 410 is told nothing more.
@@ -17,7 +18,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import itertools
 import json
 import re
 import time
@@ -28,23 +28,20 @@ from typing import Any, Final, TypedDict
 
 from tenure.effects.kinds import Terms, call, register
 from tenure.effects.webhook_jobs import retry_after
-from tenure.errors import ConfigError, TenureError
+from tenure.errors import ConfigError, InvalidArgument, TenureError
 from tenure.handler import arguments
 from tenure.handler.context import Context
 from tenure.handler.signals import Permanent, RateLimited, Snooze
-from tenure.model.event import Event, EventKind
+from tenure.model.event import EventKind
 from tenure.model.frozen import frozen
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import State
 from tenure.sandbox.ssrf import AddressBlocked, Resolver, SsrfPolicy, endpoint, request, resolve_by_system
 from tenure.store.admin import SetGate
-from tenure.store.queries import ListEvents, ListJobs
-from tenure.store.summary import Inspect
+from tenure.store.queries import Followed, FollowEvents, ListJobs
 
 QUEUES: Final = "event_hooks."
 PAGE: Final = 200
-SETTLED: Final = timedelta(seconds=2)
-"""Twice what the store promises: an event older than this has no predecessor that is still to come."""
 START_SECONDS: Final = 60.0
 KEY_PREFIX: Final = "whsec_"
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -52,8 +49,10 @@ LIVE: Final = (State.QUEUED, State.LEASED, State.RUNNING, State.WAITING)
 
 
 class Watch(TypedDict):
-    """The payload of the job that watches: events behind this number are new."""
+    """The payload of the job that watches: events behind this place are new. `after` is the number of the last one,
+    from which it goes on where the place means nothing: in a database that was restored on another server."""
 
+    place: str
     after: int
 
 
@@ -114,20 +113,23 @@ class EventHooks:
         if live.items:
             return "a job watches already"
         ended = call(ctx, ListJobs(queues=[self.queue], kinds=[self.watch_kind], limit=1))
-        after = ended.items[0].payload["after"] if ended.items and ended.items[0].payload else self._newest(ctx)
-        ctx.enqueue(self.watch_kind, Watch(after=after), key=f"{self.watch_kind}:start")
-        return f"watches behind event {after}"
-
-    def _newest(self, ctx: Context) -> int:
-        newest: int = call(ctx, Inspect()).last_event
-        return newest
+        now = call(ctx, FollowEvents())
+        begin = ended.items[0].payload if ended.items else None
+        begin = begin or Watch(place=now.place, after=now.newest)
+        ctx.enqueue(self.watch_kind, begin, key=f"{self.watch_kind}:start")
+        return f"watches behind event {begin['after']}"
 
     def watch(self, payload: Watch, ctx: Context) -> int:
         """Make a delivery for each new event. Answers the number of the last one."""
-        new = self._settled(ctx, payload["after"])
-        if not new:
+        wanted = FollowEvents(payload["place"], queues=self.queues, kinds=self.events, limit=PAGE)
+        found: Followed
+        try:
+            found = call(ctx, wanted)
+        except InvalidArgument:
+            found = call(ctx, replace(wanted, place=None, after=payload["after"]))
+        if not found.events:
             raise Snooze(self.every_seconds, "no new events")
-        for event in new:
+        for event in found.events:
             if (event.queue or "").startswith(QUEUES):
                 continue  # deliveries about deliveries would never end
             told = Delivery(
@@ -138,15 +140,9 @@ class EventHooks:
                 queue=event.queue,
             )
             ctx.enqueue(self.deliver_kind, told, key=f"{self.name}:{event.seq}")
-        after = new[-1].seq
-        ctx.enqueue(self.watch_kind, Watch(after=after), key=f"{self.watch_kind}:{after}")
-        return after
-
-    def _settled(self, ctx: Context, after: int) -> list[Event]:
-        """New events up to the first that may still get a predecessor."""
-        page: list[Event] = call(ctx, ListEvents(after, None, self.queues, self.events, PAGE))
-        until = call(ctx, Inspect()).at - SETTLED
-        return list(itertools.takewhile(lambda event: event.at <= until, page))
+        last = found.events[-1].seq
+        ctx.enqueue(self.watch_kind, Watch(place=found.place, after=last), key=f"{self.watch_kind}:{last}")
+        return last
 
     def deliver(self, payload: Delivery, ctx: Context) -> dict[str, Any]:
         """Tell the receiver of one event."""

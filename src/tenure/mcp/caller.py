@@ -5,7 +5,7 @@ Every request has one caller, set before its handler runs. Tools ask `caller()` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from itertools import product
 from typing import Final, Protocol
@@ -81,6 +81,8 @@ class Caller:
     confirm: bool
     address: str | None = None
     """Where the request came from; None on a pipe."""
+    take_jobs: Callable[[int], Awaitable[None]] | None = None
+    """Awaited before so many jobs are enqueued: refuses those beyond the tenant's quotas. None on a pipe."""
 
     @property
     def worker(self) -> str:
@@ -155,7 +157,7 @@ def on_pipe(app: App, access: Access, name: str) -> Caller:
     )
 
 
-def by_token(who: Principal, toolsets: Iterable[str]) -> Caller:
+def by_token(who: Principal, toolsets: Iterable[str], take_jobs: Callable[[int], Awaitable[None]]) -> Caller:
     """The holder of a token: its scopes decide which of the offered toolsets it has."""
     scopes = tuple(scope for scope in who.scopes if scope.verb != MCP)
     held = [
@@ -172,6 +174,7 @@ def by_token(who: Principal, toolsets: Iterable[str]) -> Caller:
         show_data=any(scope.verb == "read:payload" for scope in scopes),
         confirm=True,
         address=who.address,
+        take_jobs=take_jobs,
     )
 
 

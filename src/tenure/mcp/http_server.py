@@ -58,7 +58,8 @@ class HttpServer:
         request = ctx.request
         if request is None:
             raise InternalError("An MCP request over HTTP came without its HTTP request, so its caller is not known.")
-        return by_token(request.scope["state"]["principal"], self._toolsets)
+        state = request.scope["state"]
+        return by_token(state["principal"], self._toolsets, state["take_jobs"])
 
 
 class _Running:

@@ -18,7 +18,16 @@ from tenure.store.browsing import bounded_looks as bounded_looks  # noqa: PLC041
 from tenure.store.contract import Store
 from tenure.store.flow import ListSteps
 from tenure.store.metrics import ListMetrics, Metric
-from tenure.store.queries import Gate, ListEvents, ListGates, ListQueues, ListWorkers, QueueRow, WorkerSeen
+from tenure.store.queries import (
+    FollowEvents,
+    Gate,
+    ListEvents,
+    ListGates,
+    ListQueues,
+    ListWorkers,
+    QueueRow,
+    WorkerSeen,
+)
 from tenure.store.summary import Inspect, Inspection, Summary, Summed
 
 SCAN: Final = 10_000
@@ -193,7 +202,7 @@ class Board:
 
 def board(store: Store, *, window_seconds: float) -> Board:
     """Look once."""
-    summary = store.do(Summary(window_seconds=window_seconds, limit=20))
+    summary = store.do(Summary(window_seconds=window_seconds, limit=20, scan=SCAN))
     deaths = store.do(ListDeaths(Triage.PENDING.value, scan=DEATHS))
     return Board(
         summary=summary,
@@ -212,7 +221,7 @@ def minutes(store: Store, count: int, queues: Sequence[str] = ()) -> list[Metric
 
 def newest_events(store: Store, count: int) -> list[Event]:
     """The newest events, newest first."""
-    last = store.do(Inspect()).last_event
+    last = store.do(FollowEvents()).newest
     found = store.do(ListEvents(after=max(0, last - 20 * count), limit=20 * count))
     return found[::-1][:count]
 

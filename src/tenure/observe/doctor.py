@@ -18,15 +18,16 @@ from typing import Literal
 from tenure.errors import SchemaError
 from tenure.model.budget import raise_command, show_amount, shown_name
 from tenure.model.frozen import frozen
+from tenure.model.outcome import Triage
 from tenure.observe.liveness import is_alive
 from tenure.observe.plural import counted
+from tenure.store.browsing import ListDeaths
 from tenure.store.budgets import ListBudgets
 from tenure.store.contract import Store
 from tenure.store.limits import ListLimiters
 from tenure.store.queries import (
     Count,
     CountJobs,
-    GroupDeadLetters,
     ListGates,
     ListQueues,
     ListWorkers,
@@ -47,6 +48,8 @@ CLOCK_SECONDS = 5.0
 STUCK_SECONDS = 60.0
 LAG_SECONDS = 60.0
 LONG_TRANSACTION_SECONDS = 600.0
+DEATHS = 2_000
+"""How many dead letters are looked at."""
 NAMED = 5
 """How many jobs and kinds are named before the rest is only counted."""
 ROLES = ("tenure_producer", "tenure_worker", "tenure_reader", "tenure_operator", "tenure_admin")
@@ -90,7 +93,7 @@ def examine(store: Store, url: str) -> Iterator[Check]:
         return
     queues = store.do(ListQueues())
     workers = store.do(ListWorkers())
-    summed = store.do(Summary(limit=NAMED))
+    summed = store.do(Summary(limit=NAMED, scan=1))  # of what ended nothing is shown
     yield from _workers(workers, queues, summed)
     yield from _unknown_kinds(store.do(CountJobs(states=["queued"])), workers, queues, summed)
     yield from _denied(workers)
@@ -409,10 +412,12 @@ def _limiters(store: Store, summed: Summed) -> Iterator[Check]:
 
 
 def _dead_letters(store: Store) -> Iterator[Check]:
-    groups = store.do(GroupDeadLetters(limit=1000))
-    pending = sum(one.pending for one in groups)
-    if pending:
-        says = f"{counted(pending, 'dead letter')} of {counted(len(groups), 'sort')} to be looked at by a person"
+    deaths = store.do(ListDeaths(Triage.PENDING.value, scan=DEATHS))
+    sorts = {(one.fingerprint, one.kind, one.queue) for one in deaths}
+    if deaths:
+        least = "at least " if len(deaths) == DEATHS else ""
+        many = f"{least}{counted(len(deaths), 'dead letter')} of {least}{counted(len(sorts), 'sort')}"
+        says = f"{many} to be looked at by a person"
         yield Check("dead letters", "warn", says, "tenure dlq groups")
     else:
         yield Check("dead letters", "ok", "none wait for a person")

@@ -100,11 +100,6 @@ def usage_of(store: Store, cap: int) -> QuotaUse:
     return store.do(ReadQuotaUse(min(CAP_MAX, cap)))
 
 
-def last_event(store: Store) -> int:
-    """The number of the newest event, from which a follower that wants only new ones begins."""
-    return store.do(Inspect()).last_event
-
-
 def schema_versions(store: Store) -> tuple[int, int]:
     """The schema's version, and the one that this Tenure wants. Raises: SchemaError (the applied text differs)."""
     return store.schema_version(), store.do(Inspect()).schema_wanted

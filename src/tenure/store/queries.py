@@ -176,10 +176,45 @@ class ListWorkers(Request[list[WorkerSeen]]):
 
 @frozen
 class ListEvents(Request[list[Event]]):
-    """Events above `after`, in order. Low numbers may commit late:
-    an event younger than a second may still be preceded by another."""
+    """Events above `after`, by number. A low number may be committed after a higher one: FollowEvents misses none."""
 
     after: int = 0
+    job_id: JobId | None = None
+    queues: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    limit: int = 500
+
+
+@frozen
+class Followed:
+    """The answer to a FollowEvents."""
+
+    events: list[Event]
+    """By number."""
+    place: str
+    """Goes on from here, as `place` of the next request."""
+    more: bool
+    """Whether there is more already: ask again at once."""
+    newest: int
+    """The highest event number that is there; 0 if there is none."""
+
+
+@frozen
+class FollowEvents(Request[Followed]):
+    """Events that were committed since `place`: each once, none passed over, however long its transaction was open.
+
+    `place` comes from an earlier answer, also to another process. Without it the events behind number `after` come
+    first; without that too, the answer is empty, and its place stands before all that is committed from now on.
+
+    With `until`, a later place, the answer is what was committed between the two, the same whenever it is asked for
+    (as long as nothing is pruned). `after` has no meaning beside `place`.
+
+    Raises: InvalidArgument (a place that this database did not give).
+    """
+
+    place: str | None = None
+    until: str | None = None
+    after: int | None = None
     job_id: JobId | None = None
     queues: Sequence[str] = ()
     kinds: Sequence[str] = ()

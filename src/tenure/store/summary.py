@@ -1,7 +1,8 @@
 """What people ask of a whole database: how it goes, why one job waits, what the engine says, what a prune would take.
 
 Reads that change nothing. Each is one request, answered from one snapshot, and bounded: none walks the finished jobs
-beyond its window. `seconds` in answers are measured by the store's clock.
+beyond its window, which millions may have ended in: pages bound their number too. `seconds` in answers are measured by
+the store's clock.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ class Summed:
     at: datetime
     """The store's clock."""
     window_seconds: float
+    """The window as it was asked for; less if more than `scan` jobs ended in it."""
+    is_whole: bool
+    """Whether the window is the one that was asked for."""
     ran: list[Ran]
     """By queue and kind."""
     stuck_count: int
@@ -103,12 +107,15 @@ class Summary(Request[Summed]):
 
     `ran` and `repeated` look at jobs that ended within the window (and still have their payload); `repeated` also at
     all jobs still to do. Percentiles are the smallest value that at least that share of the values does not exceed.
+    With `scan` the window begins later if more than so many jobs ended in it: after the newest of those beyond.
     """
 
     window_seconds: float = 3600.0
     queues: Sequence[str] = ()
     """Only these; all if empty."""
     limit: int = 20
+    scan: int | None = None
+    """At most so many jobs that ended are looked at, of all queues; None: as many as there are."""
 
 
 @frozen

@@ -148,7 +148,7 @@ def _paged(page: UiRoute) -> Endpoint:
             if request.method not in auth.SAFE:
                 assert who.csrf is not None
                 await auth.check_form(request, who.csrf)
-                await site.quotas.take_for(page.audit, who.tenant)
+                await site.quotas.take_for(page.audit, who.tenant, request.path_params.get("act"))
                 if page.audit == "enqueue":
                     await site.quotas.take_jobs(who.tenant, 1)
             return await page.page(request)

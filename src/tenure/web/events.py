@@ -1,10 +1,9 @@
 """Live events: one tail per tenant and process, fanned out to every viewer as server-sent events.
 
 **Resuming.** A low event number may commit after a higher one, so the highest number that a browser saw says nothing
-about the lower ones. The `id` of a message is therefore the tail's settled floor, below which nothing can appear any
-more, with the numbers above it that were sent already. A viewer that comes back with it, on this process or another,
-is sent what lies above the floor and was not sent: no event is lost, none is shown twice. Ids are signed: a made-up one
-is refused.
+about the lower ones. The `id` of a message is therefore a place among commits (store.queries.FollowEvents). A viewer
+that comes back with it, on this process or another, is sent what was committed from there to the place at which the
+tail takes it over: no event is lost, none is shown twice. Ids are signed: a made-up one is refused.
 
 **Bounds.** A viewer's queue is bounded; one that reads too slowly, or comes back after too long, is told `resync` and
 reads its page anew. Whether a viewer may still look is asked each second, once for all streams of one token.
@@ -12,9 +11,10 @@ reads its page anew. Whether a viewer may still look is asked each second, once 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +23,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tenure.errors import InvalidArgument
+from tenure.observe.follow import committed_between
 from tenure.web.auth import Principal
-from tenure.web.hub import CHECK_SECONDS, Told, Topics, Viewer, to_ranges
+from tenure.web.hub import CHECK_SECONDS, Place, Told, Topics, Viewer
 from tenure.web.problems import Problem
 from tenure.web.site import Site
 
@@ -43,7 +44,7 @@ async def stream(request: Request, who: Principal, topics: Topics, *, unmasked: 
     after = None
     if given is not None:
         try:
-            after = await site.unsign(who.tenant, "event", given)
+            after = Place(*await site.unsign(who.tenant, "event", given))
         except InvalidArgument as exc:
             raise Problem(400, "invalid_argument", f"Last-Event-ID: {exc}") from exc
 
@@ -82,27 +83,23 @@ def _counted(site: Site, key: tuple[str, str]) -> Iterator[None]:
 
 
 async def _lines(
-    request: Request, site: Site, who: Principal, topics: Topics, after: Any, *, unmasked: bool
+    request: Request, site: Site, who: Principal, topics: Topics, after: Place | None, *, unmasked: bool
 ) -> AsyncIterator[bytes]:
     viewer = Viewer(topics, site.limits.stream_queue)
     tail = site.hub.tail(who.tenant, who.app)
-    await tail.attach(viewer)
     try:
         yield f"retry: {RETRY_MS}\n\n".encode()
-        sent: set[int] = set()
+        joined = await tail.attach(viewer)
         if after is not None:
-            async for told in _missed(who.app, topics, after, site.limits.stream_queue * 10):
-                if told.event is not None:
-                    sent.add(told.event.seq)
+            async for told in _missed(who.app, topics, after, joined, site.limits.stream_queue * 10):
                 yield await _message(site, who, told, unmasked=unmasked)
         else:
-            yield await _message(site, who, Told(None, tail.place), unmasked=unmasked, name="ready")
+            yield await _message(site, who, Told(None, joined), unmasked=unmasked, name="ready")
         said_at = time.monotonic()
         while await site.hub.may_look(who):
             taken = await viewer.take(CHECK_SECONDS)
             for told in taken:
-                if told.event is None or told.event.seq not in sent:
-                    yield await _message(site, who, told, unmasked=unmasked)
+                yield await _message(site, who, told, unmasked=unmasked)
             if taken:
                 said_at = time.monotonic()
             elif time.monotonic() - said_at >= COMMENT_SECONDS:
@@ -115,32 +112,24 @@ async def _lines(
         tail.detach(viewer)
 
 
-async def _missed(app: App, topics: Topics, after: Any, most: int) -> AsyncIterator[Told]:
+async def _missed(app: App, topics: Topics, left: Place, joined: Place, most: int) -> AsyncIterator[Told]:
     """What a viewer that comes back was not sent, from the store. Too much of it, or none any more: read anew."""
-    floor, ranges = int(after[0]), [[int(a), int(b)] for a, b in after[1]]
     oldest = await app.aio.events(limit=1)
-    if oldest and floor and oldest[0].seq > floor + 1 and not _covers(ranges, oldest[0].seq):
-        yield Told(None, (floor, ranges))
-    seen = {seq for first, last in ranges for seq in range(first, last + 1)}
-    at, count = floor, 0
-    while True:
-        page = await app.aio.events(after=at, limit=1000)
-        for event in page:
-            count += 1
-            if event.seq not in seen:
-                seen.add(event.seq)
-                if topics.wants(event):
-                    yield Told(event, (floor, to_ranges(seen)))
-        if len(page) < 1000:
-            return
-        if count >= most:
-            yield Told(None, (floor, to_ranges(seen)))
-            return
-        at = page[-1].seq
-
-
-def _covers(ranges: Sequence[Sequence[int]], seq: int) -> bool:
-    return any(first <= seq <= last for first, last in ranges)
+    if oldest and left.seq and oldest[0].seq > left.seq + 1:
+        yield Told(None, joined)
+        return
+    at, count = left.since, 0
+    for until, behind in ((left.until, left.seq), (joined.since, 0)):
+        while at != until:
+            found = await asyncio.to_thread(committed_between, app.store, at, until)
+            for event in found.events:
+                if event.seq > behind and topics.wants(event):
+                    yield Told(event, Place(at, found.place, event.seq))
+            at = found.place
+            count += len(found.events)
+            if count >= most and found.more:
+                yield Told(None, joined)
+                return
 
 
 async def _message(site: Site, who: Principal, told: Told, *, unmasked: bool, name: str = "resync") -> bytes:

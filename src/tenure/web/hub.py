@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.event import Event
 from tenure.model.frozen import frozen
-from tenure.observe.follow import Follower, settled_floor
+from tenure.observe.follow import Follower
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 CHECK_SECONDS: Final = 1.0
-RANGES_MOST: Final = 40
-"""Runs of numbers in an id. Beyond, the id is the floor alone, and a viewer that resumes may see a few twice."""
 TOPICS_MOST: Final = 20
 
 _log: Final = logging.getLogger("tenure.web")
 
-Ranges = list[list[int]]
+
+class Place(NamedTuple):
+    """Where a viewer resumes: it has seen all that was committed before `since`, and of what was committed from there
+    to `until` the events up to number `seq`."""
+
+    since: str
+    until: str
+    seq: int
 
 
 @frozen
@@ -33,7 +38,7 @@ class Told:
     """An event with the place to resume from after it. None stands for: read anew."""
 
     event: Event | None
-    place: tuple[int, Ranges]
+    place: Place
 
 
 @frozen
@@ -104,53 +109,58 @@ class Tail:
     def __init__(self, app: App) -> None:
         self._app = app
         self._viewers: set[Viewer] = set()
+        self._joining: dict[Viewer, asyncio.Future[Place]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._ready = asyncio.Event()
-        self._floor = 0
-        self._sent: set[int] = set()
 
-    async def attach(self, viewer: Viewer) -> None:
-        """Let a viewer hear what comes from now on."""
-        self._viewers.add(viewer)
+    async def attach(self, viewer: Viewer) -> Place:
+        """Let a viewer hear all that is committed behind the place that is answered. It is later than any place that
+        a server of this database gave before the call: a look that begins after it decides."""
+        joined: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        self._joining[viewer] = joined
         if self._task is None or self._task.done():
-            self._ready.clear()
             self._task = asyncio.create_task(self._run())
-        ready = asyncio.create_task(self._ready.wait())
-        await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
+        waiting: tuple[asyncio.Future[Any], ...] = (joined, self._task)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not joined.done():
+            self._task.result()  # raises what ended it
+        return await joined
 
     def detach(self, viewer: Viewer) -> None:
         """Forget a viewer. The tail ends by itself after the last one."""
         self._viewers.discard(viewer)
-
-    @property
-    def place(self) -> tuple[int, Ranges]:
-        """Where a viewer that has heard everything so far would resume."""
-        return self._floor, to_ranges(self._sent)
+        self._joining.pop(viewer, None)
 
     async def _run(self) -> None:
         store = await asyncio.to_thread(lambda: self._app.store)
-        follower = Follower(store, after=await asyncio.to_thread(settled_floor, store))
-        self._sent = {event.seq for event in await asyncio.to_thread(follower.poll)}
-        self._floor = follower.floor
-        self._ready.set()
-        while self._viewers:
-            await asyncio.sleep(POLL_SECONDS)
+        follower = Follower(store)
+        while self._viewers or self._joining:
+            joining = list(self._joining)
             try:
-                found = await asyncio.to_thread(follower.poll)
+                place = await self._look(follower)
             except TenureError as exc:
                 _log.warning("Events could not be read: %s", exc)
                 await asyncio.sleep(CHECK_SECONDS)
                 continue
-            for event in found:
-                self._sent.add(event.seq)
-                self._tell(event)
-            # Only now: what lies below the new floor has been handed over.
-            self._floor = follower.floor
-            self._sent = {seq for seq in self._sent if seq > self._floor}
+            for viewer in joining:
+                joined = self._joining.pop(viewer, None)
+                if joined is not None and not joined.done():
+                    self._viewers.add(viewer)
+                    joined.set_result(place)
+            await asyncio.sleep(POLL_SECONDS)
 
-    def _tell(self, event: Event) -> None:
-        told = Told(event, self.place)
+    async def _look(self, follower: Follower) -> Place:
+        """Tell the viewers what is new, and answer how far that goes."""
+        while True:
+            since = follower.place
+            found = await asyncio.to_thread(follower.poll)
+            last = len(found.events) - 1
+            for number, event in enumerate(found.events):
+                begin = found.place if number == last or since is None else since
+                self._tell(Told(event, Place(begin, found.place, event.seq)))
+            if not found.more:
+                return Place(found.place, found.place, found.newest)
+
+    def _tell(self, told: Told) -> None:
         for viewer in self._viewers:
             viewer.put(told)
 
@@ -180,16 +190,3 @@ class Hub:
                 self._checked.clear()
             self._checked[who.id] = (time.monotonic(), known)
         return known
-
-
-def to_ranges(numbers: set[int]) -> Ranges:
-    """Runs of whole numbers. None at all if they are too many to carry."""
-    runs: Ranges = []
-    for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-            if len(runs) > RANGES_MOST:
-                return []
-    return runs

@@ -6,11 +6,13 @@ nothing else.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Protocol
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from tenure.errors import TooManyCalls
 from tenure.model.access import MCP
 from tenure.web import auth
 from tenure.web.guard import check_json
@@ -21,7 +23,8 @@ PATH: Final = "/mcp"
 
 
 class Mounted(Protocol):
-    """A server to mount. It finds the token's holder as `scope["state"]["principal"]`."""
+    """A server to mount. It finds the token's holder as `scope["state"]["principal"]`, and as `take_jobs` beside it
+    what to await before it enqueues so many jobs: TooManyCalls refuses those beyond the tenant's quotas."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
@@ -40,7 +43,8 @@ class McpRoute:
         site: Site = request.state.site
         try:
             auth.check_no_page(request)
-            request.state.principal = await auth.by_token(site, request, audience=MCP)
+            who = request.state.principal = await auth.by_token(site, request, audience=MCP)
+            request.state.take_jobs = partial(_take_jobs, site, who.tenant)
             if request.method != "POST":
                 raise Problem(405, "method_not_allowed", "MCP is spoken by POST.", headers={"Allow": "POST"})
             body = await request.body()
@@ -51,6 +55,13 @@ class McpRoute:
         if b"tools/call" in body:  # which may leave audit rows
             site.background.wake()
         await self._served(scope, _Again(body, receive), send)
+
+
+async def _take_jobs(site: Site, tenant: str, jobs: int) -> None:
+    try:
+        await site.quotas.take_jobs(tenant, jobs)
+    except Problem as exc:
+        raise TooManyCalls(exc.detail) from None
 
 
 class _Again:

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 READ_SECONDS: Final = 1.0
 TAKES: Final[Mapping[str, str]] = {
     "clone": "job",
+    "act_on_job/clone": "job",
     "run_schedule": "job",
+    "act_on_schedule/run": "job",
     "new_token": "token",
     "mint_token": "token",
 }
-"""What an act takes, by the word that the audit has for it. How many jobs an enqueue takes, its handler knows."""
+"""What an act takes, by the word that the audit has for it; of a page's acts with the act behind it. How many jobs an
+enqueue takes, its handler knows."""
 
 
 @frozen
@@ -47,9 +50,9 @@ class Quotas:
         self._known: dict[str, _Read] = {}
         self._streams: dict[str, int] = {}
 
-    async def take_for(self, word: str | None, tenant: str) -> None:
+    async def take_for(self, word: str | None, tenant: str, act: str | None = None) -> None:
         """Make room for what an act takes, by its audit word. Raises: Problem 429."""
-        match TAKES.get(word or ""):
+        match TAKES.get(f"{word}/{act}" if act is not None else word or ""):
             case "job":
                 await self.take_jobs(tenant, 1)
             case "token":

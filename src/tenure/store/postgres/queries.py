@@ -30,6 +30,8 @@ from tenure.store.queries import (
     CountJobs,
     DeadLetterGroup,
     Effect,
+    Followed,
+    FollowEvents,
     Gate,
     GetJobs,
     GroupDeadLetters,
@@ -204,7 +206,8 @@ def _encode_place(request: Any) -> str:
 def _summed(answer: Any, request: Summary) -> Summed:
     return Summed(
         at=from_us(answer["at"]),
-        window_seconds=request.window_seconds,
+        window_seconds=request.window_seconds if answer["is_whole"] else (answer["at"] - answer["since"]) / 1e6,
+        is_whole=answer["is_whole"],
         ran=[Ran(*_timed(row)) for row in answer["ran"]],
         stuck_count=answer["stuck_count"],
         stuck=[Stuck(*_timed(row)) for row in answer["stuck"]],
@@ -278,6 +281,11 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     ListGates: Call("list_gates", encode, _rows(to_gate)),
     ListWorkers: Call("list_workers", encode, _rows(_to_worker)),
     ListEvents: Call("list_events", encode, _rows(_to_event)),
+    FollowEvents: Call(
+        "follow_events",
+        encode,
+        lambda answer, _: Followed(**(answer | {"events": [_to_event(row) for row in answer["events"]]})),
+    ),
     ListAudit: Call("list_audit", encode, _rows(_to_audit)),
     ListEffects: Call(
         "list_effects",
@@ -286,7 +294,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     ),
     Summary: Call(
         "summary",
-        lambda r: json.dumps({"window_seconds": r.window_seconds, "queues": list(r.queues), "limit": r.limit}),
+        encode,
         _summed,
     ),
     RollUp: Call("roll_up", lambda r: json.dumps({"minutes": r.minutes}), _rolled_up),

@@ -20,6 +20,8 @@ from tenure.store.queries import (
     CountJobs,
     DeadLetterGroup,
     Effect,
+    Followed,
+    FollowEvents,
     Gate,
     GetJobs,
     GroupDeadLetters,
@@ -57,6 +59,8 @@ T = TypeVar("T")
 
 _SQL: Final = load("queries")
 _SYNCHRONOUS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
+
+_LAST: Final = 2**63 - 1
 
 GET_AT_ONCE: Final = 1000
 """Ids looked up by one statement."""
@@ -165,15 +169,47 @@ def list_workers(transaction: Transaction, _request: ListWorkers) -> list[Worker
 def list_events(transaction: Transaction, request: ListEvents) -> list[Event]:
     """See store.queries.ListEvents."""
     check_limit(request.limit)
+    return _events(transaction, request, request.after, _LAST, request.limit)
+
+
+def follow_events(transaction: Transaction, request: FollowEvents) -> Followed:
+    """See store.queries.FollowEvents. There is one writer, so numbers are committed in order: a place is a number."""
+    if request.limit < 1:
+        raise InvalidArgument(f"limit: expected 1 or more, got {request.limit}.")
+    (newest,) = transaction.one(_SQL["newest_event"]) or (0,)
+    since = _place(request.place)
+    until = _place(request.until)
+    if since is None and request.after is None:
+        return Followed([], str(newest), False, newest)
+    behind = since if since is not None else request.after or 0
+    last = until if until is not None else max(newest, since or 0)
+    found = _events(transaction, request, behind, last, request.limit + 1)
+    page = found[: request.limit]
+    more = len(found) > request.limit
+    return Followed(page, str(page[-1].seq if more else last), more, newest)
+
+
+def _events(
+    transaction: Transaction, request: ListEvents | FollowEvents, after: int, until: int, limit: int
+) -> list[Event]:
     values = {
-        "after": request.after,
+        "after": after,
+        "until": until,
         "job_id": request.job_id,
         "queues": _some(request.queues),
         "kinds": _some(request.kinds),
-        "limit": request.limit,
+        "limit": limit,
     }
     statement = _SQL["events"] if request.job_id is None else _SQL["events_of_job"]
     return [codec.event(row) for row in transaction.all(statement, values)]
+
+
+def _place(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) > _LAST:
+        raise InvalidArgument(f"{text[:80]!r} is no place among this database's events. Begin anew without it.")
+    return int(text)
 
 
 def list_audit(transaction: Transaction, request: ListAudit) -> list[Audit]:
@@ -235,16 +271,24 @@ def _some(values: Sequence[Any]) -> str | None:
 def summarize(transaction: Transaction, request: Summary) -> Summed:
     """See store.summary.Summary."""
     check_limit(request.limit)
+    if request.scan is not None and request.scan < 1:
+        raise InvalidArgument(f"The scan must be at least 1, not {request.scan}.")
     values: dict[str, Any] = {
         "now": transaction.now,
         "since": transaction.now - round(request.window_seconds * 1_000_000),
         "queues": json.dumps(list(request.queues)) if request.queues else None,
         "limit": request.limit,
     }
+    is_whole = True
+    if request.scan is not None:
+        beyond = transaction.one(_SQL["summary_since"], {**values, "scan": request.scan})
+        if beyond is not None:
+            values["since"], is_whole = beyond[0], False
     stuck = transaction.all(_SQL["summary_stuck"], {**values, "limit": max(request.limit, 1)})
     return Summed(
         at=from_us(transaction.now),
-        window_seconds=request.window_seconds,
+        window_seconds=request.window_seconds if is_whole else (transaction.now - values["since"]) / 1e6,
+        is_whole=is_whole,
         ran=[Ran(*(*row[:-1], from_us(row[-1]))) for row in transaction.all(_SQL["summary_ran"], values)],
         stuck_count=stuck[0][0] if stuck else 0,
         stuck=[Stuck(*(*row[1:-1], from_us(row[-1]))) for row in stuck[: request.limit]],

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from tenure.web.api import access, approvals, budgets, bulk, jobs, live, operate, server, streams, work, workflows
+from tenure.web.api import (
+    access,
+    approvals,
+    budgets,
+    bulk,
+    jobs,
+    live,
+    memos,
+    operate,
+    server,
+    streams,
+    work,
+    workflows,
+)
 from tenure.web.routes import Route
 
 ROUTES: tuple[Route, ...] = (
@@ -14,6 +27,7 @@ ROUTES: tuple[Route, ...] = (
     *work.ROUTES,
     *operate.ROUTES,
     *budgets.ROUTES,
+    *memos.ROUTES,
     *workflows.ROUTES,
     *approvals.ROUTES,
     *access.ROUTES,

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Query, Response
 from pydantic import Field
 
 from tenure.web.api.operate import ChangedNames, Listed
-from tenure.web.api.shapes import Cursor, Here, JsonAnswer, Limit, Reason, Strict, Who, next_cursor, paged, plain
-from tenure.web.problems import not_found
+from tenure.web.api.shapes import (
+    Answer,
+    Cursor,
+    Here,
+    JsonAnswer,
+    Limit,
+    Names,
+    Reason,
+    Strict,
+    Who,
+    next_cursor,
+    paged,
+    plain,
+)
+from tenure.web.problems import Problem, not_found
 from tenure.web.routes import Route
 
 ScopeText = Annotated[
@@ -91,10 +105,38 @@ async def remove_budgets(who: Who, body: RemoveBody) -> Response:
     return JsonAnswer({"changed": removed})
 
 
+async def usage(
+    who: Who,
+    by: Annotated[Literal["agent", "kind", "job"], Query(description="`agent` is the job's queue.")] = "agent",
+    since: Annotated[datetime | None, Query(description="Jobs made at this moment or later.")] = None,
+    until: Annotated[datetime | None, Query(description="Jobs made before this moment.")] = None,
+    queue: Names = None,
+    kind: Names = None,
+    limit: Limit = 100,
+) -> Response:
+    """Add up tokens and cost of the model calls that agents recorded, the most tokens first.
+
+    `is_cut` says that there were more steps than one sum reads, so that older jobs of the span are missing.
+    """
+    for name, moment in (("since", since), ("until", until)):
+        if moment is not None and moment.tzinfo is None:
+            raise Problem(422, "invalid_argument", f"/{name}: it needs a time zone, as in 2026-01-31T12:00:00Z.")
+    found = await who.app.aio.budgets.usage(since, until, by=by, queues=queue, kinds=kind, limit=limit)
+    return JsonAnswer({"items": found.rows, "is_cut": found.is_cut})
+
+
+class UsageAnswer(Answer):
+    """One row for each agent, kind or job. `usd_micro` are millionths of a dollar."""
+
+    items: list[dict[str, Any]]
+    is_cut: bool
+
+
 _V: Final = "/api/v1"
 ROUTES: Final = (
     Route("GET", f"{_V}/budgets", "read:meta", None, budgets, "budgets", answers=Listed),
     Route("PUT", f"{_V}/budgets", "operate", "set_budget", set_budget, "budgets", answers=Listed),
     Route("POST", f"{_V}/budgets/raise", "operate", "raise_budget", raise_budget, "budgets", answers=Listed),
     Route("POST", f"{_V}/budgets/remove", "operate", "remove_budget", remove_budgets, "budgets", answers=ChangedNames),
+    Route("GET", f"{_V}/usage", "read:meta", None, usage, "budgets", answers=UsageAnswer),
 )

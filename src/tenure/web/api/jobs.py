@@ -318,9 +318,12 @@ async def cancel(
     body: ActBody,
     if_match: Annotated[str | None, Header(max_length=500)] = None,
 ) -> Response:
-    """Cancel a job: a waiting one at once, a held one by request to its worker."""
-    await _check_match(who, id, if_match)
-    done = await who.app.aio.cancel(id, actor=who.name, reason=body.reason)
+    """Cancel a job: a waiting one at once, a held one by request to its worker.
+
+    With `If-Match`, the ETag of the job as it was read, a job that has changed since is left alone: 412.
+    """
+    version = await _matched(who, id, if_match)
+    done = await who.app.aio.cancel(id, version=version, actor=who.name, reason=body.reason)
     return JsonAnswer({"id": done.job_id, "state": done.state, "answer": done.answer})
 
 
@@ -330,9 +333,12 @@ async def revive(
     body: ActBody,
     if_match: Annotated[str | None, Header(max_length=500)] = None,
 ) -> Response:
-    """Queue a failed, dead or cancelled job again, with all its attempts."""
-    await _check_match(who, id, if_match)
-    done = await who.app.aio.revive(id, actor=who.name, reason=body.reason)
+    """Queue a failed, dead or cancelled job again, with all its attempts.
+
+    With `If-Match`, the ETag of the job as it was read, a job that has changed since is left alone: 412.
+    """
+    version = await _matched(who, id, if_match)
+    done = await who.app.aio.revive(id, version=version, actor=who.name, reason=body.reason)
     return JsonAnswer({"id": done.job_id, "state": done.state, "answer": None})
 
 
@@ -352,7 +358,7 @@ async def edit(
     if if_match is None:
         raise Problem(428, "precondition_required", "An edit needs the header If-Match with the job's ETag, so that it "
                       "overwrites nothing unread; `*` edits it however it stands. Nothing was changed.")  # fmt: skip
-    _check_tag(job, if_match)
+    version = _version(job, if_match)
     given: dict[str, Any] = {} if body.priority is None else {"priority": body.priority}
     if "payload" in body.model_fields_set:
         if not who.may("enqueue", queue=job.queue, kind=job.kind):
@@ -360,7 +366,6 @@ async def edit(
             raise Problem(403, "forbidden", f"{who.name!r} may not set this payload: it needs the scope '{wanted}'. "
                           "Nothing was changed.")  # fmt: skip
         given["payload"] = body.payload
-    version = None if if_match.strip() == "*" else job.version
     edited = await who.app.aio.edit(id, **given, version=version, actor=who.name, reason=body.reason)
     answer = {"job": shown(edited, unmasked=False), "now": await _now(who)}
     return JsonAnswer(answer, headers={"ETag": etag(edited, unmasked=False)})
@@ -461,14 +466,18 @@ def etag(job: Job, *, unmasked: bool) -> str:
     return f'"{job.version}{".p" if unmasked else ""}"'
 
 
-async def _check_match(who: Principal, job_id: str, if_match: str | None) -> None:
-    _check_tag(await find(who, job_id), if_match or "*")
+async def _matched(who: Principal, job_id: str, if_match: str | None) -> str | None:
+    return _version(await find(who, job_id), if_match or "*")
 
 
-def _check_tag(job: Job, if_match: str) -> None:
+def _version(job: Job, if_match: str) -> str | None:
+    """What the store compares the job with when it acts; None: nothing. Raises: Outdated, if it differs already."""
     tags = [part.strip() for part in if_match.split(",")]
-    if "*" not in tags and not {etag(job, unmasked=True), etag(job, unmasked=False)} & set(tags):
+    if "*" in tags:
+        return None
+    if not {etag(job, unmasked=True), etag(job, unmasked=False)} & set(tags):
         raise Outdated(f"Job {job.id} has changed since it was read, so nothing was changed. Read it again first.")
+    return job.version
 
 
 async def _ended(request: Request, site: Site, who: Principal, job_id: str, seconds: float) -> Job:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tenure.observe.browse import inspect, minutes
+from tenure.observe.browse import SCAN, inspect, minutes
 from tenure.web.pages import same_as
 from tenure.web.pages.charts import RANGES, throughput
 from tenure.web.pages.visit import Answer, Shown, Visit
+from tenure.web.pages.words import span
 
 ROWS: Final = 200
 
@@ -37,5 +38,8 @@ def metrics(visit: Visit) -> Answer:
             "scripts": ["vendor/uplot-1.6.32.min.js"],
             "styles": ["vendor/uplot-1.6.32.min.css"],
             "topic": "all",
+            "which_ended": "that ended in the last hour"
+            if summary is None or summary.is_whole
+            else f"of the newest {SCAN:,} jobs that ended, in {span(summary.window_seconds)}",
         },
     )

@@ -197,7 +197,7 @@ def tiles(look: Look) -> Iterator[Tile]:
     rate = done / summary.window_seconds
     yield Tile(
         "What ran in the last hour?",
-        number(done),
+        number(done) if summary.is_whole else f"{done:,}+",
         "done",
         f"{rate:.1f} /s, last ended {short_span((look.at - last).total_seconds())} ago" if last else "Nothing ended",
         "/jobs?q=state:succeeded",

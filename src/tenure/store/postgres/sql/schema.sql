@@ -379,14 +379,17 @@ CREATE TABLE tenure.schedule (
 );
 
 -- event: append-only; lifecycle rows only for queues that ask for them.
+-- `xid` is the transaction that wrote the row: by it a follower knows what was committed since it looked, in whatever order numbers were taken.
 CREATE TABLE tenure.event (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at timestamptz NOT NULL,
     kind text NOT NULL,
     job_id uuid,
     queue text,
-    data json NOT NULL DEFAULT '{}'
+    data json NOT NULL DEFAULT '{}',
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id()
 );
+CREATE INDEX event_xid_idx ON tenure.event (xid, seq);
 CREATE INDEX event_job_idx ON tenure.event (job_id, seq) WHERE job_id IS NOT NULL;
 
 -- effect: the ledger of side effects. Its place is (job, step, name); args and key are fixed by the first record.

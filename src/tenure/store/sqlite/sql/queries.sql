@@ -215,10 +215,11 @@ LEFT JOIN tenure_lease AS lead ON lead.name = 'leader' AND lead.owner = w.id AND
 ORDER BY w.last_seen_at DESC, w.id;
 
 -- name: events
--- Events above a number, in order.
+-- Events above a number and up to another, in order.
 SELECT seq, at, kind, job_id, queue, data
 FROM tenure_event
 WHERE seq > :after
+    AND seq <= :until
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
 ORDER BY seq
@@ -230,10 +231,15 @@ SELECT seq, at, kind, job_id, queue, data
 FROM tenure_event INDEXED BY event_job_idx
 WHERE job_id = :job_id
     AND seq > :after
+    AND seq <= :until
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
 ORDER BY seq
 LIMIT :limit;
+
+-- name: newest_event
+-- The highest event number.
+SELECT coalesce(max(seq), 0) FROM tenure_event;
 
 -- name: audit
 -- What was done, newest first.
@@ -274,6 +280,16 @@ FROM tenure_live_job
 WHERE (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
 GROUP BY queue
 ORDER BY queue;
+
+-- name: summary_since
+-- When the newest job ended that is one too many for a look at the newest :scan of the window.
+SELECT finished_at
+FROM tenure_job INDEXED BY job_finished_idx
+WHERE finished_at IS NOT NULL
+    AND cleaned_at IS NULL
+    AND finished_at > :since
+ORDER BY finished_at DESC
+LIMIT 1 OFFSET :scan;
 
 -- name: summary_ran
 -- What ended within the window, by queue and kind, and how long the successes ran and had waited.

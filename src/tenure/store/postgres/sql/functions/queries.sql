@@ -606,6 +606,138 @@ BEGIN
 END
 $$;
 
+-- event_place: a place among events, taken apart. Its text is the snapshot up to which events were read, and perhaps
+--   '+seq'      events up to this number came with a dump from another server, whose transactions the snapshot cannot know;
+--   '/xid.seq'  of this transaction, which the snapshot has as open, the events up to this number were read too;
+--   '#seq'      of what the snapshot shows, only the events up to this number were read.
+CREATE OR REPLACE FUNCTION tenure.event_place(
+    p_text text,
+    OUT snapshot pg_snapshot, OUT dumped bigint, OUT part_xid xid8, OUT part_seq bigint, OUT behind bigint
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_found text[] := regexp_match(p_text, '^([0-9]+:[0-9]+:[0-9,]*)(?:[+]([0-9]+))?(?:/([0-9]+)[.]([0-9]+)|#([0-9]+))?$');
+BEGIN
+    snapshot := v_found[1]::pg_snapshot;
+    dumped := coalesce(v_found[2]::bigint, 0);
+    part_xid := v_found[3]::xid8;
+    part_seq := v_found[4]::bigint;
+    behind := v_found[5]::bigint;
+    IF snapshot IS NULL OR pg_snapshot_xmax(snapshot) > pg_snapshot_xmax(pg_current_snapshot()) THEN
+        RAISE invalid_text_representation;
+    END IF;
+EXCEPTION WHEN invalid_text_representation OR numeric_value_out_of_range THEN
+    RAISE EXCEPTION '% is no place among this database''s events. Begin anew without it.', quote_literal(left(p_text, 80))
+        USING ERRCODE = 'TN007';
+END
+$$;
+
+-- follow_events: events that were committed since a place, in whatever order their numbers were taken.
+-- Invariant: an event is shown once, by the first answer whose snapshot shows its transaction and whose place does not. A snapshot tells which
+-- transactions were open, so one that stays open for hours delays no other event and loses none of its own.
+-- Pages are cut in the order of transactions, by their index, and sorted by number.
+CREATE OR REPLACE FUNCTION tenure.follow_events(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_limit bigint := tenure.page_limit(p_request);
+    v_queues text[] := tenure.text_list(p_request -> 'queues');
+    v_kinds text[] := tenure.text_list(p_request -> 'kinds');
+    v_newest bigint := coalesce((SELECT max(e.seq) FROM tenure.event AS e), 0);
+    v_now text := pg_current_snapshot()::text;
+    v_wanted text := '';
+    v_since record;
+    v_until record;
+    v_dumped text;
+    v_count bigint;
+    v_rows json;
+    v_last_xid xid8;
+    v_last_seq bigint;
+    v_place text;
+BEGIN
+    IF p_request ->> 'place' IS NOT NULL THEN
+        v_since := tenure.event_place(p_request ->> 'place');
+    ELSE
+        -- A row that is there although its transaction has not begun was restored from another server's dump.
+        IF EXISTS (SELECT FROM tenure.event AS e WHERE e.xid >= pg_snapshot_xmax(pg_current_snapshot())) THEN
+            v_now := v_now || '+' || v_newest;
+        END IF;
+        IF p_request ->> 'after' IS NULL THEN
+            RETURN json_build_object('events', '[]'::json, 'place', v_now, 'more', false, 'newest', v_newest);
+        END IF;
+        v_since := tenure.event_place(v_now || '#' || (p_request ->> 'after'));
+    END IF;
+    v_dumped := CASE WHEN v_since.dumped > 0 THEN '+' || v_since.dumped ELSE '' END;
+    v_now := pg_current_snapshot()::text || v_dumped;
+    v_until := tenure.event_place(coalesce(p_request ->> 'until', v_now));
+    IF p_request ->> 'job_id' IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND e.job_id = $10';
+    END IF;
+    IF v_queues IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND e.queue = ANY ($11)';
+    END IF;
+    IF v_kinds IS NOT NULL THEN
+        v_wanted := v_wanted || ' AND e.kind = ANY ($12)';
+    END IF;
+    IF v_since.behind IS NOT NULL THEN
+        v_wanted := 'SELECT e.* FROM tenure.event AS e WHERE e.seq > $9 AND (pg_visible_in_snapshot(e.xid, $1) OR e.seq <= $2)'
+            || v_wanted || ' ORDER BY e.seq LIMIT $8 + 1';
+    ELSE
+        v_wanted := ' AND e.seq > $2 AND (pg_visible_in_snapshot(e.xid, $5) OR (e.xid = $6 AND e.seq <= $7))' || v_wanted;
+        v_wanted := '(SELECT 1 AS part, e.* FROM tenure.event AS e WHERE e.xid = $3 AND e.seq > $4' || v_wanted
+            || ' ORDER BY e.seq LIMIT $8 + 1) UNION ALL '
+            '(SELECT 2, e.* FROM tenure.event AS e WHERE e.xid = ANY (array_remove(ARRAY(SELECT pg_snapshot_xip($1)), $3))' || v_wanted
+            || ' ORDER BY e.xid, e.seq LIMIT $8 + 1) UNION ALL '
+            '(SELECT 3, e.* FROM tenure.event AS e WHERE e.xid >= pg_snapshot_xmax($1)' || v_wanted
+            || ' ORDER BY e.xid, e.seq LIMIT $8 + 1) ORDER BY part, xid, seq LIMIT $8 + 1';
+    END IF;
+    EXECUTE 'WITH found AS (SELECT w.*, row_number() OVER () AS number FROM (' || v_wanted || ') AS w), '
+        'page AS (SELECT * FROM found WHERE number <= $8) '
+        'SELECT (SELECT count(*) FROM found), '
+        '(SELECT json_agg(json_build_object(''seq'', p.seq, ''at'', tenure.to_us(p.at), ''kind'', p.kind, ''job_id'', p.job_id, '
+        '''queue'', p.queue, ''data'', tenure.readable(p.data)) ORDER BY p.seq) FROM page AS p), '
+        '(SELECT p.xid FROM page AS p ORDER BY p.number DESC LIMIT 1), (SELECT p.seq FROM page AS p ORDER BY p.number DESC LIMIT 1)'
+    INTO v_count, v_rows, v_last_xid, v_last_seq
+    USING v_since.snapshot, v_since.dumped, v_since.part_xid, v_since.part_seq, v_until.snapshot, v_until.part_xid, v_until.part_seq,
+        v_limit, v_since.behind, tenure.as_uuid(p_request ->> 'job_id'), v_queues, v_kinds;
+    v_place := CASE
+        WHEN v_since.behind IS NOT NULL THEN
+            v_since.snapshot::text || v_dumped || CASE WHEN v_count > v_limit THEN '#' || v_last_seq ELSE '' END
+        WHEN v_count <= v_limit THEN coalesce(p_request ->> 'until', v_now)
+        ELSE tenure.snapshot_between(v_since.snapshot, v_until.snapshot, v_since.part_xid, v_last_xid)
+            || v_dumped || '/' || v_last_xid || '.' || v_last_seq
+    END;
+    RETURN json_build_object('events', coalesce(v_rows, '[]'), 'place', v_place, 'more', v_count > v_limit, 'newest', v_newest);
+END
+$$;
+
+-- snapshot_between: the snapshot of a place between two others. Shown are `p_part`, of which the rest was read first, and what comes before
+-- `p_last` in the order of transactions; `p_last` itself and all behind it stay open.
+CREATE OR REPLACE FUNCTION tenure.snapshot_between(p_since pg_snapshot, p_until pg_snapshot, p_part xid8, p_last xid8) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    WITH bound AS (
+        SELECT greatest(pg_snapshot_xmax(p_since)::text::numeric, p_last::text::numeric + 1) AS xmax
+    ), open AS (
+        SELECT x.xid::text::numeric AS xid
+        FROM pg_snapshot_xip(p_since) AS x(xid)
+        WHERE p_last = p_part OR (x.xid > p_last AND x.xid IS DISTINCT FROM p_part)
+        UNION
+        SELECT x.xid::text::numeric
+        FROM pg_snapshot_xip(p_until) AS x(xid)
+        UNION
+        SELECT p_last::text::numeric
+    )
+    SELECT format('%s:%s:%s', min(o.xid), b.xmax, string_agg(o.xid::text, ',' ORDER BY o.xid))
+    FROM open AS o
+    JOIN bound AS b ON o.xid < b.xmax
+    GROUP BY b.xmax
+$$;
+
 -- list_audit: what operators did, newest first.
 CREATE OR REPLACE FUNCTION tenure.list_audit(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -661,8 +793,8 @@ BEGIN
 END
 $$;
 
--- summary: how it goes. {"window_seconds", "queues", "limit"} → {"at", "ran", "stuck_count", "stuck", "backlog", "repeated"}.
--- Looks at jobs that ended within the window (by job_finished_idx) and at live ones (by their partial indexes), never at the rest.
+-- summary: how it goes. {"window_seconds", "queues", "limit", "scan"} → {"at", "since", "is_whole", "ran", "stuck_count", "stuck", "backlog",
+-- "repeated"}. Looks at jobs that ended within the window (by job_finished_idx) and at live ones (by their partial indexes), never at the rest.
 CREATE OR REPLACE FUNCTION tenure.summary(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -672,10 +804,24 @@ DECLARE
     v_since timestamptz := v_now - (p_request ->> 'window_seconds')::double precision * interval '1 second';
     v_queues text[] := tenure.text_list(p_request -> 'queues');
     v_limit bigint := tenure.page_limit(p_request);
+    v_scan bigint := (p_request ->> 'scan')::bigint;
+    v_beyond timestamptz;
 BEGIN
+    IF v_scan < 1 THEN
+        RAISE EXCEPTION 'The scan must be at least 1, not %.', v_scan USING ERRCODE = 'TN007';
+    ELSIF v_scan IS NOT NULL THEN
+        -- EXECUTE here and below: planned with the values, of which a narrow window and a small scan make an index scan.
+        EXECUTE 'SELECT j.finished_at FROM tenure.job AS j '
+            'WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > $1 ORDER BY j.finished_at DESC LIMIT 1 OFFSET $2'
+        INTO v_beyond
+        USING v_since, v_scan;
+        v_since := coalesce(v_beyond, v_since);
+    END IF;
     RETURN json_build_object(
         'at', tenure.to_us(v_now),
-        'ran', tenure.sum_ran(v_since, v_queues),
+        'since', tenure.to_us(v_since),
+        'is_whole', v_beyond IS NULL,
+        'ran', tenure.sum_ran(v_since, v_queues, v_scan),
         'stuck_count', (
             SELECT count(*) FROM tenure.job AS j
             WHERE j.state IN ('leased', 'running') AND j.lease_until <= v_now AND (v_queues IS NULL OR j.queue = ANY (v_queues))),
@@ -688,39 +834,53 @@ BEGIN
                 ORDER BY j.lease_until LIMIT v_limit
             ) AS s),
         'backlog', tenure.sum_backlog(v_now, v_queues),
-        'repeated', tenure.sum_repeated(v_since, v_queues, v_limit));
+        'repeated', tenure.sum_repeated(v_since, v_queues, v_scan, v_limit));
 END
 $$;
 
--- sum_ran: what ended within the window, by queue and kind, with how long it took.
-CREATE OR REPLACE FUNCTION tenure.sum_ran(p_since timestamptz, p_queues text[]) RETURNS json
-LANGUAGE sql STABLE SECURITY DEFINER
+-- sum_ran: what ended within the window, by queue and kind, with how long it took. No more than `p_scan` jobs may have ended in it.
+CREATE OR REPLACE FUNCTION tenure.sum_ran(p_since timestamptz, p_queues text[], p_scan bigint) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
-    WITH ended AS (
-        SELECT j.queue, j.kind, j.state, j.finished_at,
-            CASE WHEN j.state = 'succeeded' THEN extract(epoch FROM j.finished_at - j.claimed_at)::double precision END AS run_seconds,
-            CASE WHEN j.state = 'succeeded' THEN greatest(0, extract(epoch FROM j.claimed_at - j.run_at))::double precision END AS wait_seconds
-        FROM tenure.job AS j
-        WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > p_since
-            AND (p_queues IS NULL OR j.queue = ANY (p_queues))
-    ), by_kind AS (
-        SELECT e.queue, e.kind,
-            count(*) FILTER (WHERE e.state = 'succeeded') AS succeeded,
-            count(*) FILTER (WHERE e.state = 'failed') AS failed,
-            count(*) FILTER (WHERE e.state = 'dead') AS dead,
-            count(*) FILTER (WHERE e.state = 'cancelled') AS cancelled,
-            avg(e.run_seconds) AS run_average,
-            percentile_disc(ARRAY[0.5, 0.95, 1]) WITHIN GROUP (ORDER BY e.run_seconds) AS runs,
-            percentile_disc(0.5) WITHIN GROUP (ORDER BY e.wait_seconds) AS wait_p50,
-            max(e.finished_at) AS last_at
-        FROM ended AS e
-        GROUP BY e.queue, e.kind
-    )
-    SELECT coalesce(json_agg(json_build_array(
-        b.queue, b.kind, b.succeeded, b.failed, b.dead, b.cancelled, b.run_average, b.runs[1], b.runs[2], b.runs[3], b.wait_p50,
-        tenure.to_us(b.last_at)) ORDER BY b.queue COLLATE "C", b.kind COLLATE "C"), '[]')
-    FROM by_kind AS b
+DECLARE
+    v_answer json;
+BEGIN
+    EXECUTE $ran$
+        WITH newest AS (
+            SELECT j.queue, j.kind, j.state, j.run_at, j.claimed_at, j.finished_at
+            FROM tenure.job AS j
+            WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > $1
+            ORDER BY j.finished_at DESC
+            LIMIT $3
+        ), ended AS (
+            SELECT n.queue, n.kind, n.state, n.finished_at,
+                CASE WHEN n.state = 'succeeded' THEN extract(epoch FROM n.finished_at - n.claimed_at)::double precision END AS run_seconds,
+                CASE WHEN n.state = 'succeeded' THEN greatest(0, extract(epoch FROM n.claimed_at - n.run_at))::double precision END AS wait_seconds
+            FROM newest AS n
+            WHERE $2 IS NULL OR n.queue = ANY ($2)
+        ), by_kind AS (
+            SELECT e.queue, e.kind,
+                count(*) FILTER (WHERE e.state = 'succeeded') AS succeeded,
+                count(*) FILTER (WHERE e.state = 'failed') AS failed,
+                count(*) FILTER (WHERE e.state = 'dead') AS dead,
+                count(*) FILTER (WHERE e.state = 'cancelled') AS cancelled,
+                avg(e.run_seconds) AS run_average,
+                percentile_disc(ARRAY[0.5, 0.95, 1]) WITHIN GROUP (ORDER BY e.run_seconds) AS runs,
+                percentile_disc(0.5) WITHIN GROUP (ORDER BY e.wait_seconds) AS wait_p50,
+                max(e.finished_at) AS last_at
+            FROM ended AS e
+            GROUP BY e.queue, e.kind
+        )
+        SELECT coalesce(json_agg(json_build_array(
+            b.queue, b.kind, b.succeeded, b.failed, b.dead, b.cancelled, b.run_average, b.runs[1], b.runs[2], b.runs[3], b.wait_p50,
+            tenure.to_us(b.last_at)) ORDER BY b.queue COLLATE "C", b.kind COLLATE "C"), '[]')
+        FROM by_kind AS b
+    $ran$
+    INTO v_answer
+    USING p_since, p_queues, p_scan;
+    RETURN v_answer;
+END
 $$;
 
 -- sum_backlog: what waits, by queue.
@@ -748,32 +908,46 @@ AS $$
     FROM by_queue AS b
 $$;
 
--- sum_repeated: keys that several jobs carry, among those to do and those that ended within the window.
-CREATE OR REPLACE FUNCTION tenure.sum_repeated(p_since timestamptz, p_queues text[], p_limit bigint) RETURNS json
-LANGUAGE sql STABLE SECURITY DEFINER
+-- sum_repeated: keys that several jobs carry, among those to do and those that ended within the window, which are no more than `p_scan`.
+CREATE OR REPLACE FUNCTION tenure.sum_repeated(p_since timestamptz, p_queues text[], p_scan bigint, p_limit bigint) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
-    WITH keyed AS (
-        SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
-        FROM tenure.live_jobs() AS j
-        WHERE j.idempotency_key IS NOT NULL AND (p_queues IS NULL OR j.queue = ANY (p_queues))
-        UNION ALL
-        SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
-        FROM tenure.job AS j
-        WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > p_since
-            AND j.idempotency_key IS NOT NULL AND (p_queues IS NULL OR j.queue = ANY (p_queues))
-    ), repeated AS (
-        SELECT k.queue, k.kind, k.idempotency_key, count(*) AS jobs, count(*) FILTER (WHERE k.finished_at IS NULL) AS active,
-            max(k.id::text) AS newest_id
-        FROM keyed AS k
-        GROUP BY k.queue, k.kind, k.idempotency_key
-        HAVING count(*) > 1
-        ORDER BY count(*) DESC, k.queue COLLATE "C", k.kind COLLATE "C", k.idempotency_key COLLATE "C"
-        LIMIT p_limit
-    )
-    SELECT coalesce(json_agg(json_build_array(r.queue, r.kind, r.idempotency_key, r.jobs, r.active, r.newest_id)
-        ORDER BY r.jobs DESC, r.queue COLLATE "C", r.kind COLLATE "C", r.idempotency_key COLLATE "C"), '[]')
-    FROM repeated AS r
+DECLARE
+    v_answer json;
+BEGIN
+    EXECUTE $repeated$
+        WITH newest AS (
+            SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
+            FROM tenure.job AS j
+            WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at > $1
+            ORDER BY j.finished_at DESC
+            LIMIT $3
+        ), keyed AS (
+            SELECT j.id, j.queue, j.kind, j.idempotency_key, j.finished_at
+            FROM tenure.live_jobs() AS j
+            WHERE j.idempotency_key IS NOT NULL AND ($2 IS NULL OR j.queue = ANY ($2))
+            UNION ALL
+            SELECT n.id, n.queue, n.kind, n.idempotency_key, n.finished_at
+            FROM newest AS n
+            WHERE n.idempotency_key IS NOT NULL AND ($2 IS NULL OR n.queue = ANY ($2))
+        ), repeated AS (
+            SELECT k.queue, k.kind, k.idempotency_key, count(*) AS jobs, count(*) FILTER (WHERE k.finished_at IS NULL) AS active,
+                max(k.id::text) AS newest_id
+            FROM keyed AS k
+            GROUP BY k.queue, k.kind, k.idempotency_key
+            HAVING count(*) > 1
+            ORDER BY count(*) DESC, k.queue COLLATE "C", k.kind COLLATE "C", k.idempotency_key COLLATE "C"
+            LIMIT $4
+        )
+        SELECT coalesce(json_agg(json_build_array(r.queue, r.kind, r.idempotency_key, r.jobs, r.active, r.newest_id)
+            ORDER BY r.jobs DESC, r.queue COLLATE "C", r.kind COLLATE "C", r.idempotency_key COLLATE "C"), '[]')
+        FROM repeated AS r
+    $repeated$
+    INTO v_answer
+    USING p_since, p_queues, p_scan, p_limit;
+    RETURN v_answer;
+END
 $$;
 
 -- standing: where a job stands in its queue. {"job_id", "cap"} → {"at", "ahead", "held_in_queue", "held_with_key", "last_event"} or null.
