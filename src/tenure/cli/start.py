@@ -33,8 +33,8 @@ app = tenure.App("sqlite:///{DEFAULT_FILE}")  # postgresql://… for many machin
 def greet(name: str, ctx: tenure.Context) -> str:
     ctx.logger.info("attempt %d to greet %s", ctx.attempt, name)
     ctx.set_result_summary(f"greeted {{name}}")
-    if name == "nobody":
-        raise ValueError("there is nobody to greet")  # retried with backoff, then a dead letter
+    if not name:
+        raise ValueError("there is no one to greet")  # retried with backoff, then a dead letter
     return f"Hello, {{name}}!"
 """
 
@@ -44,7 +44,7 @@ NEXT = """\
   tenure dev                       run it, reloading when you save
   tenure enqueue greet '"Ada"'     in another terminal: one job
   tenure jobs ls                   what became of it
-  tenure enqueue greet '"nobody"'  one that fails
+  tenure enqueue greet '""'        one that fails
   tenure jobs explain ID           why a job is not running
 """
 
