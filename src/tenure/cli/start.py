@@ -20,6 +20,7 @@ from tenure.cli.screen import Screen
 from tenure.cli.serve import console_beside
 from tenure.cli.work import LogLevel, OwnUrl, Target
 from tenure.errors import ConfigError, IllegalMove
+from tenure.observe.plural import counted
 
 app = verbs()
 
@@ -110,7 +111,7 @@ class _Reloader:
     def run(self) -> None:
         signal.signal(signal.SIGTERM, _as_interrupt)
         seen = stamps(self._folder)
-        self._screen.note(f"tenure dev: watching {len(seen)} files beneath {self._folder}; Ctrl-C ends it.")
+        self._screen.note(f"tenure dev: watching {counted(len(seen), 'file')} beneath {self._folder}; Ctrl-C ends it.")
         self._start()
         try:
             while True:
