@@ -34,7 +34,23 @@ SECTIONS: Final = {
     "Decisions": "decisions",
 }
 """In the order of a reader: what for, the first steps, one task each, how it works, running it, looking things up."""
-AMONG_GUIDES: Final = ("cookbook.md", "comparison.md", "faq.md")
+ORDER: Final = {
+    "guides": (
+        *("handlers", "workers", "schedules", "your-transaction", "testing", "coming-from"),
+        *("django", "fastapi", "telemetry"),
+        *("effects", "files", "outbox", "event-hooks", "aws", "reconcile"),
+        *("durable", "workflows", "approvals", "limits", "budgets", "memo", "streams"),
+        *("agents", "agent-frameworks", "memory", "mcp"),
+        *("console", "metrics", "bundle", "http", "other-languages", "shell-worker", "moving-to-postgres", "profiles"),
+    ),
+    "concepts": ("lifecycle", "leases", "guarantees", "failure", "keys", "time", "durable"),
+    "operate": (
+        *("install", "deploy", "sqlite", "postgres", "serve", "monitor", "troubleshoot"),
+        *("back-up", "upgrade", "deprecation", "measure", "scale"),
+    ),
+}
+"""The pages of a section from the first that a reader needs to the last; those of other sections go by their names."""
+AMONG_GUIDES: Final = ("cookbook.md", "faq.md", "comparison.md")
 AMONG_CONCEPTS: Final = ("architecture.md", "benchmarks.md")
 
 COPIED: Final = {".md", ".png", ".svg", ".txt", ".json"}
@@ -70,8 +86,8 @@ def nav() -> list[dict[str, Any]]:
     """Every page, in the order of the site."""
     parts: list[dict[str, Any]] = [{"Tenure": "index.md"}, *({title: page} for title, page in FIRST.items())]
     for title, folder in SECTIONS.items():
-        pages = [f"{folder}/{path.name}" for path in sorted((DOCS / folder).glob("*.md"))]
-        pages.sort(key=lambda page: not page.endswith("README.md"))
+        names = ORDER.get(folder) or sorted(path.stem for path in (DOCS / folder).glob("*.md"))
+        pages = [f"{folder}/{name}.md" for name in sorted(names, key=lambda name: name != "README")]
         beside = {"Guides": AMONG_GUIDES, "Concepts": AMONG_CONCEPTS}.get(title, ())
         parts.append({title: [*pages, *beside]})
     return [*parts, {"Project": list(ROOT_PAGES.values())}]

@@ -3,7 +3,7 @@
     python examples/outbox/main.py
 
 The data files are the data layer; the queue only remembers what must still happen. A change is one call: it is refused,
-or the file and the mails come, whoever dies in between.
+or the file and the mails come, whichever process dies in between.
 """
 
 import signal
@@ -75,7 +75,7 @@ def main() -> None:
         for number in range(20):
             visit(number)
     print(f"accepted: 80 changes; files written so far: {len(list(DATA.rglob('*.json')))}")
-    print(f"customer 7 as anybody reads it already: {outbox.read('customers/7.json')}")
+    print(f"customer 7, as every reader sees it already: {outbox.read('customers/7.json')}")
 
     for _ in range(3):
         worker = subprocess.Popen([sys.executable, __file__, "worker"])

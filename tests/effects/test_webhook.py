@@ -293,6 +293,22 @@ def test_v1_a_secret_without_hosts_is_a_configuration_error(options: dict[str, A
     assert TOKEN not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"signing": {"crm": SigningKey(TOKEN, HERE)}}, "Signing key 'crm' holds str where bytes is needed"),  # type: ignore[arg-type]
+        ({"secrets": {"crm": Secret(KEY, HERE)}}, "Secret 'crm' holds bytes where str is needed"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_secret_of_another_type_is_a_configuration_error(options: dict[str, Any], sentence: str) -> None:
+    """A key as text was an AttributeError deep inside."""
+    with pytest.raises(tenure.ConfigError, match=sentence) as raised:
+        webhooks(**options)
+
+    assert TOKEN not in str(raised.value)
+    assert repr(KEY) not in str(raised.value)
+
+
 def test_v1_requests_are_encrypted_unless_the_operator_allows_otherwise() -> None:
     """V1: plain http was allowed by default."""
     with temporary_app(tenure.App().use(webhooks(resolver=lambda *_: ["93.184.216.34"]))) as app:

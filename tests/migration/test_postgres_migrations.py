@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tenure.errors import AccessDenied, SchemaAhead, SchemaError, StoreBusy
+from tenure.store.migrations import FIRST
 from tenure.store.postgres import migrate, sql
 from tenure.store.postgres.testing import has_schema
 from tests.migration.catalog import read_catalog
@@ -59,7 +60,7 @@ def test_a_migration_is_applied_once_and_then_found_done(url: str) -> None:
 
     first, second = migrate.migrate(url), migrate.migrate(url)
 
-    assert first == [migrate.NAME]
+    assert first == [FIRST]
     assert second == []
     assert migrate.schema_version(url) == migrate.newest()
 
@@ -129,9 +130,9 @@ def test_a_migration_that_was_changed_after_the_fact_is_refused(postgres_url: st
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("UPDATE tenure.migration SET checksum = 'something else' WHERE number = 1")
 
-    with pytest.raises(SchemaError, match="0001_initial"):
+    with pytest.raises(SchemaError, match="0001_schema"):
         migrate.migrate(postgres_url)
-    with pytest.raises(SchemaError, match="0001_initial"):
+    with pytest.raises(SchemaError, match="0001_schema"):
         migrate.schema_version(postgres_url)
 
 
@@ -150,7 +151,7 @@ def test_the_printed_script_does_what_migrate_does(postgres_url: str, postgres_s
         [psql, "--no-psqlrc", "--quiet", postgres_url], input=migrate.migration_sql(), text=True, check=True,
         capture_output=True,
     )  # fmt: skip
-    assert "0001_initial is there already" in again.stdout
+    assert "0001_schema is there already" in again.stdout
     assert read_catalog(postgres_url) == read_catalog(migrated)
     postgres_server.drop_database(migrated)
 
@@ -221,7 +222,7 @@ def _start_migration(url: str) -> subprocess.Popen[str]:
 
 
 def _all_names() -> list[str]:
-    return [migrate.NAME]
+    return [FIRST]
 
 
 def _waiting(url: str) -> int:

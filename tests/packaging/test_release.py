@@ -11,7 +11,7 @@ from tests.packaging.checkout import Checkout
 
 MIGRATIONS = [
     "src/tenure/store/sqlite/sql/migrations/0001_schema.sql",
-    "src/tenure/store/postgres/sql/migrations/0001_initial.sql",
+    "src/tenure/store/postgres/sql/migrations/0001_schema.sql",
 ]
 HASHES = [
     "src/tenure/store/sqlite/sql/migrations/schema.sha256",

@@ -11,7 +11,7 @@ import pytest
 
 from tenure.errors import InternalError, SchemaAhead, SchemaError
 from tenure.store.contract import Enqueue
-from tenure.store.migrations import Migration
+from tenure.store.migrations import FIRST, Migration
 from tenure.store.queries import GetJobs
 from tenure.store.sqlite import migrate
 from tenure.store.sqlite.store import SqliteStore
@@ -53,7 +53,7 @@ def test_migrating_again_does_nothing(path: Path) -> None:
 
     first, again = store.migrate(), store.migrate()
 
-    assert (first, again) == ([migrate.NAME], [])
+    assert (first, again) == ([FIRST], [])
     assert store.schema_version() == migrate.newest()
     store.close()
 
@@ -85,7 +85,7 @@ def test_ten_processes_that_start_at_once_migrate_once(path: Path) -> None:
     for process in processes:
         process.join(20)
 
-    assert sorted(got, key=str) == sorted([[migrate.NAME], *([[]] * 9)], key=str)
+    assert sorted(got, key=str) == sorted([[FIRST], *([[]] * 9)], key=str)
 
 
 def test_a_newer_schema_is_refused_and_left_alone(store: SqliteStore, path: Path) -> None:
@@ -110,14 +110,14 @@ def test_a_script_that_was_applied_with_another_text_is_refused_and_noticed(stor
 def test_a_script_that_fails_halfway_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     half = "CREATE TABLE tenure_half (a INTEGER);\nCREATE TABLE tenure_half (a INTEGER);\n"
     store = SqliteStore(f"sqlite:///{path}")
-    monkeypatch.setattr(migrate, "migrations", lambda: (Migration(1, migrate.NAME, half),))
+    monkeypatch.setattr(migrate, "migrations", lambda: (Migration(1, FIRST, half),))
 
     with pytest.raises(InternalError):
         store.migrate()
     monkeypatch.undo()
 
     assert store.schema_version() == 0
-    assert store.migrate() == [migrate.NAME]
+    assert store.migrate() == [FIRST]
     connection = sqlite3.connect(path)
     assert "table tenure_half" not in catalog(connection)
     connection.close()

@@ -7,6 +7,7 @@ an arrow is a matter of what a room knows, not of when it loads it. `errors` is 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -92,6 +93,26 @@ def test_imports_follow_the_arrows() -> None:
     bent = bent_arrows(SRC)
 
     assert not bent, "\n".join(["These imports bend an arrow of the house:", *bent])
+
+
+def test_the_page_on_architecture_shows_these_arrows() -> None:
+    page = (SRC.parent / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", page.partition("## The arrows")[2].partition("\n## ")[0], re.MULTILINE)
+
+    shown: dict[str, frozenset[str]] = {}
+    for rooms, imported in rows:
+        named = frozenset(shown) - {"errors"} if imported == "all of the above" else re.findall(r"`([\w.]+)`", imported)
+        shown |= dict.fromkeys(re.findall(r"`([\w.]+)`", rooms), frozenset(named))
+
+    assert shown == {room: arrows for room, arrows in ARROWS.items() if room != "__main__"}
+
+
+def test_the_page_on_architecture_lists_every_room() -> None:
+    page = (SRC.parent / "docs" / "architecture.md").read_text()
+    tree = page.partition("## The rooms")[2].partition("\n## ")[0]
+
+    rooms = {path.name for path in (SRC / "tenure").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms <= set(re.findall(r"^  (\w+)/", tree, re.MULTILINE))
 
 
 def test_every_module_has_a_name_that_says_what_it_owns() -> None:

@@ -32,7 +32,7 @@ Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", he
 @app.command("ls")
 def ls(
     scopes: Annotated[list[str] | None, typer.Argument(metavar="SCOPE", help="Only these.", show_default=False)] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")] = 200,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="How many at most.")] = 200,
     after: Annotated[str | None, typer.Option("--after", metavar="NAME", help="`next` of the page before.")] = None,
     url: Url = None,
     as_json: Json = False,

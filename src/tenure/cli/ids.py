@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tenure.errors import NotFound, UsageError
+from tenure.errors import InvalidArgument, NotFound, UsageError
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -21,11 +21,16 @@ _PREFIX = re.compile(r"[0-9a-f]+(?:-[0-9a-f]*)*")
 
 
 def full_id(tenure: App, given: str) -> str:
-    """The id of the one job that begins so. Raises: NotFound; UsageError, if several do."""
+    """The id of the one job that begins so. Raises: NotFound; UsageError, if several do; InvalidArgument."""
     typed = given.strip().lower().removesuffix("…")
     digits = typed.replace("-", "")
-    if len(digits) >= 32 or len(digits) < LEAST or not _PREFIX.fullmatch(typed):
-        return given  # in full, or no id at all: the command itself says what is wrong with it
+    if len(digits) < LEAST or not _PREFIX.fullmatch(typed):
+        raise InvalidArgument(
+            f"{given!r} is no id of a job. Give the id as `tenure jobs ls` shows it, or its first characters, "
+            f"{LEAST} at least. Nothing was changed."
+        )
+    if len(digits) >= 32:
+        return given
     above = digits.ljust(32, "f")
     canonical = "-".join((above[:8], above[8:12], above[12:16], above[16:20], above[20:]))
     found = [job.id for job in tenure.jobs(limit=2, after=canonical) if job.id.replace("-", "").startswith(digits)]

@@ -74,9 +74,14 @@ def forget(
     as_json: Json = False,
 ) -> None:
     """Remove memories: those named, or those for which all that is given holds. Jobs and agent events stay."""
+    chosen = _told(agent, kind, tenant, before, everything)
+    if not ids and not chosen:
+        raise UsageError(
+            "Which memories should it forget? Give ids, or --agent, --kind, --tenant or --before, or --all."
+        )
     with opened(url, actor=actor) as tenure:
         if not ids:
-            confirm("forget memories of " + _told(agent, kind, tenant, before, everything), yes=yes)
+            confirm(f"forget memories of {chosen}", yes=yes)
         gone = tenure.memory.forget(
             ids or (), agent=agent, kind=kind, tenant=tenant, before=before, everything=everything, reason=reason
         )
@@ -133,4 +138,4 @@ def _told(
         f"the time before {before.isoformat()}" if before else "",
         "everything" if everything else "",
     ]
-    return " and ".join(part for part in parts if part) or "nothing in particular"
+    return " and ".join(part for part in parts if part)

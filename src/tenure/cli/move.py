@@ -44,7 +44,13 @@ LeaseOption = Annotated[
 ]
 Wait = Annotated[
     float,
-    typer.Option("--wait", parser=duration, metavar="DURATION", help="How long to wait for held jobs, with drain."),
+    typer.Option(
+        "--wait",
+        parser=duration,
+        metavar="DURATION",
+        help="How long to wait for held jobs, with drain.",
+        show_default="5m",
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would be moved.")]
 Reopen = Annotated[bool, typer.Option("--reopen", help="Give a move up: let SRC take writes again. DST is not needed.")]

@@ -152,7 +152,14 @@ def claim(
         list[str] | None, typer.Option("--affinity", metavar="KEY", help="Only jobs with this key.")
     ] = None,
     wait: Annotated[
-        float, typer.Option("--wait", parser=duration, metavar="DURATION", help="Wait this long for a job to come.")
+        float,
+        typer.Option(
+            "--wait",
+            parser=duration,
+            metavar="DURATION",
+            help="Wait this long for a job to come; not at all if left out.",
+            show_default=False,
+        ),
     ] = 0.0,
     url: Url = None,
     as_json: Json = False,
@@ -258,7 +265,16 @@ def fail(
 def release(
     job_id: JobIdArgument,
     token: TokenArgument,
-    delay: Annotated[float, typer.Option("--delay", parser=duration, metavar="DURATION", help="Due after this.")] = 0.0,
+    delay: Annotated[
+        float,
+        typer.Option(
+            "--delay",
+            parser=duration,
+            metavar="DURATION",
+            help="Due after this; at once if left out.",
+            show_default=False,
+        ),
+    ] = 0.0,
     reason: Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why.")] = None,
     limiter: Annotated[
         str | None,

@@ -11,7 +11,7 @@ from tenure.cli import text
 from tenure.cli.group import noun
 from tenure.cli.options import Actor, Json, Url, duration, opened
 from tenure.cli.screen import Facts, Grid, Screen, state
-from tenure.errors import InvalidArgument, UsageError, nearest
+from tenure.errors import InvalidArgument, UnknownQueue, UsageError, nearest
 from tenure.model.policy import Backoff, QueuePolicy
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ def ls(
     """List queues with their policies and what waits in them."""
     with opened(url) as tenure:
         found = tenure.queues.all(names)
+        if unknown := set(names or ()) - {one.name for one in found}:
+            known = [one.name for one in tenure.queues.all()]
+            name = min(unknown)
+            raise UnknownQueue(f"There is no queue {name!r}.{nearest(name, known)}")
         counts = tenure.queues.counts(
             queue=[one.name for one in found], state=("queued", "leased", "running", "waiting")
         )

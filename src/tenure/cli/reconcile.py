@@ -39,14 +39,15 @@ class Reconciled:
 def reconcile(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[MODULE:APP]", help="The app whose kinds and effects are checked, as in tasks:app."),
+        typer.Argument(metavar="MODULE:APP", help="The app whose kinds and effects are checked, as in tasks:app."),
     ] = None,
     root: Annotated[
         Path | None,
-        typer.Option("--root", help="Without an app: check files beneath this folder."),
+        typer.Option("--root", metavar="FOLDER", help="Without an app: check files beneath this folder."),
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", help="Only what finished since then: 2h, 7d, or 2026-01-31T12:00:00Z.")
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only what finished since then: 2h, 7d, or 2026-01-31T12:00:00Z."),
     ] = None,
     url: Url = None,
     as_json: Json = False,

@@ -297,7 +297,7 @@ def confirm(act: str, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            f"This would {act}, and there is nobody to ask: this is not a terminal. Repeat it with --yes. "
+            f"This would {act}, and there is no one to ask: this is not a terminal. Repeat it with --yes. "
             "Nothing was changed."
         )
     # Before the question is shown: an answer that comes at once must not be dropped.

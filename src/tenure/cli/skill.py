@@ -52,6 +52,9 @@ def install_skill(
     as_json: Json = False,
 ) -> None:
     """Write a skill file, and the server's entry in .mcp.json, into this folder."""
+    from tenure.mcp.caller import check_toolsets
+
+    check_toolsets(one.strip() for one in toolsets.split(","))
     wanted = {SKILL_PATH: _skill(remove), CONFIG_PATH: _config(toolsets, remove)}
     there = {path: path.read_text(encoding="utf-8") if path.exists() else None for path in wanted}
     changes = [path for path in wanted if wanted[path] != there[path]]

@@ -20,6 +20,7 @@ from tenure.cli.screen import Screen
 from tenure.cli.serve import console_beside
 from tenure.cli.work import LogLevel, OwnUrl, Target
 from tenure.errors import ConfigError, IllegalMove
+from tenure.observe.plural import counted
 
 app = verbs()
 
@@ -33,8 +34,8 @@ app = tenure.App("sqlite:///{DEFAULT_FILE}")  # postgresql://… for many machin
 def greet(name: str, ctx: tenure.Context) -> str:
     ctx.logger.info("attempt %d to greet %s", ctx.attempt, name)
     ctx.set_result_summary(f"greeted {{name}}")
-    if name == "nobody":
-        raise ValueError("there is nobody to greet")  # retried with backoff, then a dead letter
+    if not name:
+        raise ValueError("there is no one to greet")  # retried with backoff, then a dead letter
     return f"Hello, {{name}}!"
 """
 
@@ -44,7 +45,7 @@ NEXT = """\
   tenure dev                       run it, reloading when you save
   tenure enqueue greet '"Ada"'     in another terminal: one job
   tenure jobs ls                   what became of it
-  tenure enqueue greet '"nobody"'  one that fails
+  tenure enqueue greet '""'        one that fails
   tenure jobs explain ID           why a job is not running
 """
 
@@ -110,7 +111,7 @@ class _Reloader:
     def run(self) -> None:
         signal.signal(signal.SIGTERM, _as_interrupt)
         seen = stamps(self._folder)
-        self._screen.note(f"tenure dev: watching {len(seen)} files beneath {self._folder}; Ctrl-C ends it.")
+        self._screen.note(f"tenure dev: watching {counted(len(seen), 'file')} beneath {self._folder}; Ctrl-C ends it.")
         self._start()
         try:
             while True:

@@ -24,7 +24,10 @@ app = verbs()
 @app.command()
 def stats(
     window: Annotated[
-        float, typer.Option("--window", "-w", parser=duration, metavar="DURATION", help="How far to look back.")
+        float,
+        typer.Option(
+            "--window", "-w", parser=duration, metavar="DURATION", help="How far to look back.", show_default="1h"
+        ),
     ] = HOUR,
     queue: Queues = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="Rows per question.")] = 20,

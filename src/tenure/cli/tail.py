@@ -9,6 +9,7 @@ import typer
 
 from tenure.cli import text
 from tenure.cli.group import verbs
+from tenure.cli.ids import full_id
 from tenure.cli.options import Json, Queues, Url, duration, opened
 from tenure.cli.screen import Screen, colours_on, console
 from tenure.observe.follow import Follower
@@ -44,7 +45,10 @@ def tail(
     all_: Annotated[bool, typer.Option("--all", "-a", help="Begin with the oldest event, not with now.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Print what is there and end.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", parser=duration, metavar="DURATION", help="How often to look.")
+        float,
+        typer.Option(
+            "--interval", parser=duration, metavar="DURATION", help="How often to look.", show_default="0.25s"
+        ),
     ] = 0.25,
     url: Url = None,
     as_json: Json = False,
@@ -54,7 +58,8 @@ def tail(
         screen = Screen(as_json)
         _say_who_is_silent(tenure, queue, screen)
         after = 0 if all_ or once else None
-        follower = Follower(tenure.store, after=after, job_id=job, queues=queue or (), kinds=event or ())
+        job_id = None if job is None else full_id(tenure, job)
+        follower = Follower(tenure.store, after=after, job_id=job_id, queues=queue or (), kinds=event or ())
         lines = EventLines(screen)
         while True:
             found = follower.poll()

@@ -31,7 +31,7 @@ Scopes = Annotated[
 def new(
     name: Annotated[str, typer.Argument(help="What it is for; it stands in the audit as the actor.")],
     scope: Scopes = None,
-    days: Annotated[float, typer.Option("--days", metavar="N", help="How long it is valid; at most 366.")] = 90,
+    days: Annotated[float, typer.Option("--days", metavar="N", min=0, max=366, help="How long it is valid.")] = 90,
     actor: Actor = None,
     url: Url = None,
     as_json: Json = False,
@@ -67,7 +67,7 @@ def ls(url: Url = None, as_json: Json = False) -> None:
 
 @app.command("revoke")
 def revoke(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids, as `tenure token ls` shows them.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids, as `tenure token ls` shows them.")],
     actor: Actor = None,
     url: Url = None,
     as_json: Json = False,

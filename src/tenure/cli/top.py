@@ -34,7 +34,10 @@ WINDOW_SECONDS = 300.0
 @app.command()
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", "-i", parser=duration, metavar="DURATION", help="How often to look.")
+        float,
+        typer.Option(
+            "--interval", "-i", parser=duration, metavar="DURATION", help="How often to look.", show_default="1s"
+        ),
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
     url: Url = None,

@@ -62,12 +62,22 @@ DeleteAfter = Annotated[
 ]
 WorkersAfter = Annotated[
     float,
-    typer.Option("--workers-after", parser=duration, metavar="DURATION", help="Forget workers not seen for this long."),
+    typer.Option(
+        "--workers-after",
+        parser=duration,
+        metavar="DURATION",
+        help="Forget workers not seen for this long.",
+        show_default="1d",
+    ),
 ]
 MetricsAfter = Annotated[
     float,
     typer.Option(
-        "--metrics-after", parser=duration, metavar="DURATION", help="Forget counted minutes older than this."
+        "--metrics-after",
+        parser=duration,
+        metavar="DURATION",
+        help="Forget counted minutes older than this.",
+        show_default="30d",
     ),
 ]
 

@@ -67,8 +67,26 @@ Heartbeat = Annotated[
     float | None,
     typer.Option("--heartbeat", parser=duration, metavar="DURATION", help="A third of the lease if left out."),
 ]
-Poll = Annotated[float, typer.Option("--poll", parser=duration, metavar="DURATION", help="Behind the wake-ups.")]
-Grace = Annotated[float, typer.Option("--grace", parser=duration, metavar="DURATION", help="For handlers at a stop.")]
+Poll = Annotated[
+    float,
+    typer.Option(
+        "--poll",
+        parser=duration,
+        metavar="DURATION",
+        help="How often an idle worker looks without a wake-up.",
+        show_default="1s",
+    ),
+]
+Grace = Annotated[
+    float,
+    typer.Option(
+        "--grace",
+        parser=duration,
+        metavar="DURATION",
+        help="How long handlers may go on at a stop.",
+        show_default="20s",
+    ),
+]
 Prefetch = Annotated[str, typer.Option("--prefetch", metavar="N|auto", help="How many jobs may wait in it at most.")]
 Artifacts = Annotated[Path | None, typer.Option("--artifacts", metavar="FOLDER", help="Folder for handlers' files.")]
 

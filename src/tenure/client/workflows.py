@@ -12,7 +12,7 @@ from tenure.handler import arguments
 from tenure.handler.arguments import Names
 from tenure.model.ids import new_job_id
 from tenure.model.policy import QueuePolicy
-from tenure.model.workflow import Answer, FailureThreshold, Graph, Workflow
+from tenure.model.workflow import Answer, FailureThreshold, Graph, Workflow, WorkflowState
 from tenure.store.queries import ListQueues, Page
 from tenure.store.workflows import (
     AdvanceWorkflows,
@@ -83,7 +83,7 @@ class Workflows(Client):
     ) -> Steps[Page[WorkflowRow]]:
         """Workflows that match, newest first, a page at a time: pass `page.next` as `after` to go on."""
         request = ListWorkflows(
-            arguments.names("state", state),
+            arguments.one_of("state", state, WorkflowState),
             arguments.names("name", name),
             arguments.whole("limit", limit, 1, PAGE_MAX),
             None if after is None else arguments.job_id("after", after),

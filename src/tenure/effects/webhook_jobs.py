@@ -228,7 +228,13 @@ def webhooks(
 
 
 def _check_bound(what: str, name: str, given: Any, wanted: type[Secret | SigningKey], example: str) -> None:
-    """Refuse what could be sent to any host. The value is not shown."""
+    """Refuse what could be sent to any host, and what cannot be sent at all. The value is not shown."""
+    kept, sort = (getattr(given, "value", ""), str) if wanted is Secret else (getattr(given, "key", b""), bytes)
+    if not isinstance(kept, sort):
+        raise ConfigError(
+            f"{what} {name!r} holds {type(kept).__name__} where {sort.__name__} is needed. "
+            + ("Turn text into bytes first, as by text.encode()." if sort is bytes else "Decode it first.")
+        )
     hosts: Any = given.hosts if isinstance(given, wanted) else ()
     is_list = isinstance(hosts, frozenset | set | list | tuple) and bool(hosts)
     if is_list and all(isinstance(one, str) and one.strip() not in {"", "*", "*."} for one in hosts):

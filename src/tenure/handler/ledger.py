@@ -240,7 +240,7 @@ def _waits(call: EffectCall, holder: Holder) -> Parked:
 
 
 def _who(row: LedgerRow) -> str:
-    return str(row.result.get("given_up_by", "somebody")) if isinstance(row.result, dict) else "somebody"
+    return str(row.result.get("given_up_by", "an operator")) if isinstance(row.result, dict) else "an operator"
 
 
 def _said(exc: BaseException, clean: Callable[[str], str]) -> str:

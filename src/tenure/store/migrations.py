@@ -25,6 +25,8 @@ from typing import Final
 
 from tenure.errors import InternalError, SchemaAhead, SchemaError
 
+FIRST: Final = "0001_schema"
+"""Migration 1, by the name that every database and every release knows it by."""
 _FILE: Final = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _COMPATIBLE: Final = re.compile(r"^-- compatible from: (\d+)$", re.MULTILINE)
 
@@ -53,13 +55,11 @@ Applied = tuple[int, str, str, int]
 """A row of the ledger: number, name, checksum, compatible_from."""
 
 
-def read_migrations(
-    folder: Path, first: Callable[[], Migration], complete: Callable[[str], str]
-) -> tuple[Migration, ...]:
+def read_migrations(folder: Path, first: Callable[[], str], complete: Callable[[str], str]) -> tuple[Migration, ...]:
     """All migrations of an engine, in order. `folder` is its `sql/`.
 
-    `first` makes migration 1 as long as none was released. `complete` adds to a change what every migration brings
-    anew, such as functions.
+    `first` makes the text of migration 1 as long as none was released. `complete` adds to a change what every
+    migration brings anew, such as functions.
 
     Raises: InternalError (a number is missing or there twice, or a change comes before the first release).
     """
@@ -67,7 +67,7 @@ def read_migrations(
     changes = [
         Migration(*_numbered(path), complete(path.read_text(encoding="utf-8"))) for path in _files(folder / "changes")
     ]
-    found = sorted([*(released or [first()]), *changes], key=lambda migration: migration.number)
+    found = sorted([*(released or [Migration(1, FIRST, first())]), *changes], key=lambda migration: migration.number)
     if [migration.number for migration in found] != list(range(1, len(found) + 1)):
         names = ", ".join(migration.name for migration in found)
         raise InternalError(f"The migrations are not numbered 1, 2, 3 without a gap: {names}.")

@@ -123,7 +123,7 @@ class Stage:
         """The name of a worker that the database shows by its id."""
         return next(
             (actor.name for actor in self.actors.values() if worker_id and f"-{actor.pid}-" in worker_id),
-            worker_id or "nobody",
+            worker_id or "no worker",
         )
 
     def last_words(self) -> str:

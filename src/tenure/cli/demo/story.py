@@ -238,7 +238,7 @@ class Story:
         )
         (tasks.folder() / "payments-are-up").touch()
         self._tell.pause()
-        self._tell.say("somebody repairs the payment service")
+        self._tell.say("the payment service is repaired")
         self._app.revive(job_id, reason="the payment service is up again")
         self._tell.say("tenure jobs revive: queued again, with all its attempts")
         job = self._wait_for_end("charge")
@@ -338,4 +338,4 @@ class Story:
         )
 
     def _writer(self, result: dict[str, Any]) -> str:
-        return next((one.name for one in self._stage.actors.values() if one.mark == result.get("worker")), "nobody")
+        return next((one.name for one in self._stage.actors.values() if one.mark == result.get("worker")), "no worker")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.errors import Diagnostic
 
-NAME: Final = "0001_initial"
 TRIES: Final = 20
 PAUSE_SECONDS: Final = 1.0
 _QUEUE_TIMEOUT: Final = "SET LOCAL lock_timeout = '60s'"
@@ -40,9 +39,7 @@ _log: Final = logging.getLogger("tenure.migrate")
 @cache
 def migrations() -> tuple[Migration, ...]:
     """The steps from an empty database to the schema of this version."""
-    return stored.read_migrations(
-        FOLDER, lambda: Migration(1, NAME, schema_script()), lambda change: f"{change}\n{functions_script()}"
-    )
+    return stored.read_migrations(FOLDER, schema_script, lambda change: f"{change}\n{functions_script()}")
 
 
 def newest() -> int:

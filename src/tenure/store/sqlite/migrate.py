@@ -16,8 +16,6 @@ from tenure.store.migrations import Applied, Migration
 from tenure.store.sqlite.statements import FOLDER, load, split, text
 from tenure.store.sqlite.transaction import Transaction
 
-NAME: Final = "0001_schema"
-
 SCHEMAS: Final = (
     "schema",
     "schema_flow",
@@ -46,7 +44,7 @@ def script() -> str:
 @cache
 def migrations() -> tuple[Migration, ...]:
     """The steps from an empty file to the schema of this version."""
-    return stored.read_migrations(FOLDER, lambda: Migration(1, NAME, script()), lambda change: change)
+    return stored.read_migrations(FOLDER, script, lambda change: change)
 
 
 def newest() -> int:
