@@ -414,7 +414,7 @@ BEGIN
     ELSIF p_request ->> 'version' <> v_job.token || '.' || tenure.to_us(v_job.updated_at) THEN
         RAISE EXCEPTION 'Job % has changed since it was read, so nothing was changed. Read it again, then repeat the edit.', v_id
             USING ERRCODE = 'TN011';
-    ELSIF v_payload IS NOT NULL AND v_job.step_token IS NOT NULL THEN
+    ELSIF v_payload IS NOT NULL AND v_job.step_token IS NOT NULL AND EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = v_job.id) THEN
         RAISE EXCEPTION 'Job % has recorded steps, which go by its payload, so nothing was changed. Forget them first with '
             '`tenure jobs forget-step`, or cancel it and enqueue a new job.', v_id USING ERRCODE = 'TN008';
     END IF;
