@@ -115,13 +115,12 @@ class Reserve:
 
     def _look(self) -> None:
         self._look_at = time.monotonic() + LOOK_SECONDS
-        try:
+        is_spent = False
+        with contextlib.suppress(OSError):  # there never was room for one
             found = self.path.lstat()
-            self._is_spent = found.st_size == 0 and stat.S_ISREG(found.st_mode)
-        except OSError:  # there never was room for one
-            self._is_spent = False
-        if self._is_spent:
-            self._is_spent = not self._fill()
+            is_spent = found.st_size == 0 and stat.S_ISREG(found.st_mode)
+        # Set once: another thread that looks at it while this one makes the file must not see it as spent.
+        self._is_spent = is_spent and not self._fill()
 
     def _fill(self) -> bool:
         """Make the file, if there is room; whether it is whole."""
