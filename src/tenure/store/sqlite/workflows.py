@@ -213,6 +213,7 @@ class _Fold:
         """Fold the events."""
         looks = [job_id for _, kind, _, job_id, _, _, _ in events if kind == "look"]
         if looks:
+            self._budget -= len(looks)
             self._look(looks)
             self._judge()  # before anything is released by these ends
         releases: list[str] = []

@@ -253,7 +253,7 @@ AS $$ SELECT CASE WHEN p_outcome IS NULL OR p_outcome = 'succeeded' OR p_kind = 
 
 -- fold_workflows: one bounded transaction's worth: events in; counts, releases, skips and judgements out. Answers how many events.
 --
--- Up to 1,000 edges and jobs are touched; what is beyond that is put back as events. Two folds at once take different events; those of
+-- Up to 1,000 edges and jobs are touched, ends among them; what is beyond that is put back as events. Two folds at once take different events; those of
 -- one workflow follow each other, by the lock on its row. An event says no more than «look at this job», so the order does not matter.
 -- p_only: a workflow whose row the caller has locked; then only what is left to do of that one is folded, without ends, so that no other
 -- row is waited for.
@@ -296,6 +296,7 @@ BEGIN
     v_touched := ARRAY(SELECT DISTINCT e.workflow_id FROM unnest(v_events) AS e ORDER BY 1);
     v_looks := ARRAY(SELECT DISTINCT e.job_id FROM unnest(v_events) AS e WHERE e.kind = 'look' ORDER BY 1);
     IF cardinality(v_looks) > 0 THEN
+        v_budget := v_budget - cardinality(v_looks);
         v_work := tenure.count_tasks(tenure.look_at_tasks(v_looks), p_now);
         -- Before anything is released by these ends.
         FOREACH v_id IN ARRAY v_touched LOOP
