@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import shlex
 
 import pytest
 
 import tenure
 from tenure import App
+from tenure.model.memo import memo_id
 from tests.cli.conftest import Cli
 
 
@@ -164,3 +166,75 @@ def test_a_wait_for_children_is_told_in_words_and_no_time_is_shown_where_there_i
     assert "3 of 3 children ended, 1 failed" in shown.out
     assert app.get(job_id).due_at is None
     assert "run_at" not in shown.out
+
+
+# --- memos
+
+
+@pytest.fixture
+def memos(app: App) -> None:
+    @app.job(memo=3600)
+    def embed(text: str) -> list[float]:
+        return [float(len(text))]
+
+    @app.job(durable=True)
+    def extract(page: str, ctx: tenure.Context) -> None:
+        ctx.memo("extract", key=page, ttl=60, do=lambda: f"text of {page}")
+
+    embed.enqueue("disc")
+    for page in ("it's 7", "page 8", "page 9"):
+        extract.enqueue(page)
+    app.run_worker(drain=True)
+
+
+@pytest.mark.usefixtures("memos")
+def test_memos_are_listed_page_by_page(cli: Cli) -> None:
+    first = cli("memos", "ls", "-n", "2")
+    told = cli("memos", "ls", "-n", "2", "--json").json
+    rest = cli("memos", "ls", "--after", told["next"], "--json").json
+
+    assert "embed" in first.out
+    assert "text of it's 7" in first.out
+    assert f"--after {shlex.quote(told['next'])}" in first.err
+    assert [one["key"] for one in told["memos"] + rest["memos"]][1:] == ["it's 7", "page 8", "page 9"]
+    assert rest["next"] is None
+
+
+@pytest.mark.usefixtures("memos")
+@pytest.mark.parametrize(
+    ("chosen", "gone"),
+    [
+        (["extract", "--key", "page 8"], 1),
+        (["extract", "--prefix", "page", "--yes"], 2),
+        (["extract", "-y"], 3),
+        (["--kind", "embed", "--payload", '"disc"'], 1),
+        (["--kind", "embed", "--payload", '"pad"'], 0),
+        (["--id", memo_id(None, "extract", "page 9")], 1),
+    ],
+)
+def test_memos_are_forgotten(cli: Cli, chosen: list[str], gone: int) -> None:
+    done = cli("memos", "forget", *chosen, "--reason", "wrong", "--json")
+
+    assert (done.code, done.json["forgotten"]) == (0, gone)
+    assert len(cli("memos", "ls", "--json").json["memos"]) == 4 - gone
+
+
+@pytest.mark.usefixtures("memos")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["forget"], "Which memos?"),
+        (["forget", "extract"], "--yes"),
+        (["forget", "extract", "--kind", "embed", "-y"], "not of both"),
+        (["forget", "extract", "--payload", "1"], "`payload` chooses"),
+        (["forget", "--id", "7"], "SHA-256"),
+        (["ls", "--key", "page 8"], "belongs to a name"),
+        (["ls", "--after", "7"], "no `next`"),
+    ],
+)
+def test_a_choice_of_memos_that_is_not_clear_is_refused(cli: Cli, words: list[str], said: str) -> None:
+    refused = cli("memos", *words)
+
+    assert refused.code == 2
+    assert said in refused.err
+    assert len(cli("memos", "ls", "--json").json["memos"]) == 4

@@ -14,7 +14,7 @@ from tenure.model.job import Job
 from tenure.model.state import State
 from tenure.model.step import NewStep
 from tenure.store.contract import EditJob, Enqueue
-from tenure.store.flow import RecordSteps
+from tenure.store.flow import ForgetSteps, RecordSteps
 from tenure.store.queries import ListAudit, ListEvents
 from tests.conformance.acts import (
     Subject,
@@ -225,6 +225,17 @@ def test_a_job_with_recorded_steps_keeps_its_payload_but_not_its_priority(store:
         edit(store, job_id, {"n": 1})
 
     assert edit(store, job_id, priority=2).priority == 2
+
+
+def test_a_job_whose_steps_were_forgotten_takes_a_new_payload(store: Subject) -> None:
+    """The refusal says to forget the steps first, and was the same afterwards."""
+    job_id = enqueue(store, payload={"n": 0})
+    grant = claim_one(store)
+    store.do(RecordSteps(job_id, grant.token, [NewStep("read", value="1")]))
+    fail(store, grant)
+    store.do(ForgetSteps(job_id, "read", "ann", "wrong payload"))
+
+    assert edit(store, job_id, {"n": 1}).payload == {"n": 1}
 
 
 def test_an_edit_leaves_an_audit_row_with_digests_and_no_payload(store: Subject) -> None:

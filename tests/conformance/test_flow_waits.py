@@ -8,15 +8,29 @@ from datetime import timedelta
 import pytest
 
 from tenure.errors import IllegalMove, InvalidArgument, NotFound
+from tenure.model.approval import Question
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Grant
-from tenure.model.outcome import Completed, Settled, Suspended
-from tenure.model.state import State
+from tenure.model.outcome import Released, Settled, Stopped, Suspended
+from tenure.model.state import TERMINAL, State
 from tenure.model.step import TIMEOUT, NewStep, Step
-from tenure.store.contract import Cancel, Exchange, Settle, Wake
+from tenure.store.approvals import ListApprovals
+from tenure.store.contract import Cancel, EditJob, Exchange, Settle, Wake
 from tenure.store.flow import ListSteps, Signal, SweepFlow
 from tenure.store.queries import CountJobs
-from tests.conformance.acts import Subject, attempts, claim, claim_one, complete, enqueue, enqueue_many, get, settle
+from tests.conformance.acts import (
+    Subject,
+    attempts,
+    claim,
+    claim_one,
+    complete,
+    enqueue,
+    enqueue_many,
+    fail,
+    get,
+    reject,
+    settle,
+)
 from tests.conformance.engines import SteeredClock
 
 
@@ -327,16 +341,87 @@ def test_a_signal_for_one_job_reaches_it_however_many_wait_for_the_same_key(
     assert sum(count.jobs for count in store.do(CountJobs(states=["waiting"]))) == 1000
 
 
-def test_a_stream_of_events_does_not_keep_the_leader_from_looking_by_time(store: Subject) -> None:
+ENDS = ("completed", "rejected", "exhausted", "expired", "cancelled", "told to stop")
+
+
+def end_job(store: Subject, clock: SteeredClock, grant: Grant, end: str) -> None:
+    match end:
+        case "completed":
+            complete(store, grant)
+        case "rejected":
+            reject(store, grant)
+        case "exhausted":
+            fail(store, grant)
+        case "expired":
+            clock.advance(31)
+            claim(store, 0, worker="w3")
+        case "told to stop":
+            store.do(Cancel([grant.id], "ops", "enough"))
+            settle(store, Stopped(grant.id, grant.token))
+        case _:
+            settle(store, Released(grant.id, grant.token, delay_seconds=600.0))
+            store.do(Cancel([grant.id], "ops", "enough"))
+    assert get(store, grant.id).state in TERMINAL
+
+
+@pytest.mark.parametrize("is_swept", [True, False], ids=["after the wait was seen", "before the wait is seen"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_job_that_waits_for_another_is_woken_by_any_end_of_it(
+    store: Subject, clock: SteeredClock, end: str, is_swept: bool
+) -> None:
+    """Such waits were all looked through each second."""
+    awaited = enqueue(store, max_attempts=1)
+    grant = claim_one(store, worker="w2", lease_seconds=30)
+    waiting = parked(store, NewStep("it", "job", "open", awaits=f"job:{awaited}"))
+    if is_swept:
+        sweep_events(store)
+    assert get(store, waiting).state is State.WAITING
+
+    end_job(store, clock, grant, end)
+    sweep_events(store)
+
+    assert get(store, waiting).state is State.QUEUED
+    assert steps_of(store, waiting)["it"].state == "done"
+
+
+def test_many_that_wait_for_one_job_are_all_woken_and_others_are_not(store: Subject) -> None:
+    jobs = [enqueue(store) for _ in range(2)]
+    first, second = claim(store, 2, worker="w2")
+    step = NewStep("it", "job", "open", awaits=f"job:{first.id}")
+    waiting = [parked(store, step) for _ in range(5)]
+    other = parked(store, NewStep("it", "job", "open", awaits=f"job:{second.id}"))
+    sweep_events(store)
+
+    complete(store, first)
+    sweep_events(store)
+
+    assert {get(store, one).state for one in waiting} == {State.QUEUED}
+    assert get(store, other).state is State.WAITING
+    assert set(jobs) == {first.id, second.id}
+
+
+def test_a_job_that_others_wait_for_can_still_be_edited(store: Subject) -> None:
+    awaited = enqueue(store, payload={"n": 0}, delay_seconds=600.0)
+    parked(store, NewStep("it", "job", "open", awaits=f"job:{awaited}"))
+    sweep_events(store)
+
+    assert store.do(EditJob(awaited, "ann", "why", '{"n": 1}')).payload == {"n": 1}
+
+
+def sweep_events(store: Subject) -> None:
+    """Sweep what events tell of; not by time."""
+    while (swept := store.do(SweepFlow())).events or swept.more:
+        pass
+
+
+def test_a_stream_of_events_does_not_keep_the_leader_from_looking_by_time(store: Subject, clock: SteeredClock) -> None:
     """What no event tells of was looked for only by a sweep that found no event, so never on a busy system."""
-    awaited, waiting = enqueue(store), enqueue(store)
-    grants = {grant.id: grant for grant in claim(store, 2)}
-    end_of = NewStep("job", "job", "open", awaits=f"job:{awaited}")
-    store.do(Exchange([Suspended(waiting, grants[waiting].token, "job", steps=(end_of,))], None))
-    parked(store, wait_for("other"))
-    store.do(Exchange([Completed(awaited, grants[awaited].token)], None))
+    question = Question(new_job_id(), "go", "{}", "May I?", 1, (), 5.0, "deny")
+    parked(store, NewStep("go", "approval", "open", value=question.to_json()))
+    clock.advance(6)
     store.do(Exchange([Suspended(enqueue(store), claim_one(store).token, "x", steps=(wait_for("x"),))], None))
 
     store.do(SweepFlow(by_time=True))
 
-    assert get(store, waiting).state is State.QUEUED
+    [one] = store.do(ListApprovals())
+    assert one.state == "expired"

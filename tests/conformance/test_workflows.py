@@ -40,7 +40,7 @@ from tests.conformance.acts import (
     revive,
     suspend,
 )
-from tests.conformance.runs import escalations, fold, grants, id_of, run, start, states, tasks, tend, work
+from tests.conformance.runs import AGENT, escalations, fold, grants, id_of, run, start, states, tasks, tend, work
 
 HOUR = timedelta(hours=1)
 
@@ -193,6 +193,16 @@ def test_a_request_that_is_sent_again_starts_nothing_twice(store: Subject) -> No
     assert run(store, flow_id).counts == {
         "total": 4, "succeeded": 1, "failed": 0, "tolerated": 0, "skipped": 0, "cancelled": 0, "open": 3,
     }  # fmt: skip
+
+
+def test_a_start_leaves_the_jobs_of_its_caller_as_they_were(store: Subject) -> None:
+    """They got the time at which a task waits, which is never."""
+    prepared = prepare(diamond(), lambda _: None, Limits(), key=None, actor="test", tenant=None)
+    [request] = requests(prepared, new_job_id(), {"A": AGENT, "B": AGENT})
+
+    store.do(request)
+
+    assert {(task.job.run_at, task.job.delay_seconds) for task in request.tasks} == {(None, None)}
 
 
 def test_nothing_runs_before_the_last_page_and_a_start_that_broke_off_goes_on(store: Subject) -> None:

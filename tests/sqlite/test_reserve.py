@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +203,32 @@ def test_a_file_that_was_linked_to_the_reserves_place_is_left_as_it_is(
     refusal(store, Settle([Completed(grant.id, grant.token, '"%s"' % ("x" * 50_000))]))
 
     assert precious.read_bytes() == b"x" * 100
+
+
+def test_a_reserve_that_is_being_made_is_not_taken_for_a_spent_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six workers of one process that began at once: one claim was refused with 24 GB free on the disk."""
+    go, begun = threading.Event(), threading.Semaphore(0)
+
+    def allocate(file: int) -> None:
+        begun.release()
+        assert go.wait(30)
+        os.ftruncate(file, reserve.BYTES)
+
+    monkeypatch.setattr(reserve, "_allocate", allocate)
+    monkeypatch.setattr(reserve, "LOOK_SECONDS", 3600.0)
+    kept = reserve.Reserve(tmp_path / "jobs.db")
+    claim = Claim(WORKER, ["default"])
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(kept.admit, claim)]
+        assert begun.acquire(timeout=30)
+        both.append(threads.submit(kept.admit, claim))  # it looks, and finds the file empty
+        assert begun.acquire(timeout=30)
+
+        try:
+            assert kept.admit(claim) is claim
+        finally:
+            go.set()
+
+        assert [one.result(30) for one in both] == [claim, claim]

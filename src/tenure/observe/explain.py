@@ -212,7 +212,7 @@ def _waiting(
         if job.due_at is not None:
             wakes = f", at the latest in {_span(max(0.0, (job.due_at - now).total_seconds()))}"
         yield Reason("waiting", f"It is suspended and waits for {job.waiting_for!r}{wakes}. It holds no slot.")
-    done = [step for step in steps if step.state == "done" and step.kind == "step"]
+    done = [step for step in steps if step.state == "done" and step.kind in ("step", "memo") and step.awaits is None]
     if done:
         yield Reason("steps", f"{counted(len(done), 'step')} behind it, the last is {done[-1].key!r}.", blocks=False)
 

@@ -179,9 +179,9 @@ class SweepFlow(Request[Swept]):
     jobs, let children go whose group has room, cancel the children of cancelled parents.
 
     Any process may; several at once do no harm. Each call does one sort of work in one bounded transaction. Where there
-    are no events, or with `by_time`, it looks for what no event tells of instead: ended jobs that others wait for,
-    memos without an owner, approvals that expire, reservations that were left behind. The leader asks for it `by_time`,
-    so that a stream of events does not keep it from looking.
+    are no events, or with `by_time`, it looks for what no event tells of instead: budgets whose window is over,
+    approvals that expire, reservations that were left behind. The leader asks for it `by_time`, so that a stream of
+    events does not keep it from looking.
     """
 
     limit: int = 1000

@@ -26,7 +26,7 @@ from tenure.store.flow import (
     check_signal,
     check_steps,
 )
-from tenure.store.memo import KeepMemo
+from tenure.store.memo import ForgetMemos, KeepMemo
 from tenure.store.postgres.codec import (
     Call,
     encode,
@@ -51,7 +51,7 @@ def leaves_events(request: Request[Any], answer: Any) -> bool:
             return bool(answer["is_taken"])
         case SettleBudget():
             return bool(answer["flow"])
-        case Cancel() | Revive() | FillGroup() | DecideApproval() | KeepMemo():
+        case Cancel() | Revive() | FillGroup() | DecideApproval() | KeepMemo() | ForgetMemos():
             return True
         case SetBudgets() | RaiseBudgets() | RemoveBudgets():
             return True

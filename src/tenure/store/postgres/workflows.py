@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -53,14 +54,13 @@ def _start(request: StartWorkflow) -> str:
         parts.append(f'"deadline":{new.deadline_seconds}')
     told = [f'"workflow":{{{",".join(parts)}}}', f'"last":{json.dumps(request.is_last)}']
     if request.tasks:
-        for task in request.tasks:
-            task.job.run_at, task.job.delay_seconds = _NEVER, None
         rows = ",".join(
             f"[{quote(task.job.id)},{quote(task.name)},{task.needs},{task.depth},{json.dumps(task.is_optional)},"
             f"{task.fan_out or 'null'}]"
             for task in request.tasks
         )
-        jobs = encode_enqueue(Enqueue([task.job for task in request.tasks], request.create_queues))
+        waiting = [replace(task.job, run_at=_NEVER, delay_seconds=None) for task in request.tasks]
+        jobs = encode_enqueue(Enqueue(waiting, request.create_queues))
         told += [f'"tasks":[{rows}]', f'"jobs":{jobs}']
     if request.edges:
         told.append(f'"edges":{json.dumps([list(edge) for edge in request.edges])}')

@@ -120,7 +120,7 @@ def _group_condition(transaction: Transaction, _: JobId, group_id: str) -> tuple
 
 
 def _job_condition(transaction: Transaction, _: JobId, job_id: str) -> tuple[str, str | None] | None:
-    return None if transaction.one(_SQL["is_unended"], (job_id,)) is not None else ("done", None)
+    return None if transaction.one(_SQL["watch_job"], (job_id,)) is not None else ("done", None)
 
 
 def _approval_condition(transaction: Transaction, _: JobId, approval_id: str) -> tuple[str, str | None] | None:
@@ -269,11 +269,11 @@ def drop_steps(transaction: Transaction, job_id: JobId, first: int, last: int = 
 
 
 def end_durable(transaction: Transaction, ids: Sequence[str]) -> None:
-    """Durable jobs have ended, and their rows say so: what they still ask of people is void, and the memos that they
-    were to work out are for others."""
+    """Durable jobs have ended, and their rows say so: what they still ask of people is void, the memos that they were
+    to work out are for others, and those who wait for their end are woken."""
     transaction.run(_APPROVALS["void_of_jobs"], {"ids": dump(list(ids)), "now": transaction.now})
-    for (memo_id,) in transaction.all(_SQL["memos_left"], {"ids": dump(list(ids))}):
-        wake_on(transaction, f"memo:{memo_id}")
+    for (awaits,) in transaction.all(_SQL["met_by_end"], {"ids": dump(list(ids))}):
+        wake_on(transaction, awaits)
 
 
 def place_of_step(transaction: Transaction, job_id: JobId, key: str) -> tuple[str | None, int | None]:

@@ -40,10 +40,7 @@ def _sweep_by_time(transaction: Transaction, limit: int) -> Swept:
     """What no event tells of."""
     if budgets.end_left(transaction, limit) or budgets.turn_over(transaction, limit):
         return Swept(0, 0, more=True)
-    ended = transaction.all(_SQL["awaited_ended"], {"limit": limit})
-    share = max(limit // max(len(ended), 1), 1)
-    jobs = sum(flow.wake_on(transaction, awaits, share) for (awaits,) in ended)
-    jobs += approvals.expire(transaction, limit)
+    jobs = approvals.expire(transaction, limit)
     return Swept(0, jobs, more=transaction.one(_SQL["event_any"]) is not None)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -81,9 +82,7 @@ def _load(transaction: Transaction, request: asked.StartWorkflow) -> None:
         raise InvalidArgument(
             f"Workflow {workflow_id}: two tasks are named {row[0]!r}. Nothing was started. Give each its own name."
         )
-    jobs = [task.job for task in request.tasks]
-    for job in jobs:
-        job.run_at, job.delay_seconds = from_us(NEVER), None
+    jobs = [replace(task.job, run_at=from_us(NEVER), delay_seconds=None) for task in request.tasks]
     if jobs:
         enqueue.enqueue(transaction, Enqueue(jobs, request.create_queues))
         transaction.run(_SQL["block_jobs"], {"ids": dump([job.id for job in jobs]), "never": NEVER})
@@ -215,6 +214,7 @@ class _Fold:
         """Fold the events."""
         looks = [job_id for _, kind, _, job_id, _, _, _ in events if kind == "look"]
         if looks:
+            self._budget -= len(looks)
             self._look(looks)
             self._judge()  # before anything is released by these ends
         releases: list[str] = []
@@ -453,7 +453,8 @@ class _Fold:
             "error": error,
             "now": self._transaction.now,
         }
-        if self._transaction.one(_SQL["end_fan_out"], values) is not None:
+        if (ended := self._transaction.one(_SQL["end_fan_out"], values)) is not None:
+            _end_durable(self._transaction, [ended])
             self._transaction.record("completed" if error is None else "failed", [job_id])
             rows = self._transaction.all(_SQL["look"], {"ids": dump([job_id])})
             self._apply([_Change(*row) for row in rows])
@@ -532,9 +533,9 @@ class _Fold:
         self._transaction.run(_SQL["block_again"], values)
 
 
-def _end_durable(transaction: Transaction, cancelled: list[Row]) -> None:
-    """Of jobs that were just cancelled, given as (id, whether it has steps): what they ask of people is void."""
-    durable = [job_id for job_id, has_steps in cancelled if has_steps]
+def _end_durable(transaction: Transaction, ended: list[Row]) -> None:
+    """Jobs have ended, given as (id, whether it is durable)."""
+    durable = [job_id for job_id, is_durable in ended if is_durable]
     if durable:
         flow.end_durable(transaction, durable)
 

@@ -3,8 +3,12 @@
 -- Law: only functions write. Every function reads the time once, through tenure.now().
 --
 -- Locks are taken in this order, so that no two functions can wait for each other in a circle:
---   1. queue rows (share), 2. groups of children by rising id, 3. job rows by rising id, 4. everything that belongs to a job (attempt,
---   dead_letter, effect, event, step, signal), 5. worker rows, 6. named leases, 7. the tally's mark, 8. the metrics' mark.
+--   1. queue rows (share), 2. workflows by rising id, 3. groups of children by rising id, 4. job rows by rising id, 5. everything that
+--   belongs to a job (attempt, dead_letter, effect, event, step, signal, task), 6. worker rows, 7. named leases, 8. the tally's mark,
+--   9. the metrics' mark.
+-- A fold of workflow events locks the workflows and then their tasks' jobs, these in the order of the graph; whatever else locks several
+-- jobs and may wait for them locks the workflows of those jobs first (tenure.lock_runs). An exchange locks no workflow: of the jobs that it
+-- settles a fold locks one page at a time, by rising id.
 -- Groups are locked by the sweep of flow events, which locks waiting jobs after them, and by a page of children, which holds its running
 -- parent and new rows, none of which the sweep locks. Neither claims. An exchange locks no group but those it has just made:
 -- it inserts flow events, which are never updated. Events and signals are taken with SKIP LOCKED and never waited for.
@@ -186,7 +190,8 @@ CREATE TABLE tenure.job (
     place_at timestamptz,
     -- wake_token: the grant under which the job was woken while a worker held it; its suspend then goes straight back to queued.
     wake_token bigint,
-    -- step_token: the newest grant that recorded a new step; null for a job without steps, which then pays for none of this.
+    -- step_token: the newest grant that recorded a new step; 0 if none has, but the job has marks, works a memo out, or others wait for its
+    -- end. Null for every other job, which then pays for none of this.
     step_token bigint,
     priority integer NOT NULL,
     attempt tenure.attempts NOT NULL DEFAULT 0,

@@ -24,8 +24,6 @@ CREATE TABLE tenure.step (
 );
 -- Who waits for a condition.
 CREATE INDEX step_awaits_idx ON tenure.step (awaits) WHERE state = 'open' AND awaits IS NOT NULL;
--- Who waits for the end of a job, or for a memo that a job works out: a sweep looks for those that have ended.
-CREATE INDEX step_awaits_job_idx ON tenure.step (awaits) WHERE state = 'open' AND kind IN ('job', 'memo');
 
 -- signal: what was told to those who wait for a key. Scope once: the first value stays. Scope queue: each is taken once.
 -- What was taken stays until it expires, so that a repeated request finds its own row.

@@ -110,8 +110,8 @@ SELECT 1 FROM tenure_gate WHERE name = ?;
 
 -- name: edit_look
 -- A job as EditJob needs it.
-SELECT token, updated_at, created_at, state, step_token IS NOT NULL AS has_steps, queue, kind, idempotency_key, payload, priority, rank,
-    payload_hash, forbidden_keys
+SELECT token, updated_at, created_at, state, EXISTS (SELECT 1 FROM tenure_step AS s WHERE s.job_id = tenure_job.id) AS has_steps, queue, kind,
+    idempotency_key, payload, priority, rank, payload_hash, forbidden_keys
 FROM tenure_job
 WHERE id = ?;
 

@@ -102,33 +102,20 @@ JOIN tenure_job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'wai
 WHERE s.job_id = :job_id AND s.awaits = :awaits AND s.state = 'open'
 ORDER BY s.ordinal;
 
--- name: memos_left
--- The memos that these jobs (a JSON array of ids) were to work out.
-SELECT id
+-- name: met_by_end
+-- Conditions that the end of these jobs (a JSON array of ids) may meet: memos that they were to work out, and waits for the end itself.
+SELECT 'memo:' || id
 FROM tenure_memo INDEXED BY memo_owner_idx
 WHERE state = 'open' AND job_id IN (SELECT value FROM json_each(:ids))
-ORDER BY id;
+UNION
+SELECT s.awaits
+FROM json_each(:ids) AS ended
+CROSS JOIN tenure_step AS s INDEXED BY step_awaits_idx ON s.awaits = 'job:' || ended.value AND s.state = 'open' AND s.awaits IS NOT NULL
+ORDER BY 1;
 
--- name: is_unended
--- Whether a job is there and has not ended.
-SELECT 1 FROM tenure_job WHERE id = ? AND finished_at IS NULL;
-
--- name: awaited_ended
--- Conditions of jobs that wait for the end of another one, or for its memo, which has ended or is gone.
-SELECT DISTINCT s.awaits
-FROM tenure_step AS s INDEXED BY step_awaits_job_idx
-CROSS JOIN tenure_job AS w ON w.id = s.job_id AND w.token = s.token AND w.state = 'waiting'
-WHERE s.state = 'open' AND s.kind IN ('job', 'memo')
-    AND NOT EXISTS (
-        SELECT 1
-        FROM tenure_job AS j
-        WHERE j.id = CASE s.kind
-                WHEN 'job' THEN substr(s.awaits, 5)
-                ELSE (SELECT m.job_id FROM tenure_memo AS m WHERE m.id = substr(s.awaits, 6) AND m.state = 'open')
-            END
-            AND j.finished_at IS NULL
-    )
-LIMIT :limit;
+-- name: watch_job
+-- A job that has not ended: its end tells those who wait for it, as that of every durable job does.
+UPDATE tenure_job SET step_token = coalesce(step_token, 0) WHERE id = ? AND finished_at IS NULL RETURNING id;
 
 -- name: queue_waiting
 -- Of these jobs (a JSON array of ids) those that wait are queued, with the place they had before.

@@ -92,7 +92,8 @@ CREATE TABLE tenure_job (
     place_at INTEGER,
     -- wake_token: the grant under which the job was woken while a worker held it; its suspend then goes straight back to queued.
     wake_token INTEGER,
-    -- step_token: the newest grant that recorded a new step; null for a job without steps, which then pays for none of this.
+    -- step_token: the newest grant that recorded a new step; 0 if none has, but the job has marks, works a memo out, or others wait for its
+    -- end. Null for every other job, which then pays for none of this.
     step_token INTEGER,
     priority INTEGER NOT NULL,
     attempt INTEGER NOT NULL DEFAULT 0,

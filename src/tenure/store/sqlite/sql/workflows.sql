@@ -252,7 +252,7 @@ SET state = :state,
     finished_at = :now,
     updated_at = :now
 WHERE id = :id AND state = 'waiting'
-RETURNING id;
+RETURNING id, step_token IS NOT NULL;
 
 -- name: expansion
 -- A fan-out to be expanded: its task, its job, and the result that it reads.

@@ -413,7 +413,7 @@ BEGIN
             USING ERRCODE = 'TN008';
     END IF;
     PERFORM tenure.refuse_outdated(v_job, p_request ->> 'version');
-    IF v_payload IS NOT NULL AND v_job.step_token IS NOT NULL THEN
+    IF v_payload IS NOT NULL AND v_job.step_token IS NOT NULL AND EXISTS (SELECT 1 FROM tenure.step AS s WHERE s.job_id = v_job.id) THEN
         RAISE EXCEPTION 'Job % has recorded steps, which go by its payload, so nothing was changed. Forget them first with '
             '`tenure jobs forget-step`, or cancel it and enqueue a new job.', v_id USING ERRCODE = 'TN008';
     END IF;

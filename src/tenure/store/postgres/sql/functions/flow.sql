@@ -78,6 +78,22 @@ BEGIN
 END
 $$;
 
+-- watch_job: whether the end of a job will tell those who wait for it, as that of every durable job does; false if it is ending just now, or
+-- another transaction holds it. Whoever ends it later locks its row first and then looks for those who wait, which the caller has seen.
+CREATE OR REPLACE FUNCTION tenure.watch_job(p_id uuid) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_is_plain boolean;
+BEGIN
+    SELECT j.step_token IS NULL INTO v_is_plain FROM tenure.job AS j WHERE j.id = p_id AND j.finished_at IS NULL FOR UPDATE SKIP LOCKED;
+    IF v_is_plain THEN
+        UPDATE tenure.job AS j SET step_token = 0 WHERE j.id = p_id;
+    END IF;
+    RETURN v_is_plain IS NOT NULL;
+END
+$$;
+
 -- refuse_steps: refuse steps that cannot be stored, before any is.
 CREATE OR REPLACE FUNCTION tenure.refuse_steps(p_steps json) RETURNS void
 LANGUAGE plpgsql
@@ -124,7 +140,9 @@ BEGIN
     PERFORM tenure.refuse_steps(p_steps);
     FOR v_step IN
         SELECT e.value AS given, s.key, coalesce(s.kind, 'step') AS kind, coalesce(s.state, 'done') AS state, e.value -> 'value' AS value,
-            left(s.error, 16384) AS error, s.awaits,
+            left(s.error, 16384) AS error,
+            -- As the end of that job names it.
+            CASE WHEN s.awaits LIKE 'job:%' THEN coalesce('job:' || tenure.as_uuid(substr(s.awaits, 5)), s.awaits) ELSE s.awaits END AS awaits,
             -- A wait for a budget is never due: a new window wakes only those who fit into it.
             CASE WHEN s.kind IS DISTINCT FROM 'budget' THEN p_now + s.due * interval '1 second' END AS due_at
         FROM json_array_elements(p_steps) WITH ORDINALITY AS e(value, nth)
@@ -651,6 +669,7 @@ BEGIN
         ORDER BY j.id
         LIMIT 1000
     );
+    PERFORM tenure.lock_runs(v_ids);
     PERFORM tenure.cancel_job(u.id, p_event.detail ->> 'actor', p_event.detail ->> 'reason', true, p_now) FROM unnest(v_ids) AS u(id);
     IF cardinality(v_ids) = 1000 THEN
         PERFORM tenure.put_flow_event('cancel', NULL, p_event.group_id, p_event.job_id, json_build_object(
@@ -731,38 +750,20 @@ BEGIN
 END
 $$;
 
--- sweep_by_time: what no event tells of: reservations that were left behind, jobs that wait for one that has ended or for a memo whose owner
--- has, approvals that expire. Answers as sweep_flow does.
+-- sweep_by_time: what no event tells of: reservations that were left behind, budgets whose window is over, approvals that expire. Answers as
+-- sweep_flow does.
 CREATE OR REPLACE FUNCTION tenure.sweep_by_time(p_limit integer, p_now timestamptz) RETURNS json
 LANGUAGE plpgsql
 AS $$
 DECLARE
     v_left integer := tenure.end_left_spends(p_limit);
-    v_awaits text[];
-    v_jobs integer := 0;
-    v_events integer := 0;
 BEGIN
     IF v_left > 0 OR tenure.turn_budgets(p_limit, p_now) THEN
         RETURN json_build_object('events', 0, 'jobs', 0, 'more', true);
     END IF;
-    v_awaits := ARRAY(
-        SELECT DISTINCT s.awaits
-        FROM tenure.step AS s
-        JOIN tenure.job AS w ON w.id = s.job_id AND w.token = s.token AND w.state = 'waiting'
-        WHERE s.state = 'open' AND s.kind IN ('job', 'memo') AND NOT EXISTS (
-            SELECT 1
-            FROM tenure.job AS j
-            WHERE j.finished_at IS NULL AND j.id = CASE s.kind
-                WHEN 'job' THEN tenure.as_uuid(substr(s.awaits, 5))
-                ELSE (SELECT m.job_id FROM tenure.memo AS m WHERE m.id = substr(s.awaits, 6) AND m.state = 'open')
-            END)
-        LIMIT p_limit
-    );
-    IF cardinality(v_awaits) > 0 THEN
-        v_jobs := tenure.wake_met(v_awaits, '{}', '{}', p_limit, p_now);
-    END IF;
-    v_events := tenure.expire_approvals(p_limit, p_now);  -- their jobs are woken by the events that it leaves
-    RETURN json_build_object('events', v_events, 'jobs', v_jobs, 'more', EXISTS (SELECT 1 FROM tenure.flow_event));
+    RETURN json_build_object(
+        'events', tenure.expire_approvals(p_limit, p_now),  -- their jobs are woken by the events that it leaves
+        'jobs', 0, 'more', EXISTS (SELECT 1 FROM tenure.flow_event));
 END
 $$;
 
@@ -810,6 +811,10 @@ BEGIN
         ) THEN
             -- Another transaction is taking it; should that one fail, it is still to be had.
             PERFORM tenure.put_flow_event('look', v_step.awaits, NULL, v_step.job_id);
+        ELSIF v_step.awaits LIKE 'job:%' AND NOT tenure.watch_job(tenure.as_uuid(substr(v_step.awaits, 5)))
+            OR v_step.awaits LIKE 'memo:%' AND NOT tenure.is_taken(substr(v_step.awaits, 6))
+        THEN
+            PERFORM tenure.put_flow_event('look', v_step.awaits, NULL, v_step.job_id);  -- it is changing at this very moment
         END IF;
     END LOOP;
     PERFORM tenure.put_flow_event('look', c.key)

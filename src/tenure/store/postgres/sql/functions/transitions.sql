@@ -401,10 +401,12 @@ SET enable_seqscan = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
+    v_ids uuid[] := ARRAY(SELECT DISTINCT g.id::uuid FROM json_array_elements_text(p_request -> 'job_ids') AS g(id) ORDER BY 1);
     v_id uuid;
     v_answers json[] := '{}';
 BEGIN
-    FOR v_id IN SELECT DISTINCT g.id::uuid FROM json_array_elements_text(p_request -> 'job_ids') AS g(id) ORDER BY 1 LOOP
+    PERFORM tenure.lock_runs(v_ids);
+    FOREACH v_id IN ARRAY v_ids LOOP
         v_answers := v_answers || tenure.cancel_job(
             v_id, p_request ->> 'actor', p_request ->> 'reason', coalesce((p_request ->> 'children')::boolean, true), v_now,
             p_request -> 'versions' ->> v_id::text);
@@ -510,6 +512,8 @@ DECLARE
     v_asked uuid[] := ARRAY(SELECT g.id::uuid FROM json_array_elements_text(coalesce(p_request -> 'job_ids', '[]')) AS g(id));
     v_locked uuid[];
 BEGIN
+    PERFORM tenure.lock_runs(
+        v_asked || ARRAY(SELECT j.id FROM tenure.job AS j WHERE j.state = 'waiting' AND j.waiting_for = p_request ->> 'waiting_for'));
     v_locked := ARRAY(
         SELECT j.id
         FROM tenure.job AS j
@@ -565,6 +569,7 @@ DECLARE
     v_why text;
     v_answers json[] := '{}';
 BEGIN
+    PERFORM tenure.lock_runs(ARRAY(SELECT tenure.as_uuid(e.value) FROM json_array_elements_text(p_request -> 'job_ids') AS e));
     FOR v_id IN SELECT DISTINCT e.value COLLATE "C" FROM json_array_elements_text(p_request -> 'job_ids') AS e ORDER BY 1 LOOP
         SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = tenure.as_uuid(v_id) FOR UPDATE;
         PERFORM tenure.refuse_outdated(v_job, p_request -> 'versions' ->> v_id);

@@ -9,6 +9,22 @@ AS $$
     SELECT 'look', n.workflow_id, n.job_id FROM unnest(p_jobs, p_workflows) AS n(job_id, workflow_id)
 $$;
 
+-- lock_runs: an act on several jobs locks the workflows of which they are tasks before the jobs, as a fold does. A fold locks jobs in the
+-- order of the graph, so the two would wait for each other in a circle otherwise.
+CREATE OR REPLACE FUNCTION tenure.lock_runs(p_jobs uuid[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF cardinality(p_jobs) > 1 THEN
+        PERFORM 1
+        FROM tenure.workflow AS w
+        WHERE w.id = ANY (ARRAY(SELECT j.workflow_id FROM tenure.job AS j WHERE j.id = ANY (p_jobs) AND j.workflow_id IS NOT NULL))
+        ORDER BY w.id
+        FOR UPDATE;
+    END IF;
+END
+$$;
+
 -- refuse_names: refuse tasks (as start_workflow takes them) without a name, or with one that another task of the workflow has.
 CREATE OR REPLACE FUNCTION tenure.refuse_names(p_workflow_id uuid, p_tasks json) RETURNS void
 LANGUAGE plpgsql
@@ -147,7 +163,7 @@ BEGIN
             END IF;
             UPDATE tenure.workflow AS w SET phase = 'forward', updated_at = v_now WHERE w.id = v_id;
             INSERT INTO tenure.workflow_event (kind, workflow_id) VALUES ('release', v_id);
-            PERFORM tenure.fold_workflows(500, v_now);
+            PERFORM tenure.fold_workflows(500, v_now, v_id);
         END IF;
     END IF;
     RETURN json_build_object('id', v_id, 'state', (SELECT w.state FROM tenure.workflow AS w WHERE w.id = v_id), 'duplicate', false);
@@ -237,9 +253,11 @@ AS $$ SELECT CASE WHEN p_outcome IS NULL OR p_outcome = 'succeeded' OR p_kind = 
 
 -- fold_workflows: one bounded transaction's worth: events in; counts, releases, skips and judgements out. Answers how many events.
 --
--- Up to 1,000 edges and jobs are touched; what is beyond that is put back as events. Two folds at once take different events; those of
+-- Up to 1,000 edges and jobs are touched, ends among them; what is beyond that is put back as events. Two folds at once take different events; those of
 -- one workflow follow each other, by the lock on its row. An event says no more than «look at this job», so the order does not matter.
-CREATE OR REPLACE FUNCTION tenure.fold_workflows(p_limit integer, p_now timestamptz) RETURNS integer
+-- p_only: a workflow whose row the caller has locked; then only what is left to do of that one is folded, without ends, so that no other
+-- row is waited for.
+CREATE OR REPLACE FUNCTION tenure.fold_workflows(p_limit integer, p_now timestamptz, p_only uuid DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -248,6 +266,7 @@ SET enable_mergejoin = off
 SET jit = off
 AS $$
 DECLARE
+    v_picked bigint[];
     v_events tenure.workflow_event[];
     v_event tenure.workflow_event;
     v_budget integer := 1000;
@@ -260,11 +279,14 @@ DECLARE
     v_step record;
     v_asked record;
 BEGIN
+    IF p_only IS NULL THEN
+        v_picked := ARRAY(SELECT n.seq FROM tenure.workflow_event AS n ORDER BY n.seq LIMIT p_limit FOR UPDATE SKIP LOCKED);
+    ELSE
+        v_picked := ARRAY(
+            SELECT n.seq FROM tenure.workflow_event AS n WHERE n.workflow_id = p_only AND n.kind <> 'look' LIMIT p_limit FOR UPDATE SKIP LOCKED);
+    END IF;
     WITH taken AS (
-        DELETE FROM tenure.workflow_event AS e
-        WHERE e.seq = ANY (ARRAY(
-            SELECT n.seq FROM tenure.workflow_event AS n ORDER BY n.seq LIMIT p_limit FOR UPDATE SKIP LOCKED))
-        RETURNING e.*
+        DELETE FROM tenure.workflow_event AS e WHERE e.seq = ANY (v_picked) RETURNING e.*
     )
     SELECT array_agg(t ORDER BY t.seq) INTO v_events FROM taken AS t;
     IF v_events IS NULL THEN
@@ -274,6 +296,7 @@ BEGIN
     v_touched := ARRAY(SELECT DISTINCT e.workflow_id FROM unnest(v_events) AS e ORDER BY 1);
     v_looks := ARRAY(SELECT DISTINCT e.job_id FROM unnest(v_events) AS e WHERE e.kind = 'look' ORDER BY 1);
     IF cardinality(v_looks) > 0 THEN
+        v_budget := v_budget - cardinality(v_looks);
         v_work := tenure.count_tasks(tenure.look_at_tasks(v_looks), p_now);
         -- Before anything is released by these ends.
         FOREACH v_id IN ARRAY v_touched LOOP
@@ -502,6 +525,8 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.end_fan_out(p_job uuid, p_error text, p_result json, p_now timestamptz) RETURNS tenure.task_change[]
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    v_is_durable boolean;
 BEGIN
     UPDATE tenure.job AS j
     SET state = CASE WHEN p_error IS NULL THEN 'succeeded' ELSE 'failed' END,
@@ -511,9 +536,12 @@ BEGIN
         last_error = p_error,
         finished_at = p_now,
         updated_at = p_now
-    WHERE j.id = p_job AND j.state = 'waiting';
+    WHERE j.id = p_job AND j.state = 'waiting'
+    RETURNING j.step_token IS NOT NULL INTO v_is_durable;
     IF NOT FOUND THEN
         RETURN '{}';
+    ELSIF v_is_durable THEN
+        PERFORM tenure.end_durable(ARRAY[p_job], p_now);
     END IF;
     PERFORM tenure.tell(CASE WHEN p_error IS NULL THEN 'completed' ELSE 'failed' END, ARRAY[p_job], p_now);
     RETURN tenure.count_tasks(tenure.look_at_tasks(ARRAY[p_job]), p_now);
@@ -1105,7 +1133,7 @@ BEGIN
     END IF;
     IF v_asked.state = 'open' THEN
         PERFORM tenure.apply_answer(v_asked.id, v_answer, p_request ->> 'actor', p_request ->> 'note', p_request -> 'threshold', v_now);
-        PERFORM tenure.fold_workflows(500, v_now);
+        PERFORM tenure.fold_workflows(500, v_now, v_asked.workflow_id);
     ELSIF v_asked.state <> 'answered' OR v_asked.answer <> v_answer THEN
         RAISE EXCEPTION 'Escalation % %, so this answer came too late. Nothing was changed.', v_asked.id, CASE v_asked.state
             WHEN 'answered' THEN format('was answered with %L by %s', v_asked.answer, v_asked.answered_by) ELSE 'is ' || v_asked.state END
@@ -1180,7 +1208,7 @@ BEGIN
         PERFORM tenure.write_audit(v_now, p_request ->> 'actor', 'cancel_workflow', v_run.id::text, p_request ->> 'reason',
             json_build_object('state', v_run.state));
         PERFORM tenure.stop_workflow(v_run.id, 'cancelled', format('cancelled by %s: %s', p_request ->> 'actor', p_request ->> 'reason'), v_now);
-        PERFORM tenure.fold_workflows(500, v_now);
+        PERFORM tenure.fold_workflows(500, v_now, v_run.id);
     END IF;
     RETURN (SELECT tenure.show_workflow(w) FROM tenure.workflow AS w WHERE w.id = v_run.id);
 END
@@ -1209,7 +1237,7 @@ BEGIN
         json_build_object('state', v_run.state));
     PERFORM tenure.close_escalations(v_run.id, v_now);
     PERFORM tenure.begin_retry(v_run.id, v_now);
-    PERFORM tenure.fold_workflows(500, v_now);
+    PERFORM tenure.fold_workflows(500, v_now, v_run.id);
     RETURN (SELECT tenure.show_workflow(w) FROM tenure.workflow AS w WHERE w.id = v_run.id);
 END
 $$;
