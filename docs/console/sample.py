@@ -287,6 +287,8 @@ def _questions(app: tenure.App) -> str:
             need=payload.get("need", 1),
             expires=timedelta(hours=payload.get("hours", 4)),
         )
+        if ok:
+            ctx.effect("bank.refund", ok.args, do=lambda call: {"transfer": f"T-{call.args['order']}"}, approval=ok)
         return {"granted": bool(ok)}
 
     app.queues.set("refunds", events=True)
@@ -354,10 +356,11 @@ def _leave_things_open(app: tenure.App, clock: ManualClock) -> None:
     app.claim(queues="media", worker="media-2", limit=2, lease_seconds=1800)
     letters = app.dead_letters.all(triage="pending", limit=200).items
     old = [one.id for one in letters if "550" in one.final_error]
-    app.dead_letters.triage(old, "acknowledged", actor="ops-2", note="the list is old")
+    app.dead_letters.triage(old, "acknowledged", actor="ops-2", note="the list is old", owner="ada")
     lost = [one.id for one in letters if "PriceListMissing" in one.final_error]
     app.dead_letters.triage(lost[:1], "escalated", actor="ops-2", note="supplier 7 was asked")
     app.dead_letters.triage(lost[1:], "closed", actor="ops-1", note="the list came at noon")
+    app.workers.drain("media-2", actor="ops-1", reason="it runs an old version")
     app.queues.pause("billing", actor="ops-1", reason="the ledger is being moved")
     app.gates.close("kind:newsletter", actor="ops-2", reason="wrong template")
 

@@ -49,6 +49,7 @@ def _looks() -> dict[str, Look]:
         "fresh": ("fresh", "succeeded", "succeeded"),
         "late": ("late", "warn", "retry"),
         "gone": ("gone", "failed", "dead"),
+        "draining": ("draining", "waiting", "retry"),
         # doctor
         "ok": ("ok", "succeeded", "succeeded"),
         "warn": ("worth knowing", "warn", "retry"),
