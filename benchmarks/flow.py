@@ -140,7 +140,7 @@ def _waits(store: Store, kind: str, grant: Grant) -> Suspended:
         return Suspended(grant.id, grant.token, kind, steps=(NewStep("one"),), groups=(NewGroup("all", (child,)),))
     if kind == "memo":
         identity = memo_id(None, "bench", "one")
-        told = store.do(TakeMemo(grant.id, grant.token, identity, "bench"))
+        told = store.do(TakeMemo(grant.id, grant.token, identity, "bench", "one"))
         if told is not None and told.state == "taken":
             step = NewStep("bench/one#1", "memo", "open", awaits=f"memo:{identity}")
     return Suspended(grant.id, grant.token, kind, steps=(NewStep("one"), step))

@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from tenure.model.limiter import Limiter as Limiter
     from tenure.model.log_event import Emit as Emit
     from tenure.model.log_event import LogEvent as LogEvent
+    from tenure.model.memo import Memo as Memo
     from tenure.model.outcome import Beat as Beat
     from tenure.model.outcome import Completed as Completed
     from tenure.model.outcome import EffectRecord as EffectRecord
@@ -246,6 +247,7 @@ __all__ = [
     "Limiter",
     "Limits",
     "LogEvent",
+    "Memo",
     "Memory",
     "MemoryCount",
     "MemoryStats",
@@ -450,6 +452,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Suspended",
         "Triage",
     ),
+    "tenure.model.memo": ("Memo",),
     "tenure.model.policy": (
         "Backoff",
         "Limits",

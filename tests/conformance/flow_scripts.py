@@ -303,7 +303,7 @@ class FlowWriter:
             return None
         job, (name, identity) = self._pick(held), self._pick(MEMOS)
         if self._chance(0.6):
-            return TakeMemo(job.id, self._token(job), identity, name)
+            return TakeMemo(job.id, self._token(job), identity, name, "k")
         return KeepMemo(job.id, self._token(job), identity, self._pick(VALUES), self._pick((5.0, 500.0)))
 
     def _sweep(self, world: FlowWorld) -> Step:

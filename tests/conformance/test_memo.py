@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from tenure.errors import InvalidArgument
 from tenure.model.job import Grant
-from tenure.model.memo import MemoTold, memo_id
+from tenure.model.memo import Memo, MemoTold, memo_id
 from tenure.model.outcome import Suspended
 from tenure.model.state import State
 from tenure.model.step import NewStep
 from tenure.store.contract import Prune
 from tenure.store.flow import SweepFlow
-from tenure.store.memo import KeepMemo, TakeMemo
+from tenure.store.memo import ForgetMemos, KeepMemo, ListMemos, TakeMemo
+from tenure.store.queries import ListAudit
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,
@@ -37,8 +39,8 @@ DOORS = ("do", "ado")
 ID = memo_id(None, "extract", "k")
 
 
-def take(store: Subject, grant: Grant, tenant: str | None = None) -> MemoTold | None:
-    return store.do(TakeMemo(grant.id, grant.token, memo_id(tenant, "extract", "k"), "extract", tenant))
+def take(store: Subject, grant: Grant, tenant: str | None = None, key: str = "k") -> MemoTold | None:
+    return store.do(TakeMemo(grant.id, grant.token, memo_id(tenant, "extract", key), "extract", key, tenant))
 
 
 def keep(store: Subject, grant: Grant, value: str = '{"n": 1}', ttl: float = 60.0) -> MemoTold | None:
@@ -233,3 +235,148 @@ def test_what_is_out_of_date_is_forgotten(store: Subject, clock: SteeredClock) -
     enqueue(store)
     assert take(store, claim_one(store)) == MemoTold("mine")
     assert two.id != one.id
+
+
+# --- listed and forgotten
+
+
+def keep_keys(store: Subject, keys: tuple[str, ...], tenant: str | None = None, ttl: float = 60.0) -> Grant:
+    """A held job that has kept a value for each of these keys."""
+    enqueue(store)
+    [grant] = claim(store, 1)
+    for key in keys:
+        take(store, grant, tenant, key)
+        store.do(KeepMemo(grant.id, grant.token, memo_id(tenant, "extract", key), f'"{key}"', ttl))
+    return grant
+
+
+def keys_of(store: Subject, **terms: Any) -> list[str]:
+    """The keys of the memos that a list has, page by page."""
+    found, after = [], None
+    while True:
+        page = store.do(ListMemos(**terms, after=after))
+        found += [memo.key for memo in page]
+        after = page.next
+        if after is None:
+            return found
+
+
+def forget(store: Subject, **terms: Any) -> int:
+    gone, after = 0, None
+    while True:
+        told = store.do(ForgetMemos("ops", "wrong model", **terms, after=after))
+        gone, after = gone + told.memos, told.next
+        if after is None:
+            return gone
+
+
+def test_memos_are_listed_by_name_and_key_in_pages(store: Subject, clock: SteeredClock) -> None:
+    grant = keep_keys(store, ("b", "a/2", "a/10", "ä", "a"))
+    store.do(TakeMemo(grant.id, grant.token, memo_id("acme", "embed", "x"), "embed", "x", "acme"))
+
+    assert keys_of(store, limit=2) == ["x", "a", "a/10", "a/2", "b", "ä"]
+    assert keys_of(store, name="extract", limit=1) == ["a", "a/10", "a/2", "b", "ä"]
+    assert keys_of(store, name="extract", prefix="a") == ["a", "a/10", "a/2"]
+    assert keys_of(store, name="extract", key="a") == ["a"]
+    assert keys_of(store, tenant="acme", limit=1) == ["x"]
+    assert keys_of(store, name="extrac") == []
+    one, *_ = store.do(ListMemos("extract", limit=1)).items
+    assert one == Memo(
+        memo_id(None, "extract", "a"), "extract", "a", None, "done", grant.id, 3, '"a"', clock.now(), one.expires_at
+    )
+    [opened] = store.do(ListMemos("embed")).items
+    assert (opened.state, opened.size, opened.preview, opened.expires_at, opened.kind) == ("open", 0, "", None, None)
+
+
+def test_a_list_shows_the_beginning_of_a_value_and_nothing_that_is_out_of_date(
+    store: Subject, clock: SteeredClock
+) -> None:
+    grant = keep_keys(store, ("k",), ttl=5)
+    take(store, grant, None, "long")
+    store.do(KeepMemo(grant.id, grant.token, memo_id(None, "extract", "long"), f'"{"ä" * 500}"', 60.0))
+    clock.advance(6)
+
+    [memo] = store.do(ListMemos()).items
+
+    assert (memo.key, memo.size, memo.preview) == ("long", 1002, '"' + "ä" * 199)
+
+
+@pytest.mark.parametrize(
+    ("terms", "left"),
+    [
+        ({"name": "extract", "key": "a"}, ["a/1", "a/2", "b"]),
+        ({"name": "extract", "prefix": "a/"}, ["a", "b"]),
+        ({"name": "extract", "prefix": "a", "limit": 1}, ["b"]),
+        ({"name": "extract"}, []),
+        ({"ids": [memo_id(None, "extract", "b"), memo_id(None, "extract", "none")]}, ["a", "a/1", "a/2"]),
+        ({"name": "extract", "tenant": "acme"}, ["a", "a/1", "a/2", "b"]),
+    ],
+)
+def test_a_memo_that_was_forgotten_is_worked_out_anew(store: Subject, terms: dict[str, Any], left: list[str]) -> None:
+    grant = keep_keys(store, ("a", "a/1", "a/2", "b"))
+
+    assert forget(store, **terms) == 4 - len(left)
+
+    assert keys_of(store) == left
+    for key in ("a", "a/1", "a/2", "b"):
+        assert (take(store, grant, None, key) == MemoTold("mine")) is (key not in left)
+    rows = store.do(ListAudit())
+    assert [(row.actor, row.reason) for row in rows if row.act == "forget_memos"][:1] == (
+        [("ops", "wrong model")] if len(left) < 4 else []
+    )
+
+
+def test_one_that_waits_works_a_forgotten_memo_out_and_its_owner_keeps_its_own_value(store: Subject) -> None:
+    one, two, three_ = three(store)
+    take(store, one)
+    wait(store, two)
+    wait(store, three_)
+
+    assert forget(store, name="extract") == 1
+    sweep(store)
+
+    woken = claim(store, 5)
+    assert {grant.id for grant in woken} == {two.id, three_.id}
+    assert take(store, woken[0]) == MemoTold("mine")
+    assert take(store, woken[1]) == MemoTold("taken")
+    assert keep(store, one, "1") == MemoTold("done", "1"), "no one else reads it"
+    assert take(store, woken[1]) == MemoTold("taken")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ListMemos(key="k"),
+        ListMemos("extract", key="k", prefix="k"),
+        ListMemos(after="no cursor"),
+        ListMemos(after='["a", "b"]'),
+        ForgetMemos("ops", "so"),
+        ForgetMemos("ops", "so", [ID], "extract"),
+        ForgetMemos("ops", "so", ["short"]),
+    ],
+)
+def test_a_choice_of_memos_that_says_too_little_or_too_much_is_refused(store: Subject, request_: Any) -> None:
+    grant = keep_keys(store, ("k",))
+
+    with pytest.raises(InvalidArgument):
+        store.do(request_)
+
+    assert keys_of(store) == ["k"]
+    assert take(store, grant) == MemoTold("done", '"k"')
+
+
+@pytest.mark.parametrize("text", ["", " ", "k" * 301])
+def test_a_key_that_no_index_holds_is_refused(store: Subject, text: str) -> None:
+    one, *_ = three(store)
+
+    with pytest.raises(InvalidArgument, match="key of a memo"):
+        take(store, one, None, text)
+
+
+def test_names_and_keys_of_the_longest_form_are_held(store: Subject) -> None:
+    one, *_ = three(store)
+    name, key = "😀" * 300, "🚗" * 300
+
+    store.do(TakeMemo(one.id, one.token, memo_id(None, name, key), name, key))
+
+    assert keys_of(store, name=name) == [key]

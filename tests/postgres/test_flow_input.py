@@ -89,8 +89,16 @@ def test_signals_that_cannot_be_sent(admin: psycopg.Connection) -> None:
 
 
 BAD_MEMOS: dict[str, tuple[str, dict[str, Any]]] = {
-    "id": ("take_memo", {"id": "short", "name": "a"}),
-    "name": ("take_memo", {"id": MEMO, "name": " "}),
+    "id": ("take_memo", {"id": "short", "name": "a", "key": "k"}),
+    "no id": ("take_memo", {"name": "a", "key": "k"}),
+    "name": ("take_memo", {"id": MEMO, "name": " ", "key": "k"}),
+    "long name": ("take_memo", {"id": MEMO, "name": "n" * 301, "key": "k"}),
+    "no key": ("take_memo", {"id": MEMO, "name": "a"}),
+    "long key": ("take_memo", {"id": MEMO, "name": "a", "key": "k" * 301}),
+    "a key without a name": ("list_memos", {"key": "k"}),
+    "a key and a prefix": ("list_memos", {"name": "a", "key": "k", "prefix": "k"}),
+    "nothing to forget": ("forget_memos", {"actor": "ops", "reason": "so"}),
+    "ids and a name": ("forget_memos", {"ids": [MEMO], "name": "a", "actor": "ops", "reason": "so"}),
     "no value": ("keep_memo", {"id": MEMO, "ttl_seconds": 5}),
     "large value": ("keep_memo", {"id": MEMO, "ttl_seconds": 5, "value": LARGE}),
     "no time": ("keep_memo", {"id": MEMO, "ttl_seconds": 0, "value": 1}),
@@ -99,7 +107,7 @@ BAD_MEMOS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def test_memos_that_cannot_be_kept(admin: psycopg.Connection, held: Any) -> None:
-    call(admin, "take_memo", {**held, "id": MEMO, "name": "a"})
+    call(admin, "take_memo", {**held, "id": MEMO, "name": "a", "key": "k"})
     for case, (function, request) in BAD_MEMOS.items():
         with pytest.raises(psycopg.Error) as refused:
             call(admin, function, {**held, **request})

@@ -33,12 +33,12 @@ CALLERS: Final = {
     "read_stream list_streams get_group list_children read_metrics list_tasks list_escalations "
     "backlog count_backlog list_approvals count_approvals list_budgets",
     "reader operator admin": "count_jobs browse_jobs list_deaths list_limited prune_lag list_dead_letters "
-    "group_dead_letters list_workers list_events list_audit summary standing newest prunable list_metrics count_memories "
-    "workflow_edges read_gauges read_usage read_totals sum_usage",
+    "group_dead_letters list_workers list_events list_audit summary standing newest prunable list_metrics "
+    "count_memories workflow_edges read_gauges read_usage read_totals sum_usage list_memos",
     "operator admin": "cancel revive forget_steps resolve_effect clone edit_job triage_dead_letters pause_queues "
     "prune "
     "set_limiter block_limiter clear_limiter remove_limiter "
-    "pause_schedules remove_schedules forget_memories "
+    "pause_schedules remove_schedules forget_memories forget_memos "
     "answer_escalation cancel_workflow retry_workflow decide_approval set_budgets raise_budgets remove_budgets",
     "admin": "set_queues remove_queues set_gate create_token list_tokens revoke_tokens touch_tokens find_token "
     "create_link open_session find_session touch_session list_sessions end_sessions keep_secret "

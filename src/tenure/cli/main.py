@@ -58,6 +58,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "tail": ("tail", "Follow events as they happen."),
         "workers": ("workers", "List workers."),
         "memory": ("memory", "Search, forget and reindex what agents remember."),
+        "memos": ("memos", "List and forget values that jobs worked out once."),
         "reconcile": ("reconcile", "Compare what succeeded with the world, and list what differs."),
     },
     "Operate": {

@@ -1,19 +1,28 @@
-"""Durable jobs from outside: send them signals, and look at their steps and children."""
+"""Durable jobs from outside: send them signals, look at their steps and children, list and forget memos."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
+from tenure.errors import InvalidArgument
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration
+from tenure.handler.building import MISSING
+from tenure.handler.memo import payload_key
 from tenure.handler.payload import encode
 from tenure.model.ids import JobId
+from tenure.model.memo import JOB_PREFIX, Memo
 from tenure.model.step import KEY_CHARS, Step
 from tenure.store.flow import SIGNAL_SECONDS, Child, ForgetSteps, ListChildren, ListSteps, Sent, Signal
+from tenure.store.memo import ForgetMemos, ListMemos
+from tenure.store.queries import Page
 
 STEPS_PAGE = 1000
 CHILDREN_MAX = 1000
+MEMOS_MAX = 1000
 
 
 class Signals(Client):
@@ -94,6 +103,94 @@ class JobSteps(Client):
         )
         return (yield from ask(request))
 
+    @operation
+    def memos(
+        self,
+        name: str | None = None,
+        *,
+        kind: str | None = None,
+        key: str | None = None,
+        prefix: str | None = None,
+        tenant: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Steps[Page[Memo]]:
+        """Memos by name and key: values that were worked out once, and those that a job is working out.
+
+        Args:
+            name: Only those of `ctx.memo(name, …)`.
+            kind: Only whole results of this kind, which was declared with `memo=`.
+            key: Only this key; `prefix`: only keys that begin so. Both need a name.
+            tenant: Only of this tenant; of all if left out.
+            after: `next` of the page before.
+
+        Raises: InvalidArgument.
+        """
+        named = _memo_name(name, kind)
+        request = ListMemos(
+            named,
+            _checked("key", key),
+            _checked("prefix", prefix),
+            _checked("tenant", tenant),
+            after,
+            arguments.whole("limit", limit, 1, MEMOS_MAX),
+        )
+        while True:
+            page = yield from ask(request)
+            if page.items or page.next is None:
+                return page
+            request = replace(request, after=page.next)
+
+    @operation
+    def forget_memos(
+        self,
+        name: str | None = None,
+        *,
+        ids: str | Iterable[str] = (),
+        kind: str | None = None,
+        payload: Any = MISSING,
+        key: str | None = None,
+        prefix: str | None = None,
+        tenant: str | None = None,
+        actor: str | None = None,
+        reason: str = "forgotten on request",
+    ) -> Steps[int]:
+        """Forget memos, so that the next job works them out anew. Answers how many.
+
+        A job that is working one out goes on with its own value; one of those that wait for it works it out again.
+
+        Args:
+            name: Those of `ctx.memo(name, …)`: all, or with `key` or `prefix` the ones of these keys.
+            kind: Whole results of this kind, which was declared with `memo=`; with `payload` the one of that payload.
+            ids: Just these, as `memos` lists them.
+            tenant: Only of this tenant; of all if left out.
+
+        Raises: InvalidArgument, if nothing is named.
+        """
+        chosen = [ids] if isinstance(ids, str) else list(ids)
+        named = _memo_name(name, kind)
+        if payload is not MISSING:
+            if kind is None or key is not None or prefix is not None:
+                raise InvalidArgument("`payload` chooses among the results of a `kind`, without `key` and `prefix`.")
+            key = payload_key(payload)
+        request = ForgetMemos(
+            self._by(actor),
+            arguments.text("reason", reason),
+            chosen,
+            named,
+            _checked("key", key),
+            _checked("prefix", prefix),
+            _checked("tenant", tenant),
+            limit=MEMOS_MAX,
+        )
+        forgotten = 0
+        while True:
+            told = yield from ask(request)
+            forgotten += told.memos
+            if told.next is None:
+                return forgotten
+            request = replace(request, after=told.next)
+
 
 class SyncSteps(JobSteps, SyncClient):
     """`app.steps`."""
@@ -101,6 +198,19 @@ class SyncSteps(JobSteps, SyncClient):
 
 class AsyncSteps(JobSteps, AsyncClient):
     """`app.aio.steps`."""
+
+
+def _memo_name(name: str | None, kind: str | None) -> str | None:
+    """The name of memos that are chosen by name, or by the kind of job whose whole results they are."""
+    if name is not None and kind is not None:
+        raise InvalidArgument("Memos are of a `name` or of a `kind`, not of both. Leave one out.")
+    if kind is not None:
+        return JOB_PREFIX + arguments.name("kind", kind)
+    return None if name is None else arguments.text("name", name)
+
+
+def _checked(argument: str, value: str | None) -> str | None:
+    return None if value is None else arguments.text(argument, value)
 
 
 def every_step(job_id: JobId) -> Steps[list[Step]]:

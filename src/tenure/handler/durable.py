@@ -52,7 +52,7 @@ from tenure.handler.steps import (
 from tenure.handler.undo import UNDOING, compensate
 from tenure.handler.waits import WaitPlan, run_sleep, run_wait, run_wait_for_job, wait_key
 from tenure.model.job import Grant, NewJob
-from tenure.model.memo import TTL_SECONDS_MAX, memo_id
+from tenure.model.memo import JOB_PREFIX, TTL_SECONDS_MAX, memo_id
 from tenure.model.outcome import Outcome
 from tenure.model.step import NewStep
 
@@ -245,13 +245,13 @@ class DurableCalls(ABC):
     def memo_whole(self, seconds: float, do: Callable[[], Any]) -> Any:
         """The result of a handler that was declared with `memo=`, by its kind and payload."""
         plan = StepPlan("$memo", do)
-        return self._memo(plan, f"$job/{self.job.kind}", payload_key(self.job.payload), seconds)
+        return self._memo(plan, f"{JOB_PREFIX}{self.job.kind}", payload_key(self.job.payload), seconds)
 
     def _memo(self, step: StepPlan, name: str, key: str, seconds: float) -> Any:
         if seconds > TTL_SECONDS_MAX:
             raise InvalidArgument(f"`ttl` is {seconds:g} s; a memo is kept for ten years at most.")
         tenant = self.job.extra("tenant")  # noqa: S610 - no Django here
-        plan = MemoPlan(step, memo_id(tenant, name, key), name, tenant, seconds)
+        plan = MemoPlan(step, memo_id(tenant, name, key), name, key, tenant, seconds)
         return self._carry_out(lambda journal: run_memo(journal, plan))
 
     # --- marks ---

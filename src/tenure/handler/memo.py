@@ -18,6 +18,7 @@ class TakeMemo:
 
     id: str
     name: str
+    key: str
     tenant: str | None
 
 
@@ -37,6 +38,7 @@ class MemoPlan:
     step: StepPlan
     id: str
     name: str
+    key: str
     tenant: str | None
     ttl_seconds: float
 
@@ -49,7 +51,7 @@ def run_memo(journal: Journal, plan: MemoPlan) -> Asks[Any]:
     if row is not None:
         return read_value(plan.step, row)
     journal.end_of_replay()
-    told: MemoTold = yield TakeMemo(plan.id, plan.name, plan.tenant)
+    told: MemoTold = yield TakeMemo(plan.id, plan.name, plan.key, plan.tenant)
     if told.state == "taken":
         waits = sum(one.startswith(f"{key}#") and journal.closed(one) is not None for one in journal.rows)
         wait = NewStep(f"{key}#{waits + 1}", "memo", "open", awaits=f"memo:{plan.id}")

@@ -65,8 +65,8 @@ def _request(context: Context, question: Any) -> Request[Any]:
             return ReserveBudget(context.id, context.token, key, amounts, is_once)
         case EndReservation(key, used, is_unused, is_done):
             return SettleBudget(context.id, context.token, key, used, is_unused, is_done)
-        case memo.TakeMemo(id_, name, tenant):
-            return TakeMemo(context.id, context.token, id_, name, tenant)
+        case memo.TakeMemo(id_, name, key, tenant):
+            return TakeMemo(context.id, context.token, id_, name, key, tenant)
         case memo.KeepMemo(id_, value, ttl_seconds):
             return KeepMemo(context.id, context.token, id_, value, ttl_seconds)
     raise HandlerError(f"A handler asked for {type(question).__name__}, which no worker knows.")

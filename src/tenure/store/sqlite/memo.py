@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tenure.model.clock import from_us
 from tenure.model.ids import JobId
-from tenure.model.memo import MemoTold
-from tenure.store.memo import KeepMemo, TakeMemo, check_memo
-from tenure.store.sqlite import flow, steps
+from tenure.model.memo import Memo, MemoTold
+from tenure.store.memo import (
+    ForgetMemos,
+    Forgotten,
+    KeepMemo,
+    ListMemos,
+    TakeMemo,
+    check_choice,
+    check_memo,
+    read_cursor,
+    write_cursor,
+)
+from tenure.store.queries import Page
+from tenure.store.sqlite import admin, flow, steps
+from tenure.store.sqlite.codec import moment
 from tenure.store.sqlite.statements import load
-from tenure.store.sqlite.transaction import Transaction
+from tenure.store.sqlite.transaction import Row, Transaction, check_limit, dump
 
 GIVEN_UP_US: Final = 86_400_000_000
+_LAST: Final = "\U0010ffff"
+"""Behind every text in the order of names and keys."""
 
 _SQL: Final = load("memo")
 
@@ -28,8 +43,8 @@ def take_memo(transaction: Transaction, request: TakeMemo) -> MemoTold | None:
         steps.note_durable(transaction, request.job_id)  # its end looks for what it owns
     if told is not None:
         return told
-    values = {"id": request.id, "name": request.name, "tenant": request.tenant, "job_id": request.job_id}
-    transaction.run(_SQL["own"], {**values, "now": transaction.now})
+    values = {"id": request.id, "name": request.name, "key": request.key, "tenant": request.tenant}
+    transaction.run(_SQL["own"], {**values, "job_id": request.job_id, "now": transaction.now})
     return MemoTold("mine")
 
 
@@ -56,6 +71,55 @@ def condition(transaction: Transaction, job_id: JobId, memo_id: str) -> tuple[st
     return "done", None
 
 
+def list_memos(transaction: Transaction, request: ListMemos) -> Page[Memo]:
+    """See store.memo.ListMemos."""
+    rows, next_ = _page(transaction, request)
+    return Page([_memo(row) for row in rows if row[-1]], next_)
+
+
+def forget_memos(transaction: Transaction, request: ForgetMemos) -> Forgotten:
+    """See store.memo.ForgetMemos."""
+    ids, next_ = list(request.ids), None
+    if not ids:
+        rows, next_ = _page(transaction, request)
+        ids = [row[0] for row in rows]
+    else:
+        check_choice(request)
+    gone = transaction.all(_SQL["forget"], {"ids": dump(ids), "tenant": request.tenant})
+    for memo_id, state in sorted(gone):
+        if state == "open":
+            flow.put_event(transaction, "look", f"memo:{memo_id}")  # one of those that wait works it out
+    if gone:
+        told = {"ids": list(request.ids), "key": request.key, "prefix": request.prefix, "tenant": request.tenant}
+        detail = {name: value for name, value in told.items() if value} | {"memos": len(gone)}
+        admin.audit(transaction, request.actor, "forget_memos", request.name or "memo", request.reason, detail)
+    return Forgotten(len(gone), next_)
+
+
+def _page(transaction: Transaction, request: ListMemos | ForgetMemos) -> tuple[list[Row], str | None]:
+    """So many memos of those that a request names, and where the next page begins."""
+    check_choice(request)
+    check_limit(request.limit)
+    name, key, prefix = request.name or "", request.key, request.prefix or ""
+    first = [name, prefix if key is None else key, ""] if request.after is None else read_cursor(request.after)
+    values = {
+        **dict(zip(("after_name", "after_key", "after_id"), first, strict=True)),
+        "until_name": name or _LAST,
+        "until_key": prefix + _LAST if key is None else key,
+        "tenant": request.tenant,
+        "now": transaction.now,
+        "limit": request.limit,
+    }
+    rows = transaction.all(_SQL["page"], values)
+    is_full = bool(rows) and len(rows) == request.limit
+    return rows, write_cursor(rows[-1][1], rows[-1][2], rows[-1][0]) if is_full else None
+
+
+def _memo(row: Row) -> Memo:
+    told: Row = (*row[:8], from_us(row[8]), moment(row[9]))
+    return Memo(*told)
+
+
 def prune(transaction: Transaction, limit: int) -> int:
     """Forget what is out of date. Answers how many memos went."""
     values = {"now": transaction.now, "given_up": transaction.now - GIVEN_UP_US, "limit": limit}
@@ -77,4 +141,9 @@ def _look(transaction: Transaction, memo_id: str, job_id: JobId) -> MemoTold | N
 
 flow.CONDITIONS["memo"] = condition
 
-WRITES: Final[Mapping[type, Callable[[Transaction, Any], Any]]] = {TakeMemo: take_memo, KeepMemo: keep_memo}
+WRITES: Final[Mapping[type, Callable[[Transaction, Any], Any]]] = {
+    TakeMemo: take_memo,
+    KeepMemo: keep_memo,
+    ForgetMemos: forget_memos,
+}
+READS: Final[Mapping[type, Callable[[Transaction, Any], Any]]] = {ListMemos: list_memos}

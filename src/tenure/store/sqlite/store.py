@@ -162,6 +162,7 @@ READS: Final[Mapping[type, Act]] = {
     **access.READS,
     **browsing.READS,
     **limits.READS,
+    **memo.READS,
     **streams.READS,
     **approvals.READS,
     **budgets.READS,

@@ -127,6 +127,8 @@ BEGIN
                     ('fill_group',          'worker admin'),
                     ('take_memo',           'worker admin'),
                     ('keep_memo',           'worker admin'),
+                    ('list_memos',          'reader operator admin'),
+                    ('forget_memos',        'operator admin'),
                     ('sweep_flow',          'producer worker operator admin'),
                     ('signal',              'producer worker operator admin'),
                     ('list_steps',          'worker reader operator admin'),

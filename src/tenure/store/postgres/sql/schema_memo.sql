@@ -2,8 +2,9 @@
 
 -- memo: a value that was worked out once. open: the job job_id is at it. done: it is read until expires_at.
 CREATE TABLE tenure.memo (
-    id text PRIMARY KEY,
-    name text NOT NULL,
+    id text COLLATE "C" PRIMARY KEY,
+    name text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
     tenant text,
     state text NOT NULL,
     job_id uuid NOT NULL,
@@ -14,5 +15,6 @@ CREATE TABLE tenure.memo (
     CONSTRAINT memo_done_has_value CHECK ((state = 'done') = (value IS NOT NULL) AND (state = 'done') = (expires_at IS NOT NULL))
 );
 CREATE INDEX memo_expires_idx ON tenure.memo (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX memo_name_idx ON tenure.memo (name, key, id);
 -- What a job is to work out: its end hands it on.
 CREATE INDEX memo_owner_idx ON tenure.memo (job_id) WHERE state = 'open';

@@ -9,8 +9,8 @@ WHERE m.id = :id;
 
 -- name: own
 -- Make a job the owner of a memo that is to be worked out.
-INSERT INTO tenure_memo (id, name, tenant, state, job_id, created_at)
-VALUES (:id, :name, :tenant, 'open', :job_id, :now)
+INSERT INTO tenure_memo (id, name, key, tenant, state, job_id, created_at)
+VALUES (:id, :name, :key, :tenant, 'open', :job_id, :now)
 ON CONFLICT (id) DO UPDATE
 SET state = 'open',
     job_id = excluded.job_id,
@@ -40,3 +40,18 @@ WHERE id IN (
             AND NOT EXISTS (SELECT 1 FROM tenure_job AS j WHERE j.id = m.job_id AND j.finished_at IS NULL)
     LIMIT :limit
 );
+
+-- name: page
+-- Memos behind a place up to a name and key, by name, key and id. The last column: whether it is to be shown.
+SELECT id, name, key, tenant, state, job_id, coalesce(length(CAST(value AS BLOB)), 0), coalesce(substr(value, 1, 200), ''), created_at,
+    expires_at, coalesce(expires_at > :now, 1) AND (:tenant IS NULL OR coalesce(tenant = :tenant, 0))
+FROM tenure_memo INDEXED BY memo_name_idx
+WHERE (name, key, id) > (:after_name, :after_key, :after_id) AND (name, key) <= (:until_name, :until_key)
+ORDER BY name, key, id
+LIMIT :limit;
+
+-- name: forget
+-- These memos (a JSON array of ids) go, where they are of the tenant.
+DELETE FROM tenure_memo
+WHERE id IN (SELECT value FROM json_each(:ids)) AND (:tenant IS NULL OR tenant = :tenant)
+RETURNING id, state;

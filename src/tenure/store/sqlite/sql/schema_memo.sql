@@ -4,6 +4,7 @@
 CREATE TABLE tenure_memo (
     id TEXT NOT NULL PRIMARY KEY,
     name TEXT NOT NULL,
+    key TEXT NOT NULL,
     tenant TEXT,
     state TEXT NOT NULL,
     job_id TEXT NOT NULL,
@@ -15,5 +16,6 @@ CREATE TABLE tenure_memo (
     CONSTRAINT memo_value_is_json CHECK (value IS NULL OR json_valid(value))
 ) STRICT;
 CREATE INDEX memo_expires_idx ON tenure_memo (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX memo_name_idx ON tenure_memo (name, key, id);
 -- What a job is to work out: its end hands it on.
 CREATE INDEX memo_owner_idx ON tenure_memo (job_id) WHERE state = 'open';
