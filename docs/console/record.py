@@ -45,6 +45,7 @@ PLAIN = (
     "bulk",
     "agents",
     "memory",
+    "memos",
     "budgets",
     "limits",
     "metrics",

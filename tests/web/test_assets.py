@@ -110,6 +110,7 @@ LINES = {
     "limits": same_as.limits(),
     **{f"limit_{act}": same_as.limit(act, "openai") for act in ("clear", "remove")},
     "agents": same_as.agents(),
+    "memos": same_as.memos("price", "BP-", "acme"),
     "memory": same_as.memory("late brake pads"),
     **{f"workflow_act_{act}": same_as.workflow_act(act, "1") for act in ("cancel", "retry")},
 }

@@ -297,6 +297,40 @@ async def test_metrics_tell_bloat_and_how_late_retention_is(server: Server) -> N
     assert re.search(r"Prune lag\s+none", _text(kept))
 
 
+async def test_memos_are_listed_and_forgotten_with_a_reason(small: Server) -> None:
+    app = small.app
+
+    @app.job(kind="quote", durable=True)
+    def quote(payload: dict[str, Any], ctx: tenure.Context) -> Any:
+        return ctx.memo("price", key=payload["part"], ttl=3600, do=lambda: {"eur": "19.90"})
+
+    for part in ("BP-1", "<b>BP-2</b>"):
+        app.enqueue("quote", {"part": part}, tenant="acme")
+    await adrain(app)
+    kept = app.steps.memos("price").items
+
+    async with signed_in(small) as client:
+        page = await client.get("/ui/memos")
+        one = await client.get("/ui/memos", params={"name": "price", "prefix": "BP"})
+        wrong = await client.get("/ui/memos", params={"after": "nonsense"})
+        unsaid = await client.post("/ui/memos/forget", data={"pick": kept[0].id})
+        done = await client.post("/ui/memos/forget", data={"pick": [kept[0].id], "reason": "an old price"})
+    async with signed_in(small, "read:meta") as client:
+        masked = await client.get("/ui/memos")
+
+    assert "19.90" in _text(page)
+    assert "<b>BP-2" not in page.text
+    assert "BP-1" in _text(one)
+    assert "BP-2" not in _text(one)
+    assert wrong.status_code == 400
+    assert unsaid.status_code == 400
+    assert done.status_code == 303
+    assert [memo.id for memo in app.steps.memos("price").items] == [kept[1].id]
+    assert "19.90" not in masked.text
+    acts = [(row.act, row.actor, row.reason) for row in app.access.audit(limit=20)]
+    assert ("forget_memos", "ada", "an old price") in acts
+
+
 # --- health, audit ----------------------------------------------------------------------------------------------------
 
 

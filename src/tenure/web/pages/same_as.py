@@ -186,5 +186,10 @@ def agents() -> str:
     return _line("memory", "stats")
 
 
+def memos(name: str = "", prefix: str = "", tenant: str = "") -> str:
+    narrowed = [*_options("--prefix", [prefix] if prefix else []), *_options("--tenant", [tenant] if tenant else [])]
+    return _line("memos", "ls", *([name] if name else []), *narrowed)
+
+
 def memory(text: str) -> str:
     return _line("memory", "search", text)
