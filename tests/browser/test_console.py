@@ -397,7 +397,7 @@ def test_pages_read_without_scripts(console: Console) -> None:
         page.goto(f"{console.root}/workers/one?id=w-7")
         page.get_by_label("Reason").fill("an old version")
         page.get_by_role("button", name="Drain worker").click()
-        expect(page.locator(".say")).to_contain_text("draining")
+        expect(page.locator(".say")).to_contain_text("it can be stopped")
         page.goto(f"{console.root}/jobs")
         page.get_by_role("button", name="Columns").click()
         page.get_by_label("Kind", exact=True).uncheck()
