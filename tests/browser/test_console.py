@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 PATIENCE = 40_000
 """Milliseconds; only a test that fails waits as long."""
 
+BEAT = Heartbeat((), worker=WorkerRow(WorkerId("w-7"), "host", 7, ["mail"]))
 PATHS = (
     "/", "/jobs", "/enqueue", "/dead-letters", "/queues", "/queues/mail", "/workers", "/schedules", "/workflows",
     "/approvals", "/bulk", "/agents", "/memory", "/memos", "/budgets", "/limits", "/metrics", "/health", "/gates",
@@ -39,7 +40,7 @@ def _work(console: Console) -> dict[str, str]:
     done, dead, held = app.claim(queues="mail", worker="<b>w-1</b>", limit=3)
     app.complete(done, {"ok": True})
     app.fail(dead, "ValueError: <img src=x onerror=document.title='owned'>")
-    app.store.do(Heartbeat((), worker=WorkerRow(WorkerId("w-7"), "host", 7, ["mail"])))
+    app.store.do(BEAT)
     app.queues.set("Pricing", agent_events="ends")
     app.enqueue("reprice", queue="Pricing")
     app.complete(app.claim(queues="Pricing", worker="w-1")[0], {"costUsd": 0.02, "tokens": {"input": 12}})
@@ -394,6 +395,7 @@ def test_pages_read_without_scripts(console: Console) -> None:
         page.get_by_label("Reason").fill("no script needed")
         page.get_by_role("button", name="Set policy").click()
         expect(page.locator("main")).to_contain_text("max_attempts 7", use_inner_text=True)
+        console.app.store.do(BEAT)
         page.goto(f"{console.root}/workers/one?id=w-7")
         page.get_by_label("Reason").fill("an old version")
         page.get_by_role("button", name="Drain worker").click()
