@@ -142,3 +142,25 @@ def test_a_stream_is_followed_by_python_too(app: App) -> None:
     assert [one.name for one in app.streams.names(job_id)] == ["output", "thoughts"]
     with pytest.raises(tenure.NotFound):
         app.streams.read("0190a000-0000-7000-8000-000000000001")
+
+
+def test_a_wait_for_children_is_told_in_words_and_no_time_is_shown_where_there_is_none(app: App, cli: Cli) -> None:
+    @app.job
+    def child(n: int) -> int:
+        if n == 1:
+            raise tenure.Permanent("no")
+        return n
+
+    @app.job(durable=True)
+    def parent(ctx: tenure.Context) -> None:
+        ctx.map("all", child, [0, 1, 2], tolerate=1)
+        ctx.wait_for("go")
+
+    job_id = parent.enqueue().id
+    app.run_worker(drain=True)
+
+    shown = cli("jobs", "show", job_id)
+
+    assert "3 of 3 children ended, 1 failed" in shown.out
+    assert app.get(job_id).due_at is None
+    assert "run_at" not in shown.out

@@ -51,6 +51,16 @@ def test_a_delay_of_zero_is_due_at_once(store: Subject) -> None:
     assert claim_one(store).id == job_id
 
 
+def test_a_job_that_comes_due_later_does_not_hold_back_one_before_it(store: Subject, clock: SteeredClock) -> None:
+    enqueue(store, delay_seconds=3600)
+    soon = enqueue(store, delay_seconds=10)
+    enqueue(store, delay_seconds=7200)
+
+    clock.advance(10)
+
+    assert [grant.id for grant in claim(store, 10)] == [soon]
+
+
 def test_what_came_due_is_granted_by_priority_like_the_rest(store: Subject, clock: SteeredClock) -> None:
     delayed = enqueue(store, delay_seconds=10, priority=5)
     plain = enqueue(store, priority=1)

@@ -79,6 +79,18 @@ def test_a_lease_that_has_not_run_out_is_left_alone(store: Subject, clock: Steer
     assert get(store, job_id) == before
 
 
+def test_a_lease_that_ends_later_does_not_hide_one_that_ran_out(store: Subject, clock: SteeredClock) -> None:
+    first, second, third = (enqueue(store) for _ in range(3))
+    claim_one(store, lease_seconds=600)
+    claim_one(store, lease_seconds=10)
+    claim_one(store, lease_seconds=600)
+
+    clock.advance(11)
+
+    assert [grant.id for grant in claim(store, 10)] == [second]
+    assert {get(store, job_id).token for job_id in (first, third)} == {1}
+
+
 def test_a_job_whose_attempts_are_spent_dies_of_its_expiry(store: Subject, clock: SteeredClock) -> None:
     job_id = enqueue(store, max_attempts=1)
     claim_one(store, lease_seconds=10)

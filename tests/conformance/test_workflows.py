@@ -408,6 +408,20 @@ def test_a_retry_runs_what_failed_what_was_skipped_and_what_was_cancelled_with_i
     assert (found.state, found.succeeded, found.failed, found.cancelled, found.skipped) == ("completed", 5, 0, 0, 0)
 
 
+def test_a_retry_of_a_workflow_in_which_nothing_failed_is_refused(store: Subject) -> None:
+    """It was run through again and got a later end."""
+    flow_id = start(store, flat(1)).id
+    with pytest.raises(IllegalMove, match="there is nothing to retry"):
+        store.do(RetryWorkflow(flow_id, "ops", "no reason"))
+    work(store, flow_id, "A")
+    before = run(store, flow_id)
+
+    with pytest.raises(IllegalMove, match="there is nothing to retry"):
+        store.do(RetryWorkflow(flow_id, "ops", "no reason"))
+
+    assert (before.state, run(store, flow_id)) == ("completed", before)
+
+
 def test_a_retry_that_fails_again_breaches_again(store: Subject) -> None:
     flow_id = start(store, flat(2)).id
     work(store, flow_id, "A", failing={"t0"})

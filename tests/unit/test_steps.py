@@ -171,6 +171,13 @@ class NewQuote(BaseModel):
     currency: str
 
 
+def test_a_call_without_its_name_is_told_how_to_write_it() -> None:
+    with pytest.raises(
+        InvalidArgument, match=r'The first argument is a name, .* got 60\. Write .*ctx\.sleep\("pause", 60\)'
+    ):
+        Desk().attempt().sleep(60)  # type: ignore[arg-type]
+
+
 def test_a_typed_step_answers_its_type_in_every_attempt() -> None:
     desk = Desk()
 

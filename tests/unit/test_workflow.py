@@ -80,6 +80,23 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
         Workflow("w").task("t", agent=name, task_type="t")
 
 
+def test_a_task_needs_a_function_or_an_agent_and_its_task_type() -> None:
+    def plain() -> None: ...
+
+    flow = Workflow("w")
+    app = tenure.App("sqlite:///never.db")
+    known = app.job(plain)
+    with pytest.raises(
+        InvalidArgument, match=r"'a' needs what does it: a function .* or both `agent=` and `task_type=`"
+    ):
+        flow.task("a", agent="A")
+    with pytest.raises(InvalidArgument, match=r"<function .*plain.* is no function of `@app\.job`"):
+        flow.task("a", plain)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="leave out `agent` and `task_type`"):
+        flow.task("a", known, agent="A")
+    assert not flow.tasks
+
+
 def test_a_workflow_without_tasks_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="no tasks"):
         Workflow("empty").plan()

@@ -517,6 +517,23 @@ async def test_a_job_that_waits_for_its_next_attempt_fails_when_its_deadline_has
     assert calls == ["run", "book", "run"]
 
 
+async def test_a_short_sleep_before_an_error_gives_no_attempts_anew(bed: Bed) -> None:
+    """The last attempt recorded its short sleep at its end, which counted as progress: attempts were counted anew."""
+    calls: list[int] = []
+
+    async def nap(ctx: Context) -> None:
+        calls.append(ctx.attempt)
+        await ctx.sleep("nap", 0.01)
+        raise ValueError("no")
+
+    bed.queue(QueuePolicy(backoff=Backoff(shape="none")))
+    job_id = bed.enqueue(bed.handle(nap, is_durable=True))
+    async with bed.working():
+        await until(state_of(bed, job_id, "dead"))
+
+    assert calls == [1, 2, 3]
+
+
 async def test_nothing_new_begins_in_a_stretch_that_outlasts_the_deadline(bed: Bed) -> None:
     async def trip(ctx: Context) -> None:
         await ctx.step("book", lambda: 1)

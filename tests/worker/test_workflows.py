@@ -61,6 +61,34 @@ async def test_a_worker_takes_a_workflow_to_its_end_layer_by_layer(url: str) -> 
 
 
 @pytest.mark.anyio
+async def test_functions_of_the_app_are_tasks_by_themselves(url: str) -> None:
+    app = tenure.App(url)
+
+    @app.job(queue="A")
+    def sizes(first: int, *, count: int) -> list[int]:
+        return list(range(first, first + count))
+
+    @app.job(queue="B")
+    def resize(item: int, index: int) -> str:
+        return f"{index}: {item}"
+
+    with app:
+        flow = tenure.Workflow("resize")
+        made = flow.task("sizes", sizes, {"first": 5, "count": 2})
+        flow.each("resized", resize, over=made.result)
+        async with working(app):
+            run = await app.aio.workflows.start(flow)
+            await until(lambda: app.workflows.get(run.id).state == "completed", 30)
+
+        rows = app.workflows.tasks(run.id).items
+        told = [await app.aio.result(row.job_id) for row in rows if row.name.startswith("resized/")]
+        assert ([(row.name, row.agent) for row in rows], told) == (
+            [("sizes", "A"), ("resized", "B"), ("resized/0", "B"), ("resized/1", "B")],
+            ["0: 5", "1: 6"],
+        )
+
+
+@pytest.mark.anyio
 async def test_the_leader_keeps_deadlines_and_ladders(url: str) -> None:
     with shop(url) as app:
         flow = tenure.Workflow(

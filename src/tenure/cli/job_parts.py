@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def about(job: Job) -> Facts:
         "payload_ref waiting_for cancel_requested_at lease_owner lease_until created_at run_at claimed_at started_at "
         "finished_at cleaned_at failure_class progress result_summary artifacts_path trace"
     )
-    rest = [(name, getattr(job, name)) for name in names.split()]
+    rest = [(name, job.due_at if name == "run_at" else getattr(job, name)) for name in names.split()]
     return Facts(
         [
             ("id", job.id),
@@ -99,12 +100,21 @@ def _steps(steps: Sequence[Step]) -> Grid:
             one.ended_at or one.created_at,
             (one.awaits or (f"until {one.due_at:%Y-%m-%d %H:%M:%S} UTC" if one.due_at else None))
             if one.state == "open"
-            else text.first_line(one.error or one.value, 120),
+            else text.first_line(one.error or _step_value(one), 120),
         )
         for one in steps
     ]
     columns = ("step", "sort", "state", "since", "says")
     return Grid(columns, rows, wide="says", drop=("since", "sort"), title="Steps")
+
+
+def _step_value(step: Step) -> str | None:
+    """What a step answered. A group of children answers how they ended; its own id tells a reader nothing."""
+    if step.kind != "group" or step.value is None:
+        return step.value
+    group = json.loads(step.value)
+    bad = [f"{group[name]:,} {name}" for name in ("failed", "cancelled") if group.get(name)]
+    return ", ".join([f"{group.get('ended', 0):,} of {group.get('total', 0):,} children ended", *bad])
 
 
 def _attempts(attempts: Sequence[Attempt]) -> Grid:

@@ -35,7 +35,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
         "demo": ("demo.command", "Show a worker killed, its job taken over, and a failure revived; ends by itself."),
         "init": ("start", "Write a small tasks.py to begin with."),
-        "dev": ("start", "Run a worker that reloads when files change, with a live log."),
+        "dev": ("start", "Run a worker that reloads when files change, with a live log and the console."),
         "worker": ("work", "Run the handlers of an app."),
     },
     "Jobs": {

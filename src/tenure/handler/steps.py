@@ -309,6 +309,11 @@ def whereabouts() -> tuple[int, asyncio.Task[Any] | None]:
 
 def step_key(name: Any, key: Any = None) -> str:
     """`name` or `name/key`. Raises: InvalidArgument."""
+    if not isinstance(name, str):
+        raise InvalidArgument(
+            f"The first argument is a name, under which later attempts find the record again, got {name!r:.80}. Write "
+            '`ctx.step("fetch", fetch, url)`, `ctx.sleep("pause", 60)`, `ctx.spawn("resize", resize, 7)`.'
+        )
     found = arguments.name("name", name)
     if "/" in found or found.startswith("$"):
         raise InvalidArgument(f"A step's name has no '/' and does not begin with '$', got {found!r}. Use `key=`.")

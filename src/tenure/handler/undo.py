@@ -31,7 +31,7 @@ def compensate(journal: Journal, outcome: Outcome, attempts_left: bool) -> Asks[
         outcome = _recorded_end(journal, outcome.job_id, outcome.token)
     elif not _ends_badly(journal, outcome, attempts_left):
         return outcome
-    if journal.has_drawn:
+    if journal.has_armed:  # nothing else is recorded here: a record may count as progress, and attempts begin anew
         yield from journal.record()
     armed = [row for row in journal.rows.values() if row.kind == "undo" and row.state == "armed"]
     if not armed and not journal.is_undoing:

@@ -79,6 +79,10 @@ HIDDEN: Final = {"$unreadable": "It belongs to another login."}
 """The payload of a job whose contents the asking login may not read. PostgreSQL's list_jobs writes it."""
 
 
+NEVER_YEAR: Final = 9999
+"""The year of `run_at` of a job that waits for no time."""
+
+
 @frozen
 class Enqueued:
     """What became of one enqueue: the job's id, or that of the job that already holds the key."""
@@ -142,6 +146,11 @@ class Job:
     """The newest grant that recorded a new step; None for a job without steps."""
     limiter: str | None = None
     """The keys of its limiters, sorted and joined by commas; see model.limiter."""
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When it is due by its time alone; None where it waits for something else, for as long as that takes."""
+        return self.run_at if self.run_at.year < NEVER_YEAR else None
 
     @property
     def is_hidden(self) -> bool:

@@ -1,4 +1,4 @@
-"""A workflow as data: tasks for agents, what each needs of others, and what to do when too many fail.
+"""A workflow as data: tasks, what each needs of others, and what to do when too many fail.
 
 Building a graph writes nothing. `Workflow.plan` checks it whole (names, limits, cycles) and lays it out: who needs how
 many others, and how deep each task lies. A store then carries it out; see store.workflows.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from tenure.errors import InvalidArgument, nearest
 from tenure.model.clock import from_us
@@ -144,6 +144,16 @@ class Escalation:
             yield {"person": self.then_person, "after": None}
 
 
+class KindInQueue(Protocol):
+    """What `@app.job` makes of a function, as far as a task needs it."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def queue(self) -> str: ...
+
+
 class After(NamedTuple):
     """A task that must have ended before another, and how."""
 
@@ -225,7 +235,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Workflow:
-    """A graph of tasks for agents, built before it starts. See `task`, `each` and `app.start`.
+    """A graph of tasks, built before it starts. See `task`, `each` and `app.workflows.start`.
 
     Args:
         name: What kind of workflow it is, as `onboard_supplier`.
@@ -262,10 +272,11 @@ class Workflow:
     def task(
         self,
         name: str,
-        *,
-        agent: str,
-        task_type: str,
+        job: KindInQueue | None = None,
         payload: Any = None,
+        *,
+        agent: str | None = None,
+        task_type: str | None = None,
         after: Iterable[Task | After | str] = (),
         optional: bool = False,
         priority: int | None = None,
@@ -275,9 +286,11 @@ class Workflow:
         """Add a task. It is released when every task in `after` has succeeded, or ended where `.ended` is named.
 
         Args:
-            agent: The queue in which it waits; for an AutoMechanica workflow the agent's name.
-            task_type: The kind: which handler runs it.
-            payload: Any JSON value; an empty object if left out.
+            job: The function that does it, as `@app.job` made it; its decorator says kind and queue.
+            payload: What the function takes: any JSON value, an object of its arguments if there are several; an empty
+                object if left out.
+            agent: Instead of `job`: the queue in which it waits; for an AutoMechanica workflow the agent's name.
+            task_type: Instead of `job`: the kind, which says which handler runs it.
             optional: Its failure counts towards no threshold.
             undo: The kind that undoes it if the workflow fails or is cancelled after it has succeeded. Needs a worker
                 with `app.use(compensation())`.
@@ -286,8 +299,7 @@ class Workflow:
         """
         made = Task(
             name,
-            _checked_name("agent", agent),
-            _checked_name("task_type", task_type),
+            *_queue_and_kind(name, job, agent, task_type),
             {} if payload is None else payload,
             tuple(_after(other) for other in after),
             optional,
@@ -300,10 +312,11 @@ class Workflow:
     def each(
         self,
         name: str,
+        job: KindInQueue | None = None,
         *,
-        agent: str,
-        task_type: str,
         over: Result,
+        agent: str | None = None,
+        task_type: str | None = None,
         payload: Mapping[str, Any] | None = None,
         after: Iterable[Task | After | str] = (),
         tolerate: str | int = 0,
@@ -325,8 +338,7 @@ class Workflow:
             raise InvalidArgument(f"{name!r}: the payload of a fan-out is an object, to which `item` is added.")
         made = Task(
             name,
-            _checked_name("agent", agent),
-            _checked_name("task_type", task_type),
+            *_queue_and_kind(name, job, agent, task_type),
             dict(payload or {}),
             tuple(_after(other) for other in after),
             optional,
@@ -400,6 +412,28 @@ class Workflow:
             )
         self.tasks[task.name] = task
         return task
+
+
+def _queue_and_kind(name: str, job: Any, agent: str | None, task_type: str | None) -> tuple[str, str]:
+    """In which queue a task waits, and which kind it is."""
+    if job is None:
+        if agent is None or task_type is None:
+            raise InvalidArgument(
+                f"Task {name!r} needs what does it: a function of `@app.job`, as in `flow.task({name!r}, resize)`, or "
+                "both `agent=` and `task_type=`."
+            )
+        return _checked_name("agent", agent), _checked_name("task_type", task_type)
+    if agent is not None or task_type is not None:
+        raise InvalidArgument(
+            f"Task {name!r} has a function that says kind and queue: leave out `agent` and `task_type`."
+        )
+    queue, kind = getattr(job, "queue", None), getattr(job, "kind", None)
+    if not isinstance(queue, str) or not isinstance(kind, str):
+        raise InvalidArgument(
+            f"Task {name!r}: {job!r} is no function of `@app.job`. For a kind that another program handles give "
+            "`agent=` (its queue) and `task_type=` (its kind)."
+        )
+    return queue, kind
 
 
 def _after(given: Task | After | str) -> After:

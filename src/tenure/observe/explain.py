@@ -209,8 +209,8 @@ def _waiting(
             yield from _awaited(job, now, step, found.get(step.awaits or ""))
     if not awaited:
         wakes = ""
-        if job.run_at.year < 9000:
-            wakes = f", at the latest in {_span(max(0.0, (job.run_at - now).total_seconds()))}"
+        if job.due_at is not None:
+            wakes = f", at the latest in {_span(max(0.0, (job.due_at - now).total_seconds()))}"
         yield Reason("waiting", f"It is suspended and waits for {job.waiting_for!r}{wakes}. It holds no slot.")
     done = [step for step in steps if step.state == "done" and step.kind == "step"]
     if done:

@@ -259,7 +259,7 @@ class CancelWorkflow(Request[WorkflowRow]):
 class RetryWorkflow(Request[WorkflowRow]):
     """Run what failed again, page by page: failed tasks with all their attempts, what was skipped because of them, and
     what was cancelled with the workflow. Leaves an audit row. Raises: NotFound, IllegalMove (it was cancelled, a retry
-    is under way, or it failed and is undone)."""
+    is under way, it failed and is undone, or no task of it has failed)."""
 
     id: str
     actor: str

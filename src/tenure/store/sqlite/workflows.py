@@ -881,6 +881,10 @@ def retry(transaction: Transaction, request: asked.RetryWorkflow) -> asked.Workf
             f"Workflow {request.id} failed and what had succeeded is undone, so it cannot be retried. Start it anew. "
             "Nothing was changed."
         )
+    if standing.state in ("running", "completed") and not (standing.failed or standing.tolerated or standing.cancelled):
+        raise IllegalMove(
+            f"No task of workflow {request.id} has failed, so there is nothing to retry. Nothing was changed."
+        )
     admin.audit(transaction, request.actor, "retry_workflow", request.id, request.reason, {"state": standing.state})
     _close_escalations(transaction, request.id)
     _begin_retry(transaction, standing)

@@ -563,9 +563,14 @@ BEGIN
         array_agg(n.id ORDER BY n.place)
     INTO v_jobs, v_ids
     FROM (
-        SELECT tenure.new_id(p_now) AS id, e.value AS item, e.nth - 1 AS place
+        -- Tasks are listed by id, so those of the items rise.
+        SELECT i.id, e.value AS item, e.nth - 1 AS place
         FROM json_array_elements(v_items) WITH ORDINALITY AS e(value, nth)
-        WHERE e.nth > v_after AND e.nth <= v_after + p_limit
+        JOIN unnest(ARRAY(
+            SELECT tenure.new_id(p_now) AS id
+            FROM generate_series(1, least(p_limit, json_array_length(v_items) - v_after))
+            ORDER BY id
+        )) WITH ORDINALITY AS i(id, nth) ON i.nth = e.nth - v_after
     ) AS n;
     made := coalesce(cardinality(v_ids), 0);
     IF made > 0 THEN
@@ -1196,6 +1201,9 @@ BEGIN
     IF v_run.state = 'failed' AND v_run.policy -> 'undo' IS NOT NULL THEN
         RAISE EXCEPTION 'Workflow % failed and what had succeeded is undone, so it cannot be retried. Start it anew. Nothing was changed.',
             v_run.id USING ERRCODE = 'TN008';
+    END IF;
+    IF v_run.state IN ('running', 'completed') AND v_run.failed = 0 AND v_run.tolerated = 0 AND v_run.cancelled = 0 THEN
+        RAISE EXCEPTION 'No task of workflow % has failed, so there is nothing to retry. Nothing was changed.', v_run.id USING ERRCODE = 'TN008';
     END IF;
     PERFORM tenure.write_audit(v_now, p_request ->> 'actor', 'retry_workflow', v_run.id::text, p_request ->> 'reason',
         json_build_object('state', v_run.state));
