@@ -45,6 +45,7 @@ PLAIN = (
     "bulk",
     "agents",
     "memory",
+    "memos",
     "budgets",
     "limits",
     "metrics",
@@ -106,6 +107,11 @@ def pages(ids: dict[str, str]) -> dict[str, str]:
         **{name: f"/{name}" for name in PLAIN},
         "workflow": f"/workflows/{ids['flow']}",
         "queue": "/queues/mail",
+        "queue-policy": "/queues/mail/policy",
+        "worker": "/workers/one?id=media-2",
+        "schedule": "/schedules/nightly_report",
+        "audit-verify": "/audit/verify",
+        "dead-letter-assign": f"/dead-letters/{ids['dead']}/assign",
         "not-found": "/nowhere",
     }
 

@@ -89,6 +89,7 @@ def populate(url: str) -> dict[str, str]:
         found["talk"] = _talk(app)
         _agents(app)
         found["approval"] = _questions(app)
+        _memos(app)
         _spending(app)
         found["bulk"] = _act_on_all(app)
         _leave_things_open(app, clock)
@@ -287,6 +288,8 @@ def _questions(app: tenure.App) -> str:
             need=payload.get("need", 1),
             expires=timedelta(hours=payload.get("hours", 4)),
         )
+        if ok:
+            ctx.effect("bank.refund", ok.args, do=lambda call: {"transfer": f"T-{call.args['order']}"}, approval=ok)
         return {"granted": bool(ok)}
 
     app.queues.set("refunds", events=True)
@@ -301,6 +304,25 @@ def _questions(app: tenure.App) -> str:
     large = next(one for one in waiting if "149.00" in one.text)
     app.approvals.approve(large.id, args_hash=large.args_hash, by="ops-2", note="the order was paid twice")
     return large.id
+
+
+def _memos(app: tenure.App) -> None:
+    """Values that were worked out once."""
+
+    @app.job(kind="quote", durable=True, queue="quotes")
+    def quote(payload: dict[str, Any], ctx: tenure.Context) -> Any:
+        price = {"eur": "19.90", "supplier": "Nord", "part": payload["part"]}
+        return ctx.memo("supplier_price", key=payload["part"], ttl=timedelta(hours=6), do=lambda: price)
+
+    @app.job(kind="exchange_rates", queue="quotes", memo=timedelta(days=1))
+    def exchange_rates(payload: dict[str, Any]) -> Any:
+        return {"base": payload["base"], "usd": "1.0842", "chf": "0.9411"}
+
+    app.queues.set("quotes")
+    for part in ("BP-1042", "BP-1043", "WB-77"):
+        app.enqueue("quote", {"part": part}, tenant="acme")
+    app.enqueue("exchange_rates", {"base": "EUR"})
+    drain(app, queues=["quotes"])
 
 
 def _spending(app: tenure.App) -> None:
@@ -354,10 +376,11 @@ def _leave_things_open(app: tenure.App, clock: ManualClock) -> None:
     app.claim(queues="media", worker="media-2", limit=2, lease_seconds=1800)
     letters = app.dead_letters.all(triage="pending", limit=200).items
     old = [one.id for one in letters if "550" in one.final_error]
-    app.dead_letters.triage(old, "acknowledged", actor="ops-2", note="the list is old")
+    app.dead_letters.triage(old, "acknowledged", actor="ops-2", note="the list is old", owner="ada")
     lost = [one.id for one in letters if "PriceListMissing" in one.final_error]
     app.dead_letters.triage(lost[:1], "escalated", actor="ops-2", note="supplier 7 was asked")
     app.dead_letters.triage(lost[1:], "closed", actor="ops-1", note="the list came at noon")
+    app.workers.drain("media-2", actor="ops-1", reason="it runs an old version")
     app.queues.pause("billing", actor="ops-1", reason="the ledger is being moved")
     app.gates.close("kind:newsletter", actor="ops-2", reason="wrong template")
 

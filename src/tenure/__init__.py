@@ -150,6 +150,7 @@ if TYPE_CHECKING:
     from tenure.store.contract import StoreStats as StoreStats
     from tenure.store.contract import WorkerRow as WorkerRow
     from tenure.store.flow import Sent as Sent
+    from tenure.store.limits import LimitedJobs as LimitedJobs
     from tenure.store.memory import AgentEvent as AgentEvent
     from tenure.store.memory import Memory as Memory
     from tenure.store.memory import MemoryCount as MemoryCount
@@ -163,6 +164,7 @@ if TYPE_CHECKING:
     from tenure.store.queries import ProfileRow as ProfileRow
     from tenure.store.queries import QueueRow as QueueRow
     from tenure.store.queries import WorkerSeen as WorkerSeen
+    from tenure.store.schedules import ScheduleRow as ScheduleRow
     from tenure.store.workflows import EscalationRow as EscalationRow
     from tenure.store.workflows import Started as Started
     from tenure.store.workflows import TaskRow as TaskRow
@@ -241,6 +243,7 @@ __all__ = [
     "KeyConflict",
     "KeyRequired",
     "LeaseLost",
+    "LimitedJobs",
     "Limiter",
     "Limits",
     "LogEvent",
@@ -281,6 +284,7 @@ __all__ = [
     "Reservation",
     "ResultTimeout",
     "RetryAfter",
+    "ScheduleRow",
     "SchemaAhead",
     "SchemaBehind",
     "SchemaError",
@@ -484,6 +488,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tenure.flow.metrics": ("Figures",),
     "tenure.store.memory": ("AgentEvent", "Memory", "MemoryCount", "MemoryStats"),
     "tenure.store.flow": ("Sent",),
+    "tenure.store.limits": ("LimitedJobs",),
     "tenure.store.queries": (
         "Audit",
         "Count",
@@ -495,6 +500,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "QueueRow",
         "WorkerSeen",
     ),
+    "tenure.store.schedules": ("ScheduleRow",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

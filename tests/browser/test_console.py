@@ -12,7 +12,9 @@ from playwright.sync_api import expect
 
 import tenure
 from tenure.effects.bulk_payload import BulkFilter
+from tenure.model.ids import WorkerId
 from tenure.model.stream import NewChunk
+from tenure.store.contract import Heartbeat, WorkerRow
 from tenure.store.streams import AppendStreams
 from tenure.web import bulk_acts
 from tenure.web.pages.job import TABS
@@ -22,10 +24,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 PATIENCE = 40_000
 """Milliseconds; only a test that fails waits as long."""
 
+BEAT = Heartbeat((), worker=WorkerRow(WorkerId("w-7"), "host", 7, ["mail"]))
 PATHS = (
     "/", "/jobs", "/enqueue", "/dead-letters", "/queues", "/queues/mail", "/workers", "/schedules", "/workflows",
-    "/approvals", "/bulk", "/agents", "/memory", "/budgets", "/limits", "/metrics", "/health", "/gates", "/audit",
-    "/access", "/connect", "/nowhere",
+    "/approvals", "/bulk", "/agents", "/memory", "/memos", "/budgets", "/limits", "/metrics", "/health", "/gates",
+    "/audit", "/access", "/connect", "/nowhere",
 )  # fmt: skip
 
 
@@ -37,6 +40,7 @@ def _work(console: Console) -> dict[str, str]:
     done, dead, held = app.claim(queues="mail", worker="<b>w-1</b>", limit=3)
     app.complete(done, {"ok": True})
     app.fail(dead, "ValueError: <img src=x onerror=document.title='owned'>")
+    app.store.do(BEAT)
     app.queues.set("Pricing", agent_events="ends")
     app.enqueue("reprice", queue="Pricing")
     app.complete(app.claim(queues="Pricing", worker="w-1")[0], {"costUsd": 0.02, "tokens": {"input": 12}})
@@ -86,7 +90,13 @@ def test_every_page_is_clean_in_both_themes_and_at_any_width(console: Console) -
     paths += [f"/workflows/{ids['flow']}", f"/workflows/{ids['flow']}/cancel"]
     paths += ["/bulk/new?act=cancel&q=kind:welcome", "/memory?q=brakes", f"/jobs/{ids['held']}?tab=output"]
     paths += [f"/bulk/{ids['bulk']}", f"/jobs/{ids['queued']}/edit", f"/jobs/{ids['queued']}/priority"]
-    paths += [f"/jobs/{ids['held']}/release", f"/jobs/{ids['dead']}/edit", "/limits/clear?key=openai"]
+    paths += ["/queues/mail/policy", "/workers/one?id=w-7", "/schedules/nightly", "/audit/verify"]
+    paths += [
+        f"/dead-letters/{ids['print']}/assign",
+        f"/jobs/{ids['held']}/release",
+        f"/jobs/{ids['dead']}/edit",
+        "/limits/clear?key=openai",
+    ]
     paths += ["/budgets/raise?scope=all&unit=usd&per=day", *(f"/jobs/{ids['dead']}?tab={tab}" for tab in TABS)]
     axe, found = Axe(), []
     for theme in ("light", "dark"):
@@ -370,7 +380,8 @@ def test_pages_read_without_scripts(console: Console) -> None:
     with browser.new_context(java_script_enabled=False) as bare:
         bare.add_cookies([{key: one[key] for key in ("name", "value", "domain", "path")} for one in cookies])  # type: ignore[misc]
         page = bare.new_page()
-        shown = (f"/jobs/{ids['dead']}?tab=attempts", f"/dead-letters/{ids['print']}", f"/workflows/{ids['flow']}")
+        shown = ["/queues/mail/policy", "/workers/one?id=w-7", "/schedules/nightly", "/audit/verify"]
+        shown += (f"/jobs/{ids['dead']}?tab=attempts", f"/dead-letters/{ids['print']}", f"/workflows/{ids['flow']}")
         for path in (*PATHS, *shown):
             page.goto(f"{console.root}{path}")
             assert page.locator("h1").first.inner_text()
@@ -379,6 +390,21 @@ def test_pages_read_without_scripts(console: Console) -> None:
         page.get_by_label("Reason").fill("no script needed")
         page.get_by_role("button", name=re.compile("Revive 1")).click()
         expect(page.locator(".say")).to_contain_text("queued")
+        page.goto(f"{console.root}/queues/mail/policy")
+        page.get_by_label("Attempts").fill("7")
+        page.get_by_label("Reason").fill("no script needed")
+        page.get_by_role("button", name="Set policy").click()
+        expect(page.locator("main")).to_contain_text("max_attempts 7", use_inner_text=True)
+        console.app.store.do(BEAT)
+        page.goto(f"{console.root}/workers/one?id=w-7")
+        page.get_by_label("Reason").fill("an old version")
+        page.get_by_role("button", name="Drain worker").click()
+        expect(page.locator(".say")).to_contain_text("it can be stopped")
+        page.goto(f"{console.root}/jobs")
+        page.get_by_role("button", name="Columns").click()
+        page.get_by_label("Kind", exact=True).uncheck()
+        page.get_by_role("button", name="Show these").click()
+        expect(page.get_by_role("columnheader", name="Kind")).to_have_count(0)
 
 
 def test_signing_out_ends_the_session(console: Console) -> None:

@@ -18,6 +18,8 @@ from tenure.bundle import document
 from tenure.bundle.collect import collect
 from tenure.cli.main import COMMANDS, SECTIONS
 from tenure.cli.reference import SHAPES, WITHOUT_JSON, commands, page, record_fields
+from tenure.model.ids import WorkerId
+from tenure.store.contract import Heartbeat, WorkerRow
 from tenure.store.flow import RecordSteps
 from tests.cli.conftest import Cli
 
@@ -53,6 +55,7 @@ def busy(app: App) -> dict[str, str]:
     """A database in which every list has something to show."""
     app.queues.set("loud", events=True, max_attempts=1)
     app.queues.set("durable")
+    app.store.do(Heartbeat((), worker=WorkerRow(WorkerId("w-1"), "host", 1)))
     dead = app.enqueue("k", {"a": 1}, queue="loud").id
     (grant,) = app.claim(queues="loud")
     app.fail(grant, "KeyError: 'a'")
@@ -104,11 +107,15 @@ LOOKS = [
     "gates ls",
     "gates close notify",
     "limits ls",
+    "limits waiting",
     "limits set llm --per-minute 5",
     "limits block llm 10m",
     "workers ls",
+    "workers drain w-1 --reason old",
+    "workers resume w-1",
     "schedules ls",
     "schedules run nightly",
+    "schedules edit nightly --every 6h --reason why",
     "memory search brake",
     "memory forget --agent A --yes",
     "memory reindex",

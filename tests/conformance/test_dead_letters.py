@@ -11,6 +11,7 @@ from tenure.model.ids import JobId, new_job_id
 from tenure.model.outcome import FailureClass, Triage
 from tenure.model.state import State
 from tenure.store.admin import TriageDeadLetters
+from tenure.store.browsing import ListDeaths
 from tenure.store.contract import Prune
 from tenure.store.queries import GroupDeadLetters, ListAudit, ListDeadLetters
 from tests.conformance.acts import (
@@ -140,6 +141,19 @@ def test_triage_is_kept_with_note_who_and_when(store: Subject, clock: SteeredClo
     assert (after.final_error, after.moved_at) == (letter.final_error, letter.moved_at)
     [row] = store.do(ListAudit(subject=letter.id))
     assert (row.actor, row.reason) == ("ann", "known bug")
+
+
+def test_an_owner_stays_until_another_is_named(store: Subject) -> None:
+    job_id = die(store)
+    [letter] = letters(store, job_id)
+
+    store.do(TriageDeadLetters([letter.id], Triage.ACKNOWLEDGED, actor="ann", note="yours", owner="bob"))
+    store.do(TriageDeadLetters([letter.id], Triage.ESCALATED, actor="bob", note="not mine alone"))
+
+    [after] = letters(store, job_id)
+    [death] = store.do(ListDeaths(Triage.ESCALATED.value))
+    assert (letter.owner, after.owner, death.owner) == (None, "bob", "bob")
+    assert [row.detail.get("owner") for row in store.do(ListAudit(subject=letter.id))] == [None, "bob"]
 
 
 def test_one_row_per_death(store: Subject, clock: SteeredClock) -> None:

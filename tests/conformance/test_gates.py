@@ -10,7 +10,7 @@ from tenure.errors import GateClosed, InvalidArgument
 from tenure.model.ids import WorkerId
 from tenure.model.outcome import Completed
 from tenure.model.state import State
-from tenure.store.admin import SetGate
+from tenure.store.admin import RemoveWorkers, SetGate
 from tenure.store.contract import Claim, Enqueue, Exchange, Heartbeat, WorkerRow
 from tenure.store.queries import ListAudit, ListGates, ListWorkers
 from tests.conformance.acts import (
@@ -75,6 +75,33 @@ def test_other_gates_let_jobs_out(store: Subject, gate: str) -> None:
     set_gate(store, gate, is_open=False)
 
     assert len(claim(store)) == 1
+
+
+def test_the_gate_of_a_worker_refuses_its_claims_and_no_others(store: Subject) -> None:
+    enqueue(store)
+    held = claim_one(store, "w1")
+    later = enqueue(store)
+    set_gate(store, "worker:w1", is_open=False)
+
+    with pytest.raises(GateClosed) as caught:
+        claim(store, worker="w1")
+
+    assert caught.value.gate == "worker:w1"
+    assert complete(store, held).state == State.SUCCEEDED
+    assert [grant.id for grant in claim(store, worker="w2")] == [later]
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_the_gate_of_a_worker_goes_with_its_row(store: Subject, clock: SteeredClock, is_silent: bool) -> None:
+    store.do(Heartbeat([], worker=WORKER))
+    set_gate(store, "worker:w1", is_open=False)
+    clock.advance(120)
+
+    gone = store.do(RemoveWorkers(unseen_seconds=60) if is_silent else RemoveWorkers([WorkerId("w1")]))
+
+    assert gone == ["w1"]
+    assert "worker:w1" not in {gate.name for gate in store.do(ListGates())}
+    assert claim(store, worker="w1") == []
 
 
 def test_a_queue_with_a_closed_gate_of_its_own_is_skipped_while_others_give(store: Subject) -> None:
@@ -214,7 +241,9 @@ def test_a_gate_tells_who_set_it_and_when(store: Subject, clock: SteeredClock) -
     assert ("ann", "deploy") in [(row.actor, row.reason) for row in rows]
 
 
-@pytest.mark.parametrize("name", ["", "nonsense", "queue:", ".master", "default.", "default.nonsense", "Master"])
+@pytest.mark.parametrize(
+    "name", ["", "nonsense", "queue:", "worker:", ".master", "default.", "default.nonsense", "Master"]
+)
 def test_a_name_that_is_no_gate_is_refused(store: Subject, name: str) -> None:
     with pytest.raises(InvalidArgument):
         set_gate(store, name, is_open=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 
 import pytest
 
@@ -13,7 +14,16 @@ from tenure.model.limiter import BLOCK_SECONDS_MAX, Limiter
 from tenure.model.outcome import FailureClass, Released, Settled
 from tenure.model.state import State
 from tenure.store.contract import Claim, Exchange, Prune
-from tenure.store.limits import BlockLimiter, ClearLimiter, ListLimiters, RemoveLimiter, SetLimiter, UseTokens
+from tenure.store.limits import (
+    BlockLimiter,
+    ClearLimiter,
+    LimitedJobs,
+    ListLimited,
+    ListLimiters,
+    RemoveLimiter,
+    SetLimiter,
+    UseTokens,
+)
 from tenure.store.queries import ListAudit
 from tests.conformance.acts import (
     Subject,
@@ -428,3 +438,31 @@ def test_old_blocks_are_forgotten_and_rates_are_not(store: Subject, clock: Steer
     store.do(Prune())
 
     assert [one.key for one in store.do(ListLimiters())] == ["kept", "new"]
+
+
+# --- what waits -------------------------------------------------------------------------------------------------------
+
+
+def test_due_jobs_are_told_by_queue_and_limiters_up_to_a_cap(store: Subject, clock: SteeredClock) -> None:
+    make_queue(store, "other")
+    since = clock.now()
+    ids = enqueue_many(store, 5, limiter="llm")
+    clock.advance(5)
+    both = enqueue(store, queue="other", limiter="llm,mail")
+    enqueue(store)
+    enqueue(store, limiter="llm", run_at=clock.now() + timedelta(seconds=60))
+
+    found = store.do(ListLimited(cap=4, sample=2))
+
+    assert found == [
+        LimitedJobs("default", "llm", 4, since, ids[:2]),
+        LimitedJobs("other", "llm,mail", 1, clock.now(), [both]),
+    ]
+    assert store.do(ListLimited(limit=1)) == [LimitedJobs("default", "llm", 5, since, ids[:3])]
+
+
+def test_jobs_that_start_do_not_wait_for_a_limiter_any_more(store: Subject) -> None:
+    enqueue(store, limiter="llm")
+    claim_one(store)
+
+    assert store.do(ListLimited()) == []

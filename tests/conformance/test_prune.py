@@ -9,6 +9,7 @@ from tenure.model.outcome import EffectRecord
 from tenure.model.state import ACTIVE, State
 from tenure.store.contract import Heartbeat, Prune, Reap, WorkerRow
 from tenure.store.queries import ListEffects, ListEvents, ListWorkers
+from tenure.store.summary import PruneLag
 from tests.conformance.acts import (
     NO_BACKOFF,
     Subject,
@@ -191,6 +192,25 @@ def test_workers_that_were_not_seen_for_long_go_and_what_they_held_is_taken_back
     assert [seen.row.id for seen in store.do(ListWorkers())] == ["w2"]
     assert get(store, job_id).state is State.QUEUED
     assert [attempt.failure_class for attempt in attempts(store, job_id)] == ["crash"]
+
+
+def test_the_lag_of_retention_is_that_of_the_oldest_job_that_should_have_been_cleaned(
+    store: Subject, clock: SteeredClock
+) -> None:
+    make_queue(store, "kept", retain_seconds=None)
+    make_queue(store, "short", retain_seconds=10)
+    for queue in ("kept", "short"):
+        enqueue(store, queue=queue)
+        complete(store, claim_one(store, queue=queue))
+    enqueue(store, max_attempts=1)
+    fail(store, claim_one(store), "boom")
+    assert store.do(PruneLag()) == 0
+
+    clock.advance(8 * DAY)
+
+    assert store.do(PruneLag()) == pytest.approx(8 * DAY - 10)
+    store.do(Prune())
+    assert store.do(PruneLag()) == 0, "a dead letter that is open keeps its job on purpose"
 
 
 def test_a_repeated_prune_finds_nothing_more(store: Subject, clock: SteeredClock) -> None:

@@ -74,6 +74,7 @@ def _text(answer: httpx.Response) -> str:
 PAGES = {
     "/": "What is outstanding?",
     "/jobs": "Jobs",
+    "/memos": "Memos",
     "/enqueue": "Enqueue a job",
     "/dead-letters": "Dead letters",
     "/queues": "Queues",

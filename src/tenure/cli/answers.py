@@ -26,6 +26,7 @@ from tenure import (
     Graph,
     Hit,
     Job,
+    LimitedJobs,
     Limiter,
     MemoryStats,
     Pruned,
@@ -223,6 +224,11 @@ class Gates:
 @frozen
 class Limits:
     limiters: list[Limiter]
+
+
+@frozen
+class LimitedWaits:
+    waiting: list[LimitedJobs]
 
 
 @frozen

@@ -31,6 +31,9 @@ Fingerprint = Annotated[
     typer.Option("--fingerprint", "-f", metavar="TEXT", help="All that died of the same, from `dlq groups`."),
 ]
 Note = Annotated[str | None, typer.Option("--note", "-m", metavar="TEXT", help="What was found; kept with the letter.")]
+Owner = Annotated[
+    str | None, typer.Option("--owner", metavar="NAME", help="Who takes care of it; left out, that stays.")
+]
 TriageOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -95,6 +98,7 @@ def show(
                 ("triage", state(found.triage)),
                 ("attempts", f"{found.attempts}, {found.crashes} crashed"),
                 *((name, getattr(found, name)) for name in names.split()),
+                ("owner", found.owner),
                 ("triaged_by", found.triaged_by),
                 ("triaged_at", found.triaged_at),
                 ("note", found.triage_note),
@@ -140,13 +144,14 @@ def ack(
     ids: Ids = None,
     fingerprint: Fingerprint = None,
     note: Note = None,
+    owner: Owner = None,
     yes: Yes = False,
     actor: Actor = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Mark them as seen."""
-    _triage(Triage.ACKNOWLEDGED, "acknowledge", ids, fingerprint, note, yes, actor, url, as_json)
+    _triage(Triage.ACKNOWLEDGED, "acknowledge", ids, fingerprint, note, owner, yes, actor, url, as_json)
 
 
 @app.command("escalate")
@@ -154,13 +159,14 @@ def escalate(
     ids: Ids = None,
     fingerprint: Fingerprint = None,
     note: Note = None,
+    owner: Owner = None,
     yes: Yes = False,
     actor: Actor = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Mark them as passed on to other people."""
-    _triage(Triage.ESCALATED, "escalate", ids, fingerprint, note, yes, actor, url, as_json)
+    _triage(Triage.ESCALATED, "escalate", ids, fingerprint, note, owner, yes, actor, url, as_json)
 
 
 @app.command("close")
@@ -168,13 +174,14 @@ def close(
     ids: Ids = None,
     fingerprint: Fingerprint = None,
     note: Note = None,
+    owner: Owner = None,
     yes: Yes = False,
     actor: Actor = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Say that nothing more is to be done; retention may then clean up the job."""
-    _triage(Triage.CLOSED, "close", ids, fingerprint, note, yes, actor, url, as_json)
+    _triage(Triage.CLOSED, "close", ids, fingerprint, note, owner, yes, actor, url, as_json)
 
 
 @app.command("replay")
@@ -216,6 +223,7 @@ def _triage(
     ids: list[str] | None,
     fingerprint: str | None,
     note: str | None,
+    owner: str | None,
     yes: bool,
     actor: str | None,
     url: str | None,
@@ -225,7 +233,7 @@ def _triage(
         letters = _choose(tenure, ids, fingerprint, act, yes)
         changed: list[str] = []
         for batch in batches([one.id for one in letters], BATCH):
-            changed += tenure.dead_letters.triage(batch, triage, note=note)
+            changed += tenure.dead_letters.triage(batch, triage, note=note, owner=owner)
     rows = [(one, state(triage.value)) for one in changed]
     screen = Screen(as_json)
     screen.show({"changed": changed}, each_or_counts(("id", "triage"), rows, screen.is_terminal))

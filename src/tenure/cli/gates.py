@@ -18,7 +18,8 @@ app = noun("gates", "List, open and close the switches that stop all work.")
 Name = Annotated[
     str,
     typer.Argument(
-        help="master, worker, notify, heartbeat, PROFILE.one-of-these, queue:NAME or kind:NAME.", show_default=False
+        help="master, worker, notify, heartbeat, PROFILE.one-of-these, queue:NAME, kind:NAME or worker:ID.",
+        show_default=False,
     ),
 ]
 Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]

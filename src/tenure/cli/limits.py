@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, Json, Url, duration, opened
+from tenure.cli.options import Actor, Json, Limit, Url, duration, opened
 from tenure.cli.screen import Grid, Screen, state
 from tenure.errors import NotFound, UsageError
 
@@ -37,6 +37,28 @@ def ls(url: Url = None, as_json: Json = False) -> None:
         screen = Screen(as_json, tenure.now())
         now = tenure.now()
     _show(screen, found, now)
+
+
+@app.command("waiting")
+def waiting(limit: Limit = 50, url: Url = None, as_json: Json = False) -> None:
+    """List due jobs that carry limiters: how many, since when, and when their keys let the next one start."""
+    with opened(url) as tenure:
+        found = tenure.limits.waiting(limit=limit)
+        opens = {one.key: one.opens_at for one in tenure.limits.all()}
+        screen = Screen(as_json, tenure.now())
+    rows = [
+        (
+            one.limiter,
+            one.queue,
+            one.jobs,
+            one.oldest_at,
+            max((at for key in one.limiter.split(",") if (at := opens.get(key)) is not None), default=None),
+            one.first[0],
+        )
+        for one in found
+    ]
+    columns = ("limiter", "queue", "jobs", "since", "opens", "next job")
+    screen.show({"waiting": found}, Grid(columns, rows, right=frozenset({"jobs"}), drop=("next job", "since")))
 
 
 @app.command("set")

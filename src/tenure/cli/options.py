@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tenure.errors import ConfigError, InvalidArgument, InvalidPayload, StoreUnavailable
+from tenure.model.duration import duration_seconds
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -22,19 +22,15 @@ if TYPE_CHECKING:
 DEFAULT_FILE = "jobs.db"
 """Used where no URL is given and this file is in the current folder."""
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
-
 
 def duration(value: str | float) -> float:
     """Seconds from `90`, `90s`, `5m`, `1h30m`, `2d`. Raises: BadParameter."""
     if isinstance(value, int | float):
         return float(value)
-    words = value.strip().lower()
-    found = list(_DURATION.finditer(words))
-    if not found or "".join(one.group() for one in found) != words or (len(found) > 1 and not all(o[2] for o in found)):
-        raise typer.BadParameter(f"{value!r} is no duration. Write seconds, or 90s, 5m, 1h30m, 2d.")
-    return sum(float(one[1]) * _UNITS[one[2] or "s"] for one in found)
+    try:
+        return duration_seconds(value)
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc)) from None
 
 
 def moment(value: str) -> datetime:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tenure.cli import text
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, Json, Url, duration, opened
+from tenure.cli.options import Actor, Json, Url, opened
 from tenure.cli.screen import Facts, Grid, Screen, state
 from tenure.errors import InvalidArgument, UnknownQueue, UsageError, nearest
 from tenure.model.policy import Backoff, QueuePolicy
+from tenure.model.policy_words import read_settings
 
 if TYPE_CHECKING:
     from tenure import QueueRow
@@ -91,13 +92,14 @@ def set_(
             show_default=False,
         ),
     ] = None,
+    reason: Reason = None,
     actor: Actor = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Create a queue, or change its policy. Jobs already there keep what they were given."""
     with opened(url, create=True, actor=actor) as tenure:
-        row = tenure.queues.set(name, **_settings(tenure, name, settings or []))
+        row = tenure.queues.set(name, reason=reason, **_settings(tenure, name, settings or []))
         screen = Screen(as_json, tenure.now())
     told = [(field.name, getattr(row.policy, field.name)) for field in fields(QueuePolicy)]
     screen.show({"queues": [row]}, Facts([("queue", row.name), *((key, _told(value)) for key, value in told)]))
@@ -136,53 +138,14 @@ def _show_paused(rows: list[QueueRow], changed: list[str], as_json: bool) -> Non
 
 def _settings(tenure: App, name: str, given: list[str]) -> dict[str, Any]:
     """Settings as the policy has them, from words. Raises: UsageError, InvalidArgument."""
-    policy_types = get_type_hints(QueuePolicy)
-    backoff_types = get_type_hints(Backoff)
-    settings: dict[str, Any] = {}
-    changes: dict[str, Any] = {}
+    words: dict[str, str] = {}
     for one in given:
         key, equals, word = one.partition("=")
         if not equals:
             raise UsageError(f"{one!r} is no setting. Write name=value, as in max_attempts=5.")
-        if key.startswith("backoff."):
-            part = key.removeprefix("backoff.")
-            changes[part] = _value(key, word, _known(part, backoff_types, "backoff setting"))
-        elif key == "backoff":
-            changes["shape"] = word
-        else:
-            settings[key] = _value(key, word, _known(key, policy_types, "queue setting"))
-    if changes:
-        rows = tenure.queues.all(name)
-        now = rows[0].policy.backoff if rows else Backoff()
-        settings["backoff"] = Backoff(**{field.name: getattr(now, field.name) for field in fields(Backoff)} | changes)
-    return settings
-
-
-def _known(key: str, types: dict[str, Any], what: str) -> Any:
-    if key not in types:
-        raise InvalidArgument(f"There is no {what} {key!r}.{nearest(key, types)}")
-    return types[key]
-
-
-def _value(key: str, word: str, wanted: Any) -> Any:
-    """A word as the type that the setting has."""
-    kinds = get_args(wanted) or (wanted,)
-    if type(None) in kinds and word.lower() in {"none", "null", "off", ""}:
-        return None
-    if bool in kinds:
-        if word.lower() not in {"true", "false", "yes", "no", "on", "off"}:
-            raise InvalidArgument(f"{key}={word}: write true or false.")
-        return word.lower() in {"true", "yes", "on"}
-    if int in kinds:
-        try:
-            return int(word)
-        except ValueError:
-            raise InvalidArgument(f"{key}={word}: write a whole number.") from None
-    if float in kinds:
-        return duration(word)
-    if wanted == tuple[str, ...]:
-        return tuple(part.strip() for part in word.split(",") if part.strip())
-    return word
+        words[key] = word
+    rows = tenure.queues.all(name) if words else []
+    return read_settings(rows[0].policy if rows else QueuePolicy(), words)
 
 
 def _backoff(backoff: Backoff) -> str:

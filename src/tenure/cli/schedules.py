@@ -10,15 +10,15 @@ import typer
 
 from tenure.cli import text
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, Json, Url, opened
+from tenure.cli.options import Actor, Json, Url, duration, json_value, opened
 from tenure.cli.screen import Grid, Screen, state
-from tenure.errors import NotFound, nearest
+from tenure.errors import NotFound, UsageError, nearest
 
 if TYPE_CHECKING:
     from tenure.app import App
     from tenure.cli.answers import Schedule
 
-app = noun("schedules", "List, run and pause schedules.")
+app = noun("schedules", "List, change, run and pause schedules.")
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="The schedules.", show_default=False)]
 Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
@@ -30,7 +30,10 @@ def ls(url: Url = None, as_json: Json = False) -> None:
     with opened(url) as tenure:
         rows = tenure.schedules.all()
         now = tenure.now()
-    shown = [_shown(row, now) for row in rows]
+    _show_all(Screen(as_json, now), [_shown(row, now) for row in rows])
+
+
+def _show_all(screen: Screen, shown: list[Schedule]) -> None:
     told = [
         (
             one.name,
@@ -45,7 +48,7 @@ def ls(url: Url = None, as_json: Json = False) -> None:
         for one in shown
     ]
     columns = ("schedule", "is", "when", "zone", "kind", "queue", "last", "next")
-    Screen(as_json, now).show({"schedules": shown}, Grid(columns, told, drop=("queue", "zone", "last")))
+    screen.show({"schedules": shown}, Grid(columns, told, drop=("queue", "zone", "last")))
 
 
 @app.command("run")
@@ -59,6 +62,43 @@ def run(
         _known(tenure, [name])
         made = tenure.schedules.run(name)
     Screen(as_json).show({"jobs": [made]}, Grid(("id", "answer"), [(made.id, "queued")]))
+
+
+@app.command("edit")
+def edit(
+    name: Annotated[str, typer.Argument(help="The schedule.", show_default=False)],
+    cron: Annotated[str | None, typer.Option("--cron", metavar="EXPR", help="Five fields, as in '0 3 * * *'.")] = None,
+    every: Annotated[
+        float | None, typer.Option("--every", parser=duration, metavar="DURATION", help="Instead of --cron: 90s, 5m.")
+    ] = None,
+    zone: Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="As in Europe/Vienna.")] = None,
+    missed: Annotated[
+        str | None, typer.Option("--missed", metavar="RULE", help="Ticks without a worker: skip, one or all.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="Where its jobs wait.")] = None,
+    payload: Annotated[
+        str | None, typer.Option("--payload", metavar="JSON", help="What its jobs carry; @FILE or - for stdin.")
+    ] = None,
+    reason: Reason = None,
+    actor: Actor = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Change when a schedule happens, or what it enqueues. What is left out stays.
+
+    An app that declares it puts its own version back when a worker starts, so change the code too.
+    """
+    given = {"cron": cron, "every": every, "tz": zone, "missed": missed, "queue": queue}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if payload is not None:
+        changes["payload"] = json_value("The payload", payload)
+    if not changes:
+        raise UsageError("Nothing to change was named. Give --cron, --every, --zone, --missed, --queue or --payload.")
+    with opened(url, actor=actor) as tenure:
+        _known(tenure, [name])
+        row = tenure.schedules.change(name, reason=reason, **changes)
+        now = tenure.now()
+    _show_all(Screen(as_json, now), [_shown(row, now)])
 
 
 @app.command("rm")

@@ -37,6 +37,7 @@ STATE_STYLES = {
     "cancelled": "dim",
     "cleaned": "dim",
     "pending": "yellow",
+    "draining": "yellow",
     "ok": "green",
     "open": "green",
     "closed": "bold red",

@@ -6,11 +6,13 @@ Every change is recorded with its actor and reason.
 from __future__ import annotations
 
 from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
+from tenure.errors import NotFound, nearest
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
 from tenure.model.ids import WorkerId
 from tenure.model.outcome import Settled
 from tenure.store.admin import (
+    WORKER_GATE,
     AcquireLease,
     NamedLease,
     ReleaseLease,
@@ -69,11 +71,35 @@ class Workers(Client):
         return (yield from ask(ListWorkers()))
 
     @operation
+    def drain(self, worker_id: str, *, actor: str | None = None, reason: str | None = None) -> Steps[Gate]:
+        """Give a worker no more jobs; it ends what it holds and stays. Closes the gate `worker:ID`, until `resume` or
+        until the worker's row is removed, as it is when it stops. Raises: NotFound."""
+        name = yield from _worker_gate(worker_id)
+        return (yield from ask(SetGate(name, False, self._by(actor), reason)))
+
+    @operation
+    def resume(self, worker_id: str, *, actor: str | None = None, reason: str | None = None) -> Steps[Gate]:
+        """Give a worker that was drained jobs again. Raises: NotFound."""
+        name = yield from _worker_gate(worker_id)
+        return (yield from ask(SetGate(name, True, self._by(actor), reason)))
+
+    @operation
     def remove(self, ids: Names = (), *, unseen: Duration | None = None) -> Steps[list[WorkerId]]:
         """Remove the rows of workers, by id or by how long they were not seen. What they hold is taken back first."""
         chosen = [WorkerId(one) for one in arguments.names("ids", ids)]
         silent = None if unseen is None else arguments.seconds("unseen", unseen)
         return (yield from ask(RemoveWorkers(chosen, silent)))
+
+
+def _worker_gate(worker_id: str) -> Steps[str]:
+    """The gate of a worker that has a row. Raises: NotFound."""
+    known = [seen.row.id for seen in (yield from ask(ListWorkers()))]
+    if worker_id not in known:
+        raise NotFound(
+            f"There is no worker {worker_id!r}.{nearest(worker_id, known)} `tenure workers ls` lists them. Nothing was "
+            "changed."
+        )
+    return f"{WORKER_GATE}{worker_id}"
 
 
 class SyncWorkers(Workers, SyncClient):
@@ -99,8 +125,8 @@ class Gates(Client):
 
     @operation
     def close(self, name: str, *, actor: str | None = None, reason: str | None = None) -> Steps[Gate]:
-        """Refuse what the gate guards, at once and for all: master, worker, notify, heartbeat, `queue:NAME`, or
-        `kind:NAME`, which lets jobs of the kind wait."""
+        """Refuse what the gate guards, at once and for all: master, worker, notify, heartbeat, `queue:NAME`,
+        `kind:NAME`, which lets jobs of the kind wait, or `worker:ID`, as `app.workers.drain` does."""
         return (yield from ask(SetGate(arguments.name("name", name), False, self._by(actor), reason)))
 
 

@@ -55,16 +55,25 @@ class DeadLetters(Client):
 
     @operation
     def triage(
-        self, ids: str | Iterable[str], triage: Triage | str, *, actor: str | None = None, note: str | None = None
+        self,
+        ids: str | Iterable[str],
+        triage: Triage | str,
+        *,
+        actor: str | None = None,
+        note: str | None = None,
+        owner: str | None = None,
     ) -> Steps[list[str]]:
         """Write down what was decided about dead letters. Answers the ids that were changed.
+
+        `owner` takes care of them from now on; left out, that stays as it was.
 
         Raises: NotFound, if a single one was named and is not there.
         """
         given = [ids] if isinstance(ids, str) else list(ids)
         chosen = [arguments.uuid_text("ids", one) for one in given]
         decided = Triage(arguments.one_of("triage", str(triage), Triage)[0])
-        changed = yield from ask(TriageDeadLetters(chosen, decided, self._by(actor), note))
+        person = None if owner is None else arguments.name("owner", owner)
+        changed = yield from ask(TriageDeadLetters(chosen, decided, self._by(actor), note, person))
         if isinstance(ids, str) and not changed:
             raise NotFound(f"There is no dead letter {ids}. `app.dead_letters.all()` lists them.")
         return changed

@@ -11,7 +11,6 @@ from tenure.errors import InvalidArgument
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration
 from tenure.handler.building import MISSING
-from tenure.handler.memo import payload_key
 from tenure.handler.payload import encode
 from tenure.model.ids import JobId
 from tenure.model.memo import JOB_PREFIX, Memo
@@ -172,6 +171,8 @@ class JobSteps(Client):
         if payload is not MISSING:
             if kind is None or key is not None or prefix is not None:
                 raise InvalidArgument("`payload` chooses among the results of a `kind`, without `key` and `prefix`.")
+            from tenure.handler.memo import payload_key  # late: it knows durable handlers, and with them asyncio
+
             key = payload_key(payload)
         request = ForgetMemos(
             self._by(actor),

@@ -7,7 +7,16 @@ from tenure.errors import InvalidArgument
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
 from tenure.model.limiter import Limiter
-from tenure.store.limits import BlockLimiter, ClearLimiter, ListLimiters, RemoveLimiter, SetLimiter, UseTokens
+from tenure.store.limits import (
+    BlockLimiter,
+    ClearLimiter,
+    LimitedJobs,
+    ListLimited,
+    ListLimiters,
+    RemoveLimiter,
+    SetLimiter,
+    UseTokens,
+)
 
 
 class Limits(Client):
@@ -18,6 +27,14 @@ class Limits(Client):
         """Limiters that have rates or were blocked, by key. A key without either holds nothing back."""
         chosen = None if keys is None else tuple(arguments.names("keys", keys))
         return (yield from ask(ListLimiters(chosen)))
+
+    @operation
+    def waiting(self, *, limit: int = 50) -> Steps[list[LimitedJobs]]:
+        """Due jobs that carry limiters, by queue and limiters: how many, up to 1,000, since when, and which are next.
+
+        A job starts when all of its keys let it; see `opens_at` of each in `all`.
+        """
+        return (yield from ask(ListLimited(arguments.whole("limit", limit, 1, 1_000))))
 
     @operation
     def set(

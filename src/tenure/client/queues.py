@@ -41,9 +41,11 @@ class Queues(Client):
         policy: QueuePolicy | None = None,
         *,
         actor: str | None = None,
+        reason: str | None = None,
         **settings: Unpack[QueueSettings],
     ) -> Steps[QueueRow]:
-        """Create a queue, or change its policy: to `policy`, or by single settings on what it has now.
+        """Create a queue, or change its policy: to `policy`, or by single settings on what it has now. `reason` goes
+        into the audit.
 
         A `profile` that is new to the queue brings its rules along, and the other settings change those. Jobs already
         there keep the rank and max_attempts they were given.
@@ -59,7 +61,7 @@ class Queues(Client):
             if profile != policy.profile:
                 policy = yield from rules_of(profile)
         wanted = with_settings(policy, settings)
-        (row,) = yield from ask(SetQueues({name: wanted}, self._by(actor)))
+        (row,) = yield from ask(SetQueues({name: wanted}, self._by(actor), reason=reason))
         return row
 
     @operation

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
 from tenure.client.state import ClientState
 from tenure.errors import InvalidArgument, NotFound
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
+from tenure.handler.building import MISSING
+from tenure.handler.payload import encode
 from tenure.model.ids import new_job_id
 from tenure.model.job import Enqueued, NewJob
 from tenure.store.contract import Enqueue
@@ -42,12 +45,7 @@ class Schedules(Client):
     @operation
     def run(self, name: str) -> Steps[Enqueued]:
         """Enqueue a schedule's job once, now, whatever its clock says. Raises: NotFound."""
-        from tenure.model.schedule import Schedule
-
-        rows = yield from ask(ListSchedules([arguments.name("name", name)]))
-        if not rows:
-            raise NotFound(f"There is no schedule {name!r}. `app.schedules.all()` and `tenure schedules ls` list them.")
-        told = Schedule.from_spec(name, rows[0].spec)
+        told = yield from _find(name)
         job = NewJob(
             id=new_job_id(),
             kind=told.kind,
@@ -60,6 +58,41 @@ class Schedules(Client):
         )
         (answer,) = yield from ask(Enqueue([job]))
         return answer
+
+    @operation
+    def change(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str | None = None,
+        missed: Missed | None = None,
+        queue: str | None = None,
+        payload: Any = MISSING,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Steps[ScheduleRow]:
+        """Change in the database when a schedule happens, or what it enqueues; what is left out stays. Its last tick
+        and its pause stay too, so no tick of the past is made up for by the new times.
+
+        Code that declares the schedule puts its own version back when one of its workers starts, so change it there as
+        well. `reason` goes into the audit.
+
+        Raises: NotFound, InvalidArgument, InvalidPayload, MissingExtra.
+        """
+        told = yield from _find(name)
+        changes: dict[str, Any] = {"tz": tz, "missed": missed, "queue": queue}
+        if cron is not None and every is not None:
+            raise InvalidArgument("Give a cron expression, or `every`, and not both. Nothing was changed.")
+        if cron is not None or every is not None:
+            seconds = None if every is None else arguments.seconds("every", every, positive=True)
+            told = _changed(told, cron=cron, every_seconds=seconds)
+        if payload is not MISSING:
+            changes["payload"] = encode(payload, self._state.limits)
+        told = _changed(told, **{key: value for key, value in changes.items() if value is not None})
+        (row,) = yield from ask(SetSchedules({name: told.spec()}, self._by(actor), reason))
+        return row
 
     @operation
     def pause(self, names: Names, *, actor: str | None = None, reason: str | None = None) -> Steps[list[str]]:
@@ -83,6 +116,24 @@ class SyncSchedules(Schedules, SyncClient):
 
 class AsyncSchedules(Schedules, AsyncClient):
     """`app.aio.schedules`."""
+
+
+def _find(name: str) -> Steps[Schedule]:
+    """A schedule that the store knows. Raises: NotFound."""
+    from tenure.model.schedule import Schedule
+
+    rows = yield from ask(ListSchedules([arguments.name("name", name)]))
+    if not rows:
+        raise NotFound(f"There is no schedule {name!r}. `app.schedules.all()` and `tenure schedules ls` list them.")
+    return Schedule.from_spec(name, rows[0].spec)
+
+
+def _changed(schedule: Schedule, **changes: Any) -> Schedule:
+    """Raises: InvalidArgument."""
+    try:
+        return replace(schedule, **changes)
+    except ValueError as exc:
+        raise InvalidArgument(f"{str(exc)[:1].upper()}{str(exc)[1:]}. Nothing was changed.") from exc
 
 
 def declare_schedule(

@@ -36,6 +36,11 @@ class Ticks(Protocol):
         """The moments (UTC) strictly after `after`, in order."""
         ...
 
+    @property
+    def in_words(self) -> str:
+        """When, as an English phrase."""
+        ...
+
 
 @frozen
 class Cron:
@@ -75,6 +80,13 @@ class Cron:
                 last = moment
                 yield moment
 
+    @property
+    def in_words(self) -> str:
+        """`At 03:00 every day`."""
+        from cronsim import CronSim
+
+        return CronSim(self.expression, _EPOCH).explain()
+
 
 @frozen
 class Every:
@@ -94,3 +106,8 @@ class Every:
         while True:
             number += 1
             yield _EPOCH + number * step
+
+    @property
+    def in_words(self) -> str:
+        """`Every 90 s`."""
+        return f"Every {self.seconds:g} s"

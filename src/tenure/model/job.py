@@ -258,6 +258,8 @@ class DeadLetter:
     triage_note: str | None = None
     triaged_at: datetime | None = None
     triaged_by: str | None = None
+    owner: str | None = None
+    """Who takes care of it, if a person was named."""
     key: str | None = None
     actor: str | None = None
     run_id: str | None = None

@@ -78,6 +78,11 @@ class Schedule:
         """When it happens, for people."""
         return self.cron if self.cron is not None else f"every {self.every_seconds:g} s"
 
+    @property
+    def in_words(self) -> str:
+        """The same as an English phrase: `At 03:00 every day`."""
+        return self._ticks.in_words
+
     def spec(self) -> str:
         """JSON text that says all of it, for the store."""
         told = {one.name: getattr(self, one.name) for one in fields(self) if one.init and one.name != "name"}

@@ -28,7 +28,7 @@ from tenure.store.queries import (
     QueueRow,
     WorkerSeen,
 )
-from tenure.store.summary import Inspect, Inspection, Summary, Summed
+from tenure.store.summary import Inspect, Inspection, PruneLag, Summary, Summed
 
 SCAN: Final = 10_000
 """How many jobs one look at the list takes in."""
@@ -96,7 +96,7 @@ class DeathGroup:
     trend: Sequence[int]
     """Deaths from the group's first to now, in TREND_BUCKETS steps."""
     owner: str | None
-    """Who triaged it last."""
+    """Who takes care of it: who was named last, else who triaged it last."""
     decided_at: datetime | None
     note: str | None
     sample_job_id: JobId
@@ -157,7 +157,7 @@ def _group(members: Sequence[Death], now: datetime) -> DeathGroup:
         last_at=newest.moved_at,
         last_hour=sum(1 for one in members if one.moved_at > now - timedelta(hours=1)),
         trend=trend([one.moved_at for one in members], first, now),
-        owner=decided.triaged_by,
+        owner=decided.owner or next((one.owner for one in members if one.owner), decided.triaged_by),
         decided_at=decided.triaged_at,
         note=decided.triage_note,
         sample_job_id=newest.job_id,
@@ -234,3 +234,8 @@ def first_steps(store: Store, job_id: str, limit: int) -> list[Step]:
 def inspect(store: Store) -> Inspection:
     """What the engine says about itself."""
     return store.do(Inspect())
+
+
+def prune_lag(store: Store) -> float:
+    """How many seconds retention is late."""
+    return store.do(PruneLag())

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from tenure.model.policy import QueuePolicy
-from tenure.store.queries import WorkerSeen
+from tenure.store.admin import WORKER_GATE
+from tenure.store.queries import Gate, WorkerSeen
 
 LEAST_SECONDS = 60.0
 
@@ -25,3 +26,12 @@ def is_alive(worker: WorkerSeen, policies: Mapping[str, QueuePolicy], now: datet
 def alive(workers: Iterable[WorkerSeen], policies: Mapping[str, QueuePolicy], now: datetime) -> list[WorkerSeen]:
     """Those that are there."""
     return [one for one in workers if is_alive(one, policies, now)]
+
+
+def drained(gates: Iterable[Gate]) -> frozenset[str]:
+    """The ids of workers that are given no jobs any more, because their own gate is closed."""
+    return frozenset(one.name.removeprefix(WORKER_GATE) for one in gates if _is_shut_worker(one))
+
+
+def _is_shut_worker(gate: Gate) -> bool:
+    return gate.name.startswith(WORKER_GATE) and not gate.is_open

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from tenure.model.event import NewEvent
 from tenure.model.frozen import frozen
@@ -18,12 +19,16 @@ from tenure.store.queries import Effect, Gate, QueueRow
 @frozen
 class TriageDeadLetters(Request[list[str]]):
     """Set what was decided about dead letters, with note, who and when. Answers the ids that were changed;
-    leaves an audit row."""
+    leaves an audit row.
+
+    `owner` is who takes care of them from now on; None leaves that as it was.
+    """
 
     ids: Sequence[str]
     triage: Triage
     actor: str
     note: str | None = None
+    owner: str | None = None
 
 
 @frozen
@@ -38,6 +43,8 @@ class SetQueues(Request[list[QueueRow]]):
     policies: Mapping[str, QueuePolicy]
     actor: str
     only_new: bool = False
+    reason: str | None = None
+    """Why; kept in the audit row of each queue."""
 
 
 @frozen
@@ -63,10 +70,15 @@ class RemoveQueues(Request[list[str]]):
     reason: str | None = None
 
 
+WORKER_GATE: Final = "worker:"
+"""How the gate of one worker begins; its id follows."""
+
+
 @frozen
 class SetGate(Request[Gate]):
-    """Open or close a gate: master, worker, notify, heartbeat, `PROFILE.GATE`, `queue:NAME`, or `kind:NAME`, which lets
-    jobs of the kind wait and refuses nothing. InvalidArgument for other names."""
+    """Open or close a gate: master, worker, notify, heartbeat, `PROFILE.GATE`, `queue:NAME`, `kind:NAME`, which lets
+    jobs of the kind wait and refuses nothing, or `worker:ID`, which refuses the claims of one worker: it ends what it
+    holds and takes nothing more. InvalidArgument for other names."""
 
     name: str
     is_open: bool
@@ -107,7 +119,8 @@ class ReleaseLease(Request[bool]):
 
 @frozen
 class RemoveWorkers(Request[list[WorkerId]]):
-    """Remove the rows of workers. Answers which were removed.
+    """Remove the rows of workers. Answers which were removed. The gate `worker:ID` of each goes with its row: a worker
+    that comes back under the same name is not drained.
 
     By id: what they hold is taken back first (as Reap does, class `crash`); a clean goodbye holds nothing.
 

@@ -115,6 +115,7 @@ class Death:
     triaged_at: datetime | None
     triaged_by: str | None
     triage_note: str | None
+    owner: str | None
     error: str
     """The first 500 characters."""
 

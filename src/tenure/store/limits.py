@@ -15,9 +15,12 @@ its jobs meanwhile, as they do for a blocked key, and are told to come again at 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from datetime import datetime
 
 from tenure.errors import InvalidArgument
 from tenure.model.frozen import frozen
+from tenure.model.ids import JobId
 from tenure.model.limiter import RATE_MAX, RATE_MIN, Limiter, check_block, check_key
 from tenure.model.outcome import Outcome, Released
 from tenure.store.contract import Request
@@ -80,6 +83,35 @@ class ListLimiters(Request[list[Limiter]]):
     """The limiters that have rates or were blocked, by key. A key without either has no row and holds nothing back."""
 
     keys: tuple[str, ...] | None = None
+
+
+@frozen
+class LimitedJobs:
+    """Jobs of one queue that are due and carry the same limiters: what these let start, and hold back."""
+
+    queue: str
+    limiter: str
+    """The keys, sorted and joined by commas."""
+    jobs: int
+    """How many; at most the cap."""
+    oldest_at: datetime
+    """When the first of the counted ones came due."""
+    first: Sequence[JobId]
+    """The next ones to start, in their order."""
+
+
+@frozen
+class ListLimited(Request[list[LimitedJobs]]):
+    """Due jobs that carry limiters, by queue and limiters; at most `limit` of these groups.
+
+    Bounded whatever the database holds: a group is found by one look behind the one before, `cap` of its jobs are
+    counted, and the first `sample` are named. Jobs that must run alone, and those that came due since a worker last
+    claimed, are not among them.
+    """
+
+    limit: int = 50
+    cap: int = 1_000
+    sample: int = 3
 
 
 @frozen

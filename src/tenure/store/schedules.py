@@ -46,6 +46,8 @@ class SetSchedules(Request[list[ScheduleRow]]):
 
     specs: Mapping[str, str]
     actor: str
+    reason: str | None = None
+    """Why; kept in the audit row of each that changed."""
 
 
 @frozen

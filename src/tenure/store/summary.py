@@ -155,6 +155,9 @@ class Inspection:
     database_bytes: int | None = None
     wal_bytes: int | None = None
     """SQLite: the size of the -wal file."""
+    free_bytes: int | None = None
+    """SQLite: pages of the file that hold nothing; new rows use them before the file grows. PostgreSQL has
+    `dead_rows`."""
     path: str | None = None
     """SQLite: the file; None in memory."""
     journal_mode: str | None = None
@@ -190,3 +193,15 @@ class Prunable(Request[Pruned]):
     """What this Prune would remove if its limit were none. Nothing is changed; `more` is False."""
 
     prune: Prune
+
+
+@frozen
+class PruneLag(Request[float]):
+    """How many seconds retention is late: since when the oldest ended job should have lost its payload. 0 if none is
+    late.
+
+    Looks at the `scan` jobs that ended first and still have theirs; those with a dead letter that is not closed are
+    kept on purpose and do not count.
+    """
+
+    scan: int = 1_000

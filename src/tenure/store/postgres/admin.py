@@ -62,7 +62,8 @@ def event_json(event: NewEvent) -> str:
 
 def _set_queues(request: SetQueues) -> str:
     policies = {name: policy_columns(policy) for name, policy in request.policies.items()}
-    return text({"policies": policies, "actor": request.actor, "only_new": request.only_new})
+    told = {"policies": policies, "actor": request.actor, "only_new": request.only_new, "reason": request.reason}
+    return text(told)
 
 
 def _append_events(request: AppendEvents) -> str:
@@ -130,7 +131,7 @@ def _schedules(answer: Any, _: Any) -> list[ScheduleRow]:
 
 def _set_schedules(request: SetSchedules) -> str:
     specs = ",".join(f"{json.dumps(name)}:{spec}" for name, spec in request.specs.items())
-    return f'{{"specs":{{{specs}}},"actor":{json.dumps(request.actor)}}}'
+    return f'{{"specs":{{{specs}}},"actor":{json.dumps(request.actor)},"reason":{json.dumps(request.reason)}}}'
 
 
 def _tick_schedule(request: TickSchedule) -> str:

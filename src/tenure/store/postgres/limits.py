@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tenure.errors import NotFound
+from tenure.model.ids import JobId
 from tenure.model.limiter import Limiter, check_block, check_key
 from tenure.store.contract import Request
 from tenure.store.limits import (
     BlockLimiter,
     ClearLimiter,
+    LimitedJobs,
+    ListLimited,
     ListLimiters,
     RemoveLimiter,
     SetLimiter,
@@ -35,6 +38,11 @@ def _limiter(row: Sequence[Any]) -> Limiter:
         maybe_moment(opens_at),
         moment(updated_at),
     )
+
+
+def _limited(row: Sequence[Any]) -> LimitedJobs:
+    queue, limiter, jobs, oldest_at, first = row
+    return LimitedJobs(queue, limiter, jobs, moment(oldest_at), [JobId(one) for one in first])
 
 
 def _set(request: SetLimiter) -> str:
@@ -72,5 +80,6 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     ClearLimiter: Call("clear_limiter", _of_key, _cleared),
     RemoveLimiter: Call("remove_limiter", _of_key, lambda answer, _: bool(answer)),
     ListLimiters: Call("list_limiters", encode, lambda answer, _: [_limiter(row) for row in answer]),
+    ListLimited: Call("list_limited", encode, lambda answer, _: [_limited(row) for row in answer]),
     UseTokens: Call("use_tokens", _use, lambda answer, _: bool(answer)),
 }

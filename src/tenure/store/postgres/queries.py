@@ -52,6 +52,7 @@ from tenure.store.summary import (
     Backlog,
     Inspection,
     Prunable,
+    PruneLag,
     Ran,
     Repeated,
     Standing,
@@ -307,5 +308,6 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     ),
     ReadMetrics: Call("read_metrics", _encode_read_metrics, _counted_spans),
     Standing: Call("standing", lambda r: json.dumps({"job_id": r.job_id, "cap": r.cap}), _stood),
+    PruneLag: Call("prune_lag", encode, lambda answer, _: float(answer)),
     Prunable: Call("prunable", lambda r: json.dumps(asdict(r.prune)), lambda answer, _: Pruned(**answer)),
 }

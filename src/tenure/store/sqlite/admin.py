@@ -36,7 +36,7 @@ from tenure.store.sqlite.transaction import Transaction
 
 _SQL: Final = load("admin")
 _GROUPS: Final = load("groups")
-_GATE: Final = re.compile(r"(?:[^\s.:]+\.)?(?:master|worker|notify|heartbeat)|(?:queue|kind):\S.*")
+_GATE: Final = re.compile(r"(?:[^\s.:]+\.)?(?:master|worker|notify|heartbeat)|(?:queue|kind|worker):\S.*")
 
 
 def cancel(transaction: Transaction, request: Cancel) -> list[Cancelled]:
@@ -175,7 +175,13 @@ def audit(
 def triage(transaction: Transaction, request: TriageDeadLetters) -> list[str]:
     """See store.admin.TriageDeadLetters."""
     changed = []
-    values = {"triage": request.triage.value, "note": request.note, "actor": request.actor, "now": transaction.now}
+    values = {
+        "triage": request.triage.value,
+        "note": request.note,
+        "actor": request.actor,
+        "owner": request.owner,
+        "now": transaction.now,
+    }
     for letter in request.ids:
         before = transaction.one(_SQL["triage_before"], (letter,))
         if before is None:
@@ -183,6 +189,7 @@ def triage(transaction: Transaction, request: TriageDeadLetters) -> list[str]:
         transaction.run(_SQL["triage"], {**values, "id": letter})
         changed.append(letter)
         detail = {"job_id": before[0], "from": before[1], "to": request.triage.value}
+        detail |= {} if request.owner is None else {"owner": request.owner}
         audit(transaction, request.actor, "triage", letter, request.note, detail)
     return changed
 
@@ -191,19 +198,19 @@ def set_queues(transaction: Transaction, request: SetQueues) -> list[QueueRow]:
     """See store.admin.SetQueues."""
     # The embedding queue first: one that keeps agent events would make it with another policy than the one given here.
     for name, policy in sorted(request.policies.items(), key=lambda item: item[0] != EMBEDDING_QUEUE):
-        if not create_queue(transaction, name, policy, request.actor) and not request.only_new:
-            _set_policy(transaction, name, policy, request.actor)
+        if not create_queue(transaction, name, policy, request.actor, request.reason) and not request.only_new:
+            _set_policy(transaction, name, policy, request.actor, request.reason)
     transaction.woken.update(request.policies)  # a raised limit may let waiting jobs go
     found = {row.name: row for row in queries.list_queues(transaction, ListQueues(tuple(request.policies)))}
     return [found[name] for name in request.policies]
 
 
-def _set_policy(transaction: Transaction, name: str, policy: QueuePolicy, actor: str) -> None:
+def _set_policy(transaction: Transaction, name: str, policy: QueuePolicy, actor: str, reason: str | None) -> None:
     _refuse_new_owner(transaction, name, policy.profile)
     transaction.run(_SQL["queue_set"], {**codec.policy_row(name, policy), "now": transaction.now})
     if policy.agent_events != "none":
         need_embedding_queue(transaction, actor)
-    audit(transaction, actor, "set_queue", name, None, codec.policy_detail(policy))
+    audit(transaction, actor, "set_queue", name, reason, codec.policy_detail(policy))
 
 
 def _refuse_new_owner(transaction: Transaction, name: str, profile: str) -> None:
@@ -257,8 +264,7 @@ def set_gate(transaction: Transaction, request: SetGate) -> Gate:
     if not _GATE.fullmatch(request.name):
         raise InvalidArgument(
             f"name: {request.name!r} is no gate. Gates are master, worker, notify and heartbeat, the same with a "
-            "profile "
-            f"in front (substrate.master), queue:NAME and kind:NAME. Nothing was changed."
+            "profile in front (substrate.master), queue:NAME, kind:NAME and worker:ID. Nothing was changed."
         )
     values = {"name": request.name, "is_open": request.is_open, "actor": request.actor, "now": transaction.now}
     transaction.run(_SQL["gate_set"], values)
@@ -287,16 +293,18 @@ def release_lease(transaction: Transaction, request: ReleaseLease) -> bool:
     return transaction.run(_SQL["lease_release"], values).rowcount > 0
 
 
-def create_queue(transaction: Transaction, name: str, policy: QueuePolicy, actor: str) -> bool:
+def create_queue(
+    transaction: Transaction, name: str, policy: QueuePolicy, actor: str, reason: str | None = None
+) -> bool:
     """Create a queue unless it is there; an unused one passes to the profile that the policy names. Whether the queue
     has this policy now."""
     if transaction.one(_SQL["queue_found"], (name,)) is not None:
         if policy.profile == "default" or not _is_unused(transaction, name):
             return False
-        _set_policy(transaction, name, policy, actor)
+        _set_policy(transaction, name, policy, actor, reason)
         return True
     transaction.run(_SQL["queue_create"], {**codec.policy_row(name, policy), "now": transaction.now})
-    audit(transaction, actor, "create_queue", name, None, codec.policy_detail(policy))
+    audit(transaction, actor, "create_queue", name, reason, codec.policy_detail(policy))
     if policy.agent_events != "none":
         need_embedding_queue(transaction, actor)
     return True

@@ -114,7 +114,8 @@ def _due_in(transaction: Transaction, request: Claim, claimed: _Claimed) -> floa
 
 def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
     """Check every queue that is asked for; answers those that may give something."""
-    rows = transaction.all(_SQL["look"], {"queues": dump(list(dict.fromkeys(request.queues)))})
+    values = {"queues": dump(list(dict.fromkeys(request.queues))), "worker": request.worker}
+    rows = transaction.all(_SQL["look"], values)
     if not rows:
         raise InvalidArgument("queues: a claim must name at least one queue. Nothing was claimed.")
     usable: list[_Queue] = []

@@ -8,11 +8,14 @@ from typing import Any, Final
 
 from tenure.errors import NotFound, nearest
 from tenure.model.clock import from_us
+from tenure.model.ids import JobId
 from tenure.model.limiter import Levels, Limiter, burst, check_block, check_key, keys_of, token_burst
 from tenure.store.limits import (
     REASON_CHARS,
     BlockLimiter,
     ClearLimiter,
+    LimitedJobs,
+    ListLimited,
     ListLimiters,
     RemoveLimiter,
     SetLimiter,
@@ -188,6 +191,23 @@ def list_limiters(transaction: Transaction, request: ListLimiters) -> list[Limit
     return [_limiter(row, transaction.now) for row in transaction.all(_SQL["limiters"], {"keys": keys})]
 
 
+def list_limited(transaction: Transaction, request: ListLimited) -> list[LimitedJobs]:
+    """See store.limits.ListLimited."""
+    found: list[LimitedJobs] = []
+    for (queue,) in sorted(transaction.all(_SQL["held_back"])):
+        limiter = ""
+        while len(found) < request.limit:
+            values = {"queue": queue, "limiter": limiter, "cap": request.cap, "sample": request.sample}
+            (limiter,) = transaction.one(_SQL["next_limiter"], values) or (None,)
+            if limiter is None:
+                break
+            values["limiter"] = limiter
+            jobs, oldest_at = transaction.one(_SQL["limited"], values) or (0, 0)
+            first = [JobId(row[0]) for row in transaction.all(_SQL["limited_first"], values)]
+            found.append(LimitedJobs(queue, limiter, jobs, from_us(oldest_at), first))
+    return found
+
+
 def use_tokens(transaction: Transaction, request: UseTokens) -> bool:
     """See store.limits.UseTokens."""
     check_tokens(request)
@@ -256,4 +276,7 @@ WRITES: Final[Mapping[type, Callable[[Transaction, Any], Any]]] = {
     RemoveLimiter: remove_limiter,
     UseTokens: use_tokens,
 }
-READS: Final[Mapping[type, Callable[[Transaction, Any], Any]]] = {ListLimiters: list_limiters}
+READS: Final[Mapping[type, Callable[[Transaction, Any], Any]]] = {
+    ListLimiters: list_limiters,
+    ListLimited: list_limited,
+}

@@ -81,6 +81,7 @@ def _remove_silent(transaction: Transaction, seconds: float, limit: int) -> list
 def _remove(transaction: Transaction, worker: WorkerId) -> bool:
     """Jobs first: once the row is gone, no other row says whose they were."""
     settle.take_back_from(transaction, worker)
+    transaction.run(_SQL["worker_gate_remove"], (worker,))
     return transaction.run(_SQL["worker_remove"], (worker,)).rowcount > 0
 
 

@@ -46,6 +46,7 @@ from tenure.store.summary import (
     Inspect,
     Inspection,
     Prunable,
+    PruneLag,
     Ran,
     Repeated,
     Standing,
@@ -310,7 +311,7 @@ def inspect(transaction: Transaction, _request: Inspect) -> Inspection:
     """See store.summary.Inspect."""
     row = transaction.one(_SQL["inspect"])
     assert row is not None
-    version, size, journal_mode, synchronous, path = row
+    version, size, free, journal_mode, synchronous, path = row
     schema = migrate.version(transaction, None)
     newest, last_event = (transaction.one(_SQL["inspect_jobs"]) if schema else None) or (None, 0)
     wal = Path(f"{path}-wal")
@@ -321,6 +322,7 @@ def inspect(transaction: Transaction, _request: Inspect) -> Inspection:
         schema_version=schema,
         schema_wanted=migrate.newest(),
         database_bytes=size,
+        free_bytes=free,
         wal_bytes=wal.stat().st_size if wal.exists() else 0,
         path=path,
         journal_mode=journal_mode,
@@ -328,6 +330,12 @@ def inspect(transaction: Transaction, _request: Inspect) -> Inspection:
         newest_created_at=codec.moment(newest),
         last_event=last_event,
     )
+
+
+def prune_lag(transaction: Transaction, request: PruneLag) -> float:
+    """See store.summary.PruneLag."""
+    (late,) = transaction.one(_SQL["prune_lag"], {"now": transaction.now, "scan": request.scan}) or (None,)
+    return (late or 0) / 1_000_000
 
 
 def count_prunable(transaction: Transaction, request: Prunable) -> Pruned:

@@ -48,7 +48,7 @@ def set_schedules(transaction: Transaction, request: SetSchedules) -> list[Sched
     for name, spec in request.specs.items():
         values = {"name": name, "spec": spec, "now": transaction.now}
         if transaction.run(_SQL["schedule_set"], values).rowcount > 0:
-            audit(transaction, request.actor, "set_schedule", name, None, json.loads(spec))
+            audit(transaction, request.actor, "set_schedule", name, request.reason, json.loads(spec))
     return list_schedules(transaction, ListSchedules(tuple(request.specs)))
 
 

@@ -159,6 +159,7 @@ READS: Final[Mapping[type, Act]] = {
     summed.Standing: queries.stand,
     summed.Inspect: queries.inspect,
     summed.Prunable: queries.count_prunable,
+    summed.PruneLag: queries.prune_lag,
     **access.READS,
     **browsing.READS,
     **limits.READS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Path, Query, Response
 from pydantic import Field
@@ -48,6 +48,7 @@ class PolicyBody(Strict):
     """Settings of a queue to change; the others stay. Names as in `tenure queues set`."""
 
     settings: Annotated[dict[str, Any], Field(min_length=1, max_length=50)]
+    reason: Reason | None = None
 
 
 class RatesBody(Strict):
@@ -72,6 +73,21 @@ class TriageBody(Strict):
     ids: Annotated[list[Annotated[str, Field(max_length=100)]], Field(min_length=1, max_length=1000)]
     triage: Triage
     note: Annotated[str, Field(max_length=2000)] | None = None
+    owner: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Who takes care of them from now on; left out, that stays."""
+
+
+class ScheduleBody(Strict):
+    """What changes of a schedule; the rest stays. `cron` or `every_seconds`, not both."""
+
+    cron: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    every_seconds: Annotated[float, Field(ge=1, le=3.2e9)] | None = None
+    tz: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    missed: Literal["skip", "one", "all"] | None = None
+    queue: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    payload: Any = None
+    """Left out, it stays."""
+    reason: Reason | None = None
 
 
 class ReplayBody(Strict):
@@ -157,7 +173,7 @@ async def set_queue(who: Who, site: Here, name: NamePart, body: PolicyBody) -> R
     """Create a queue, or change settings of its policy."""
     await site.quotas.take_queue(who.tenant, name)
     try:
-        row = await who.app.aio.queues.set(name, actor=who.name, **body.settings)
+        row = await who.app.aio.queues.set(name, actor=who.name, reason=body.reason, **body.settings)
     except TypeError as exc:
         raise InvalidArgument(f"settings: {exc}.") from exc
     return JsonAnswer({"item": plain(row)})
@@ -191,6 +207,11 @@ async def close_gate(who: Who, name: NamePart, body: ReasonBody) -> Response:
 async def limits(who: Who) -> Response:
     """List limiters: services that jobs share, their rates, and until when a refusal holds them back."""
     return JsonAnswer({"items": plain(await who.app.aio.limits.all()), "next": None})
+
+
+async def limited(who: Who) -> Response:
+    """List due jobs that carry limiters, by queue and limiters: how many, since when, and which are next."""
+    return JsonAnswer({"items": plain(await who.app.aio.limits.waiting()), "next": None})
 
 
 async def set_limit(who: Who, key: NamePart, body: RatesBody) -> Response:
@@ -237,6 +258,16 @@ async def remove_worker(who: Who, id: NamePart) -> Response:  # noqa: A002  the 
     return JsonAnswer({"changed": list(gone)})
 
 
+async def drain_worker(who: Who, id: NamePart, body: ReasonBody) -> Response:  # noqa: A002  the word of the path
+    """Give a worker no more jobs; it ends what it holds. Its heartbeats say `drain`."""
+    return JsonAnswer({"item": plain(await who.app.aio.workers.drain(id, actor=who.name, reason=body.reason))})
+
+
+async def resume_worker(who: Who, id: NamePart, body: ReasonBody) -> Response:  # noqa: A002  the word of the path
+    """Give a worker that was drained jobs again."""
+    return JsonAnswer({"item": plain(await who.app.aio.workers.resume(id, actor=who.name, reason=body.reason))})
+
+
 async def schedules(who: Who, unmasked: Unmasked) -> Response:
     """List schedules with their last and next tick."""
     from tenure.model.schedule import Schedule
@@ -259,6 +290,16 @@ async def schedules(who: Who, unmasked: Unmasked) -> Response:
 
 def _next_tick(schedule: Any, last: datetime, now: datetime) -> Any:
     return schedule.next_tick(max(last, now))
+
+
+async def change_schedule(who: Who, name: NamePart, body: ScheduleBody) -> Response:
+    """Change when a schedule happens, or what it enqueues. Code that declares it puts its own version back when a
+    worker starts."""
+    told = body.model_dump(exclude_unset=True, exclude={"reason", "every_seconds"})
+    if body.every_seconds is not None:
+        told["every"] = body.every_seconds
+    await who.app.aio.schedules.change(name, actor=who.name, reason=body.reason, **told)
+    return JsonAnswer({"changed": [name]})
 
 
 async def run_schedule(who: Who, name: NamePart) -> Response:
@@ -310,7 +351,9 @@ async def dead_letter_groups(
 
 async def triage(who: Who, body: TriageBody) -> Response:
     """Write down what was decided about dead letters."""
-    changed = await who.app.aio.dead_letters.triage(body.ids, body.triage, actor=who.name, note=body.note)
+    changed = await who.app.aio.dead_letters.triage(
+        body.ids, body.triage, actor=who.name, note=body.note, owner=body.owner
+    )
     return JsonAnswer({"changed": changed})
 
 
@@ -368,6 +411,7 @@ ROUTES: Final = (
     Route("POST", f"{_V}/gates/{{name}}/open", "admin", "open_gate", open_gate, "gates", answers=One),
     Route("POST", f"{_V}/gates/{{name}}/close", "admin", "close_gate", close_gate, "gates", answers=One),
     Route("GET", f"{_V}/limits", "read:meta", None, limits, "limits", answers=Listed),
+    Route("GET", f"{_V}/limits:waiting", "read:meta", None, limited, "limits", answers=Listed),
     Route("PUT", f"{_V}/limits/{{key}}", "operate", "set_limiter", set_limit, "limits", answers=One),
     Route("POST", f"{_V}/limits/{{key}}/block", "operate", "block_limiter", block_limit, "limits", answers=One),
     Route(
@@ -392,7 +436,18 @@ ROUTES: Final = (
     ),
     Route("GET", f"{_V}/workers", "read:meta", None, workers, "workers", answers=Listed),
     Route("DELETE", f"{_V}/workers/{{id}}", "operate", "remove_worker", remove_worker, "workers", answers=ChangedNames),
+    Route("POST", f"{_V}/workers/{{id}}/drain", "operate", "drain_worker", drain_worker, "workers", answers=One),
+    Route("POST", f"{_V}/workers/{{id}}/resume", "operate", "resume_worker", resume_worker, "workers", answers=One),
     Route("GET", f"{_V}/schedules", "read:meta", None, schedules, "schedules", answers=Listed),
+    Route(
+        "PATCH",
+        f"{_V}/schedules/{{name}}",
+        "admin",
+        "change_schedule",
+        change_schedule,
+        "schedules",
+        answers=ChangedNames,
+    ),
     Route(
         "POST",
         f"{_V}/schedules/{{name}}/run",

@@ -189,11 +189,12 @@ async def heartbeat(who: Who, site: Here, body: HeartbeatBody) -> Response:
             gone.add(one.id)
         else:
             held.append((one, token))
+    worker = _worker_row(who, body)
     beat = await who.app.aio.heartbeat(
         [(one.id, token) for one, token in held],
         lease_seconds=body.lease_seconds,
         progress={one.id: one.progress for one, _ in held if one.progress is not None},
-        worker=_worker_row(who, body),
+        worker=worker,
         events={one.id: [_log(line) for line in one.logs] for one, _ in held if one.logs},
     )
     gone |= set(beat.lost)
@@ -203,7 +204,7 @@ async def heartbeat(who: Who, site: Here, body: HeartbeatBody) -> Response:
         "lost": [one.id for one in body.grants if one.id in gone],
         "cancel": sorted(set(beat.cancel_requested) - gone),
         "overdue": sorted(set(beat.overdue) - gone),
-        "drain": any(not gate.is_open for gate in gates if gate.name in {"master", "worker"}),
+        "drain": any(not gate.is_open for gate in gates if gate.name in {"master", "worker", f"worker:{worker.id}"}),
         "next_in": (body.lease_seconds or LEASE_SECONDS) / 3,
     }
     return JsonAnswer(answer)

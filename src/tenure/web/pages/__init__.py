@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from tenure.errors import TenureError
 from tenure.observe.browse import bounded_looks
@@ -48,7 +48,7 @@ def _mounted(route: PageRoute) -> Page:
             return _moved(request, answer)
         if isinstance(answer, Sent):
             headers = {"Content-Disposition": f'attachment; filename="{answer.filename}"'}
-            return Response(answer.body, media_type=answer.media_type, headers=headers)
+            return StreamingResponse(answer.body, media_type=answer.media_type, headers=headers)
         return await _shown(visit, answer, began)
 
     return mounted

@@ -7,14 +7,15 @@ a sample, or all of a group; a sample first tells whether the cause is gone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any, Final
 
 from tenure.errors import NotFound, UsageError
 from tenure.model.frozen import frozen
 from tenure.model.job import DeadLetter
 from tenure.model.outcome import Triage
-from tenure.observe.browse import death_board, deaths_of, group_deaths
+from tenure.observe.browse import DeathGroup, death_board, deaths_of, group_deaths
 from tenure.web.pages import bulk, same_as
 from tenure.web.pages.json_text import json_line
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
@@ -28,6 +29,7 @@ ACTS: Final = {
     "ack": ("Acknowledge", Triage.ACKNOWLEDGED),
     "escalate": ("Escalate", Triage.ESCALATED),
     "close": ("Close", Triage.CLOSED),
+    "assign": ("Assign", None),
     "replay": ("Replay", None),
 }
 NEXT: Final[Mapping[str, Sequence[str]]] = {
@@ -37,7 +39,18 @@ NEXT: Final[Mapping[str, Sequence[str]]] = {
     "escalated": ("replay", "ack", "close"),
     "closed": (),
 }
-"""What can be done with the groups of a column."""
+"""What can be done with the groups of a column. All that are open can be assigned too, on the page of the group."""
+SIMILAR: Final = 5
+ALIKE: Final = 0.6
+"""How much of two messages must be the same, for groups that died of different errors to count as similar."""
+
+
+@frozen
+class Similar:
+    """Another group that may have the same cause."""
+
+    group: DeathGroup
+    why: str
 
 
 @frozen
@@ -84,6 +97,7 @@ def group(visit: Visit) -> Answer:
     page = visit.app.dead_letters.all(fingerprint=fingerprint, limit=MEMBERS, after=visit.asked("after") or None)
     may_read = visit.viewer.may("read:payload")
     by_triage = Counter(one.triage for one in deaths)
+    shown = group_deaths(deaths, now)[0]
     open_triage = next((one for one in NEXT if by_triage.get(one) and one != "closed"), "closed")
     return Shown(
         "dead_letter_group.html",
@@ -91,8 +105,8 @@ def group(visit: Visit) -> Answer:
             "acts": ACTS,
             "by_triage": [(one, by_triage[one]) for one in NEXT if by_triage.get(one)],
             "differences": differences(page.items) if may_read else (),
-            "group": group_deaths(deaths, now)[0],
-            "keys": (("a", "acknowledge"), ("r", "replay"), ("e", "escalate"), ("c", "close")),
+            "group": shown,
+            "keys": (("a", "acknowledge"), ("o", "assign"), ("r", "replay"), ("e", "escalate"), ("c", "close")),
             "letters": page.items,
             "may_read": may_read,
             "next": NEXT[open_triage] or ("replay",),
@@ -102,11 +116,31 @@ def group(visit: Visit) -> Answer:
             "running": replays(visit, fingerprint),
             "open": sum(count for one, count in by_triage.items() if one != "closed"),
             "same": same_as.dead_letter_group(fingerprint),
+            "similar": similar(shown, (one for column in death_board(visit.app.store, now) for one in column.groups)),
             "section": "/dead-letters",
             "topic": "all",
             "total": len(deaths),
         },
     )
+
+
+def similar(group: DeathGroup, others: Iterable[DeathGroup]) -> list[Similar]:
+    """Groups with another fingerprint that may have the same cause: the same error, or a message much the same; those
+    of the same kind first."""
+    found: dict[str, tuple[float, Similar]] = {}
+    for one in others:
+        if one.fingerprint == group.fingerprint:
+            continue
+        share = SequenceMatcher(None, group.message[:200], one.message[:200], autojunk=False).ratio()
+        is_same = one.title == group.title
+        if not is_same and share < ALIKE:
+            continue
+        kinds = sorted(set(one.kinds) & set(group.kinds))
+        why = "the same error" if is_same else f"{share:.0%} of the message"
+        why += f", also {kinds[0]}" if kinds else f", in {one.kinds[0]}"
+        found.setdefault(one.fingerprint, (bool(kinds) + is_same + share, Similar(one, why)))
+    best = sorted(found.values(), key=lambda pair: (-pair[0], pair[1].group.fingerprint))
+    return [one for _, one in best[:SIMILAR]]
 
 
 def replays(visit: Visit, fingerprint: str | None = None) -> list[bulk.ActLine]:
@@ -150,6 +184,7 @@ def confirm(visit: Visit) -> Answer:
             "at_once": AT_ONCE,
             "count": chosen,
             "group": shown,
+            "owner": visit.viewer.name if act == "assign" else "",
             "letters": len(letters),
             "sample": SAMPLE,
             "same": same_as.replay(fingerprint) if act == "replay" else same_as.triage(act, fingerprint),
@@ -172,16 +207,33 @@ def act(visit: Visit) -> Answer:
     chosen = letters[:count]
     visit.pulse.forget()
     here = visit.link(f"/dead-letters/{fingerprint}")
-    triage = ACTS[verb][1]
+    triage, owner = ACTS[verb][1], visit.given("owner") or None
     if triage is not None:
-        changed = visit.app.dead_letters.triage([one.id for one in chosen], triage, actor=who, note=reason)
+        ids = [one.id for one in chosen]
+        changed = visit.app.dead_letters.triage(ids, triage, actor=who, note=reason, owner=owner)
         return Moved(here, f"{counted(len(changed), 'letter')}: {triage.value}.")
+    if verb == "assign":
+        if owner is None:
+            raise UsageError("To whom? The field owner is empty. Nothing was changed.")
+        return Moved(here, f"{counted(_assign(visit, chosen, owner, reason), 'letter')}: {owner} takes care of it.")
     settled = visit.app.revive_many(list(dict.fromkeys(one.job_id for one in chosen)), actor=who, reason=reason)
     done = sum(1 for one in settled if not one.lost)
     rest = f"; {len(settled) - done} could not be: see the audit" if done < len(settled) else ""
     left = len(letters) - len(chosen)
     more = f" {left:,} more wait." if left else ""
     return Moved(here, f"{counted(done, 'job')} replayed{rest}.{more}")
+
+
+def _assign(visit: Visit, letters: Sequence[Any], owner: str, reason: str) -> int:
+    """Name who takes care of letters. What was decided about them stays; pending ones are acknowledged by it."""
+    by_triage: dict[Triage, list[str]] = {}
+    for one in letters:
+        stays = Triage.ACKNOWLEDGED if one.triage == Triage.PENDING else Triage(one.triage)
+        by_triage.setdefault(stays, []).append(one.id)
+    acted = visit.app.dead_letters.triage
+    return sum(
+        len(acted(ids, stays, actor=visit.viewer.name, note=reason, owner=owner)) for stays, ids in by_triage.items()
+    )
 
 
 def _open_letters(visit: Visit, fingerprint: str) -> list[Any]:

@@ -12,6 +12,7 @@ MEANS = {
     "notify": "Wake-ups: workers find jobs by polling.",
     "queue:": "Jobs of this queue: none is claimed.",
     "kind:": "Jobs of this kind: none is claimed.",
+    "worker:": "One worker: it is given no jobs, and ends what it holds.",
     "heartbeat": "The rows of workers are not refreshed. Leases are.",
 }
 

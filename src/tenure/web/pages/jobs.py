@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,12 +13,11 @@ from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Job
 from tenure.model.state import ACTIVE, HELD, TERMINAL, State
-from tenure.model.visible import visible
 from tenure.observe.browse import SCAN, JobFilter, browse
-from tenure.web.pages import filter_words, same_as
+from tenure.web.pages import exports, filter_words, same_as
 from tenure.web.pages.filter_words import NAMES, Parsed, is_job_id, parse
 from tenure.web.pages.schema_form import fields_of, payload_of
-from tenure.web.pages.visit import Answer, Moved, Sent, Shown, Visit
+from tenure.web.pages.visit import JOB_COLUMNS, Answer, Moved, Shown, Visit
 from tenure.web.pages.words import counted, first_line, short_span
 
 PAGE: Final = 50
@@ -43,8 +40,6 @@ VIEWS: Final = (
     ("Waiting", "state:waiting"),
     ("Last 15 minutes", "since:15m"),
 )
-FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""First characters that make a spreadsheet run a cell."""
 
 
 @frozen
@@ -86,7 +81,9 @@ def jobs(visit: Visit) -> Answer:
     return Shown(
         "jobs.html",
         {
+            "all_columns": JOB_COLUMNS,
             "chips": list(_chips(visit, parsed, found.counts)),
+            "columns": visit.preferences.columns,
             "filter": parsed,
             "is_bounded": not found.is_whole,
             "is_further": after is not None,
@@ -126,10 +123,8 @@ def export(visit: Visit) -> Answer:
     parsed = parse(visit.asked("q"))
     found = browse(visit.app.store, parsed.wanted(visit.app.now()), limit=EXPORT, scan=SCAN)
     whole = visit.viewer.may("read:payload")
-    if visit.asked("format") == "csv":
-        return Sent(_csv(found.items, whole), "text/csv; charset=utf-8", "jobs.csv")
-    lines = [json.dumps(_record(one, whole), ensure_ascii=True, default=str) for one in found.items]
-    return Sent("\n".join(lines) + ("\n" if lines else ""), "application/x-ndjson", "jobs.jsonl")
+    columns = [*COLUMNS, *(VALUES if whole else ())]
+    return exports.sent((_record(one, whole) for one in found.items), columns, "jobs", visit.asked("format"))
 
 
 COLUMNS: Final = [
@@ -149,34 +144,15 @@ COLUMNS: Final = [
     "tenant",
     "failure_class",
 ]
+VALUES: Final = ("last_error", "payload", "result")
 
 
 def _record(job: Job, whole: bool) -> dict[str, Any]:
     told: dict[str, Any] = {name: getattr(job, name) for name in COLUMNS}
     told["state"] = job.shown_state
     if whole:
-        told |= {"last_error": job.last_error, "payload": job.payload, "result": job.result}
+        told |= {name: getattr(job, name) for name in VALUES}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
-
-
-def _csv(jobs_: Sequence[Job], whole: bool) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out)
-    names = [*COLUMNS, *(["last_error", "payload", "result"] if whole else [])]
-    writer.writerow(names)
-    for job in jobs_:
-        record = _record(job, whole)
-        writer.writerow([_cell(record[name]) for name in names])
-    return out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula."""
-    if value is None or isinstance(value, int | float):
-        return value
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=True, default=str)
-    text = visible(text)
-    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def enqueue_form(visit: Visit, *, wrong: str = "", status: int = 200) -> Answer:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from tenure import Limiter
+from tenure import LimitedJobs, Limiter
 from tenure.errors import NotFound, UsageError
 from tenure.model.frozen import frozen
 from tenure.web.pages import same_as
@@ -16,6 +17,8 @@ from tenure.web.pages.words import span
 ACTS: Final = ("set", "block", "clear", "remove")
 ASKED: Final = ("clear", "remove")
 """Acts that have a page which asks."""
+COUNTED: Final = 1_000
+"""How many waiting jobs the store counts of each key and queue."""
 
 
 @frozen
@@ -28,6 +31,17 @@ class Line:
     says: str
 
 
+@frozen
+class Held:
+    """Due jobs of one queue that carry the same keys."""
+
+    jobs: LimitedJobs
+    keys: Sequence[str]
+    opens_at: datetime | None
+    """When the last of its keys lets the next one start; None: now."""
+    is_capped: bool
+
+
 def limits(visit: Visit) -> Answer:
     """The page."""
     now = visit.app.now()
@@ -37,6 +51,7 @@ def limits(visit: Visit) -> Answer:
         "limits.html",
         {
             "blocked": sum(1 for one in lines if one.state == "blocked"),
+            "held": _held(visit, found, now),
             "keys": (("j k", "move"),),
             "lines": lines,
             "now": now,
@@ -81,6 +96,17 @@ def act(visit: Visit) -> Answer:
         raise UsageError("Give jobs per minute, tokens per minute, or both. Nothing was changed.")
     visit.app.limits.set(key, **rates, actor=who, reason=reason)
     return Moved(back, f"The rates of {key} are set.")
+
+
+def _held(visit: Visit, limiters: Sequence[Limiter], now: datetime) -> list[Held]:
+    """What waits, the longest to wait first."""
+    opens = {one.key: one.opens_at for one in limiters if one.opens_at is not None and one.opens_at > now}
+    found = []
+    for one in visit.app.limits.waiting():
+        keys = one.limiter.split(",")
+        at = max((opens[key] for key in keys if key in opens), default=None)
+        found.append(Held(one, keys, at, one.jobs >= COUNTED))
+    return sorted(found, key=lambda held: (-(held.opens_at or now).timestamp(), held.jobs.oldest_at))
 
 
 def _line(one: Limiter, now: datetime) -> Line:

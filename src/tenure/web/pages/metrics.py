@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tenure.observe.browse import SCAN, inspect, minutes
+from tenure.observe.browse import SCAN, inspect, minutes, prune_lag
 from tenure.web.pages import same_as
 from tenure.web.pages.charts import RANGES, throughput
 from tenure.web.pages.visit import Answer, Shown, Visit
@@ -29,6 +29,7 @@ def metrics(visit: Visit) -> Answer:
             "is_cut": len(rows) > ROWS,
             "keys": (("j k", "move"),),
             "now": now,
+            "prune_lag": prune_lag(visit.app.store),
             "ran": sorted(summary.ran, key=lambda one: -(one.succeeded + one.dead + one.failed)) if summary else [],
             "range": chosen[0],
             "ranges": RANGES,

@@ -1,4 +1,4 @@
-"""What a viewer chooses: theme, times, keys, live updates. Kept in a cookie that the server reads."""
+"""What a viewer chooses: theme, times, keys, live updates, columns. Kept in a cookie that the server reads."""
 
 from __future__ import annotations
 
@@ -10,4 +10,7 @@ def change(visit: Visit) -> Answer:
     told = {name: values[0] for name, values in visit.form.items() if values}
     back = told.get("back", "")
     inside = back.startswith(f"{visit.root}/") and "\\" not in back
-    return Moved(back if inside else visit.link("/"), preferences=visit.preferences.changed(told))
+    chosen = visit.preferences.changed(told)
+    if "columns" in told:
+        chosen = chosen.showing(visit.form.get("column", ()))
+    return Moved(back if inside else visit.link("/"), preferences=chosen)

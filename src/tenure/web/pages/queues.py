@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
+from tenure import QueueRow
 from tenure.errors import NotFound, UsageError
 from tenure.observe.browse import JobFilter, browse, minutes
 from tenure.web.pages import same_as
@@ -51,7 +52,7 @@ def queues(visit: Visit) -> Answer:
 
 def queue(visit: Visit) -> Answer:
     """One queue: what is in it, its policy, its last hour."""
-    row = _find(visit)
+    row = find(visit)
     look = visit.pulse.now()
     backlog = next((one for one in look.seen.summary.backlog if one.queue == row.name), None) if look else None
     lag = next((one for one in queue_lags(look.seen, {}) if one.name == row.name), None) if look else None
@@ -63,7 +64,7 @@ def queue(visit: Visit) -> Answer:
         {
             "backlog": backlog,
             "chart": throughput(minutes(visit.app.store, chosen[2] + 3, [row.name]), chosen[2], found.at),
-            "keys": (("p", "pause or resume"), ("j k", "move")),
+            "keys": (("e", "change the policy"), ("j k", "move")),
             "lag": lag,
             "newest": found.items,
             "now": found.at,
@@ -81,7 +82,7 @@ def queue(visit: Visit) -> Answer:
 
 def act(visit: Visit) -> Answer:
     """Pause or resume a queue."""
-    row = _find(visit)
+    row = find(visit)
     verb, reason = visit.params["act"], visit.given("reason")
     if verb not in {"pause", "resume"}:
         raise NotFound(f"There is no act {verb!r} of a queue.")
@@ -117,7 +118,8 @@ def policy_lines(policy: Any) -> Mapping[str, str]:
     return told
 
 
-def _find(visit: Visit) -> Any:
+def find(visit: Visit) -> QueueRow:
+    """The queue that the address names. Raises: NotFound."""
     name = visit.params["name"]
     rows = visit.app.queues.all(name) if name.strip() else []
     if not rows:

@@ -75,6 +75,8 @@ def dead_letter_group(fingerprint: str) -> str:
 
 
 def triage(verb: str, fingerprint: str, note: str = "…") -> str:
+    if verb == "assign":
+        return _line("dlq", "ack", "--fingerprint", fingerprint, "--owner", "NAME", "--note", note)
     return _line("dlq", verb, "--fingerprint", fingerprint, "--note", note)
 
 
@@ -94,12 +96,24 @@ def resume(queue: str) -> str:
     return _line("queues", "resume", queue)
 
 
+def set_queue(queue: str) -> str:
+    return _line("queues", "set", queue, "max_attempts=5", "lease_seconds=10m")
+
+
 def workers() -> str:
     return _line("workers", "ls")
 
 
+def worker_act(act: str, worker_id: str) -> str:
+    return _line("workers", act, worker_id, "--reason", "…")
+
+
 def schedules() -> str:
     return _line("schedules", "ls")
+
+
+def schedule(name: str) -> str:
+    return _line("schedules", "edit", name, "--cron", "0 3 * * *", "--reason", "…")
 
 
 def gates() -> str:
@@ -146,6 +160,10 @@ def audit(subject: str = "") -> str:
     return _line("audit", "ls", *_options("--subject", [subject] if subject else []))
 
 
+def verify_audit() -> str:
+    return _line("audit", "verify")
+
+
 def budgets() -> str:
     return _line("budgets", "ls")
 
@@ -166,6 +184,11 @@ def limit(act: str, key: str) -> str:
 
 def agents() -> str:
     return _line("memory", "stats")
+
+
+def memos(name: str = "", prefix: str = "", tenant: str = "") -> str:
+    narrowed = [*_options("--prefix", [prefix] if prefix else []), *_options("--tenant", [tenant] if tenant else [])]
+    return _line("memos", "ls", *([name] if name else []), *narrowed)
 
 
 def memory(text: str) -> str:

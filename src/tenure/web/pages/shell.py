@@ -33,6 +33,7 @@ KEYS: Final = (
     ("g u", "budgets"),
     ("g l", "limits"),
     ("g r", "memory"),
+    ("g n", "memos"),
     ("g m", "metrics"),
     ("g h", "health"),
     ("j", "next row"),
@@ -144,6 +145,7 @@ def _navigation(look: Look | None) -> Sequence[tuple[str, Sequence[Entry]]]:
             (
                 entry("/agents", "Agents", "agent"),
                 entry("/memory", "Memory", "memory"),
+                entry("/memos", "Memos", "copy"),
                 entry("/budgets", "Budgets", "budget"),
                 entry("/limits", "Limits", "limit"),
             ),

@@ -5,8 +5,8 @@ Views are plain functions from a Visit to an Answer. They run in a thread, ask t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
@@ -27,6 +27,18 @@ PREFERENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "live": ("on", "off"),
 }
 """What a viewer may choose; the first of each is the default."""
+JOB_COLUMNS: Final[Mapping[str, str]] = {
+    "kind": "Kind",
+    "says": "Progress or error",
+    "queue": "Queue",
+    "priority": "Priority",
+    "attempt": "Attempt",
+    "age": "Age",
+    "next": "Next",
+    "worker": "Worker",
+    "tenant": "Tenant",
+}
+"""Columns of the list of jobs that a viewer may leave out, with their headings."""
 
 
 @frozen
@@ -37,24 +49,35 @@ class Preferences:
     times: str = "relative"
     keys: str = "on"
     live: str = "on"
+    hidden: str = ""
+    """Columns of the list of jobs that are left out, joined by dots."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Columns of the list of jobs that are shown."""
+        return frozenset(JOB_COLUMNS) - frozenset(self.hidden.split("."))
 
     @classmethod
     def read(cls, cookie: str | None) -> Preferences:
         """From the cookie's text. What is not known is left at its default."""
         told = dict(parse_qsl(cookie or "", max_num_fields=16)) if cookie and len(cookie) < 500 else {}
-        return cls(**{name: told[name] for name, known in PREFERENCES.items() if told.get(name) in known})
+        chosen = {name: told[name] for name, known in PREFERENCES.items() if told.get(name) in known}
+        return cls(**chosen, hidden=_hidden(told.get("hidden", "").split(".")))
+
+    def showing(self, columns: Sequence[str]) -> Preferences:
+        """With these columns of the list of jobs and no others."""
+        return replace(self, hidden=_hidden(name for name in JOB_COLUMNS if name not in columns))
 
     def changed(self, told: Mapping[str, str]) -> Preferences:
         """With those of `told` that are known."""
-        now = self.as_dict()
-        now.update({name: told[name] for name, known in PREFERENCES.items() if told.get(name) in known})
-        return Preferences(**now)
-
-    def as_dict(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in PREFERENCES}
+        return replace(self, **{name: told[name] for name, known in PREFERENCES.items() if told.get(name) in known})
 
     def cookie(self) -> str:
-        return urlencode(self.as_dict())
+        return urlencode({one.name: getattr(self, one.name) for one in fields(self)})
+
+
+def _hidden(names: Iterable[str]) -> str:
+    return ".".join(name for name in names if name in JOB_COLUMNS)
 
 
 @frozen
@@ -155,9 +178,9 @@ class Moved:
 
 @frozen
 class Sent:
-    """A file to keep."""
+    """A file to keep, sent piece by piece as it is made."""
 
-    body: str
+    body: Iterable[str]
     media_type: str
     filename: str
 

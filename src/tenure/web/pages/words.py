@@ -45,10 +45,14 @@ def _looks() -> dict[str, Look]:
         "open": ("waits", "waiting", "waiting"),
         "done": ("done", "succeeded", "succeeded"),
         "undone": ("undone", "cancelled", "cancelled"),
+        # memos
+        "memo_open": ("working", "running", "running"),
+        "memo_done": ("kept", "succeeded", "succeeded"),
         # workers
         "fresh": ("fresh", "succeeded", "succeeded"),
         "late": ("late", "warn", "retry"),
         "gone": ("gone", "failed", "dead"),
+        "draining": ("draining", "waiting", "retry"),
         # doctor
         "ok": ("ok", "succeeded", "succeeded"),
         "warn": ("worth knowing", "warn", "retry"),

@@ -63,7 +63,7 @@ document.addEventListener("change", (event) => {
 
 // --- keys: one at a time, never while typing, off by choice
 const typing = (element) => element.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]");
-const goes = { o: "/", j: "/jobs", d: "/dead-letters", f: "/workflows", a: "/approvals", b: "/bulk", e: "/agents", r: "/memory", u: "/budgets", l: "/limits", q: "/queues", w: "/workers",
+const goes = { o: "/", j: "/jobs", d: "/dead-letters", f: "/workflows", a: "/approvals", b: "/bulk", e: "/agents", r: "/memory", n: "/memos", u: "/budgets", l: "/limits", q: "/queues", w: "/workers",
   s: "/schedules", g: "/gates", m: "/metrics", h: "/health" };
 let waitsForPlace = false;
 

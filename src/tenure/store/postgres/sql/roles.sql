@@ -181,6 +181,8 @@ BEGIN
                     ('count_jobs',          'reader operator admin'),
                     ('browse_jobs',         'reader operator admin'),
                     ('list_deaths',         'reader operator admin'),
+                    ('list_limited',        'reader operator admin'),
+                    ('prune_lag',           'reader operator admin'),
                     ('list_dead_letters',   'reader operator admin'),
                     ('group_dead_letters',  'reader operator admin'),
                     ('list_workers',        'reader operator admin'),

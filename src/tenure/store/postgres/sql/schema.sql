@@ -322,6 +322,7 @@ CREATE TABLE tenure.dead_letter (
     triage_note text,
     triaged_at timestamptz,
     triaged_by text,
+    owner text,
     CONSTRAINT dead_letter_once_per_death UNIQUE (job_id, token),
     CONSTRAINT dead_letter_state_known CHECK (state IN ('dead', 'failed')),
     CONSTRAINT dead_letter_error_not_blank CHECK (btrim(final_error) <> ''),

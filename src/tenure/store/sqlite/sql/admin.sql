@@ -159,7 +159,8 @@ UPDATE tenure_dead_letter
 SET triage = :triage,
     triage_note = :note,
     triaged_at = :now,
-    triaged_by = :actor
+    triaged_by = :actor,
+    owner = coalesce(:owner, owner)
 WHERE id = :id;
 
 -- name: cancel

@@ -69,7 +69,7 @@ ORDER BY id DESC;
 -- The newest dead letters of one triage, without payload.
 SELECT
     id, job_id, queue, kind, failure_class, fingerprint, triage, attempts, moved_at, triaged_at, triaged_by,
-    triage_note, substr(final_error, 1, 500)
+    triage_note, owner, substr(final_error, 1, 500)
 FROM tenure_dead_letter
 WHERE triage = :triage
 ORDER BY moved_at DESC, id DESC
@@ -78,7 +78,7 @@ LIMIT :scan;
 -- name: deaths_of_group
 SELECT
     id, job_id, queue, kind, failure_class, fingerprint, triage, attempts, moved_at, triaged_at, triaged_by,
-    triage_note, substr(final_error, 1, 500)
+    triage_note, owner, substr(final_error, 1, 500)
 FROM tenure_dead_letter INDEXED BY dead_letter_fingerprint_idx
 WHERE fingerprint = :fingerprint AND triage = :triage
 ORDER BY moved_at DESC, id DESC

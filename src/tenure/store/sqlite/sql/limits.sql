@@ -56,6 +56,30 @@ WHERE EXISTS (
     WHERE j.queue = q.name AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2 AND j.limiter > ''
 );
 
+-- name: next_limiter
+-- The limiters behind these that claimable jobs of the queue carry: one look, the jobs are not walked.
+SELECT min(limiter)
+FROM tenure_job INDEXED BY job_claim_idx
+WHERE queue = :queue AND state = 'queued' AND is_due = 1 AND suspicion < 2 AND limiter > :limiter;
+
+-- name: limited
+-- How many claimable jobs carry these limiters, up to a cap, and when the first of them came due.
+SELECT count(*), min(run_at)
+FROM (
+    SELECT run_at
+    FROM tenure_job INDEXED BY job_claim_idx
+    WHERE queue = :queue AND state = 'queued' AND is_due = 1 AND suspicion < 2 AND limiter = :limiter
+    LIMIT :cap
+);
+
+-- name: limited_first
+-- The next of them to start.
+SELECT id
+FROM tenure_job INDEXED BY job_claim_idx
+WHERE queue = :queue AND state = 'queued' AND is_due = 1 AND suspicion < 2 AND limiter = :limiter
+ORDER BY rank, run_at, id
+LIMIT :sample;
+
 -- name: prune
 -- Keys without rates whose last block ended before a moment.
 DELETE FROM tenure_limiter

@@ -43,6 +43,10 @@ LIMIT :limit;
 -- A worker's row goes; what it held was taken back before.
 DELETE FROM tenure_worker WHERE id = ?;
 
+-- name: worker_gate_remove
+-- The gate of a worker goes with its row.
+DELETE FROM tenure_gate WHERE name = 'worker:' || ?;
+
 -- name: prune_clean
 -- What ended longer ago than its queue retains loses payload, result and error; the row stays.
 -- A job with a dead letter that is not closed keeps everything: it is still to be looked at.

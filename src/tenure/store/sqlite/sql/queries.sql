@@ -138,7 +138,7 @@ ORDER BY token;
 -- Dead letters that match, newest first. Columns in the order of DeadLetter's fields.
 SELECT
     id, job_id, queue, kind, state, payload, attempts, crashes, failure_class, final_error, fingerprint,
-    moved_at, moved_by, triage, triage_note, triaged_at, triaged_by, idempotency_key, actor, run_id,
+    moved_at, moved_by, triage, triage_note, triaged_at, triaged_by, owner, idempotency_key, actor, run_id,
     workflow_id, source_ref, target_ref, payload_ref
 FROM tenure_dead_letter
 WHERE (:triage IS NULL OR triage IN (SELECT value FROM json_each(:triage)))
@@ -390,6 +390,7 @@ WHERE j.id = :job_id;
 -- What the file says about itself.
 SELECT sqlite_version(),
     (SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size),
+    (SELECT freelist_count FROM pragma_freelist_count) * (SELECT page_size FROM pragma_page_size),
     (SELECT journal_mode FROM pragma_journal_mode),
     (SELECT synchronous FROM pragma_synchronous),
     (SELECT file FROM pragma_database_list WHERE name = 'main');
@@ -424,3 +425,17 @@ SELECT (SELECT count(*) FROM clean),
     (SELECT count(*) FROM tenure_worker WHERE last_seen_at <= :now - 1000000 * :worker_seconds),
     (SELECT count(*) FROM tenure_metric WHERE minute <= :now - 1000000 * :metric_seconds),
     (SELECT count(*) FROM tenure_memory WHERE expires_at <= :now);
+
+-- name: prune_lag
+-- How many microseconds ago the oldest of the jobs that ended first should have lost its payload; NULL if none should.
+SELECT max(CAST(:now - ended.finished_at - 1000000 * q.retain_seconds AS INTEGER))
+FROM (
+    SELECT id, queue, finished_at
+    FROM tenure_job INDEXED BY job_finished_idx
+    WHERE finished_at IS NOT NULL AND cleaned_at IS NULL
+    ORDER BY finished_at
+    LIMIT :scan
+) AS ended
+JOIN tenure_queue AS q ON q.name = ended.queue
+WHERE ended.finished_at <= :now - 1000000 * q.retain_seconds
+    AND NOT EXISTS (SELECT 1 FROM tenure_dead_letter AS d WHERE d.job_id = ended.id AND d.triage <> 'closed');

@@ -232,6 +232,7 @@ CREATE TABLE tenure_dead_letter (
     triage_note TEXT,
     triaged_at INTEGER,
     triaged_by TEXT,
+    owner TEXT,
     CONSTRAINT dead_letter_once_per_death UNIQUE (job_id, token),
     CONSTRAINT dead_letter_state_known CHECK (state IN ('dead', 'failed')),
     CONSTRAINT dead_letter_error_not_blank CHECK (trim(final_error) <> ''),

@@ -17,7 +17,7 @@ BEGIN
 END
 $$;
 
--- set_queues: {"policies": {name: {column: value, …}}, "actor", "only_new"} → the queues as they stand now, in the order given.
+-- set_queues: {"policies": {name: {column: value, …}}, "actor", "only_new", "reason"} → the queues as they stand now, in the order given.
 --
 -- Columns that a policy leaves out keep their value. Where the queue is new to its profile they take the profile's value: a queue
 -- that belongs to a profile has its rules. Jobs already there keep the rank and max_attempts they were given. A queue with live jobs
@@ -48,7 +48,8 @@ BEGIN
         IF v_is_new OR v_adopts OR NOT v_only_new THEN
             PERFORM tenure.set_policy(v_name, v_policy, v_now);
             PERFORM tenure.write_audit(
-                v_now, p_request ->> 'actor', CASE WHEN v_is_new THEN 'create_queue' ELSE 'set_queue' END, v_name, NULL, v_policy
+                v_now, p_request ->> 'actor', CASE WHEN v_is_new THEN 'create_queue' ELSE 'set_queue' END, v_name,
+                p_request ->> 'reason', v_policy
             );
         END IF;
     END LOOP;
@@ -248,8 +249,8 @@ DECLARE
     v_name text := p_request ->> 'name';
     v_is_open boolean := (p_request ->> 'is_open')::boolean;
 BEGIN
-    IF v_name IS NULL OR v_name !~ '^(([A-Za-z0-9_-]+\.)?(master|worker|notify|heartbeat)|(queue|kind):.{1,200})$' THEN
-        RAISE EXCEPTION 'There can be no gate %. Gates are master, worker, notify, heartbeat, PROFILE.GATE, queue:NAME and kind:NAME.',
+    IF v_name IS NULL OR v_name !~ '^(([A-Za-z0-9_-]+\.)?(master|worker|notify|heartbeat)|(queue|kind|worker):.{1,200})$' THEN
+        RAISE EXCEPTION 'There can be no gate %. Gates are master, worker, notify, heartbeat, PROFILE.GATE, queue:NAME, kind:NAME and worker:ID.',
             coalesce(quote_literal(v_name), 'without a name') USING ERRCODE = 'TN007';
     END IF;
     PERFORM tenure.write_audit(
@@ -270,8 +271,8 @@ BEGIN
 END
 $$;
 
--- triage_dead_letters: {"ids", "triage", "actor", "note"} → the ids that were changed. The note belongs to the decision: without one the old
--- one goes.
+-- triage_dead_letters: {"ids", "triage", "actor", "note", "owner"} → the ids that were changed. The note belongs to the decision: without
+-- one the old one goes. The owner stays unless another is named.
 CREATE OR REPLACE FUNCTION tenure.triage_dead_letters(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -291,13 +292,15 @@ BEGIN
     LOOP
         PERFORM tenure.write_audit(
             v_now, p_request ->> 'actor', 'triage', v_letter.id::text, p_request ->> 'note',
-            json_build_object('job_id', v_letter.job_id, 'from', v_letter.triage, 'to', v_triage)
+            json_strip_nulls(json_build_object(
+                'job_id', v_letter.job_id, 'from', v_letter.triage, 'to', v_triage, 'owner', p_request ->> 'owner'))
         );
         UPDATE tenure.dead_letter AS d
         SET triage = v_triage,
             triage_note = p_request ->> 'note',
             triaged_at = v_now,
-            triaged_by = p_request ->> 'actor'
+            triaged_by = p_request ->> 'actor',
+            owner = coalesce(p_request ->> 'owner', d.owner)
         WHERE d.id = v_letter.id;
         v_changed := v_changed || v_letter.id;
     END LOOP;
@@ -378,7 +381,7 @@ AS $$
     WHERE p_request -> 'names' IS NULL OR s.name IN (SELECT n.name FROM json_array_elements_text(p_request -> 'names') AS n(name))
 $$;
 
--- set_schedules: {"specs": {name: spec}, "actor"} → their rows. A known one keeps its last tick and its pause.
+-- set_schedules: {"specs": {name: spec}, "actor", "reason"} → their rows. A known one keeps its last tick and its pause.
 CREATE OR REPLACE FUNCTION tenure.set_schedules(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -393,7 +396,7 @@ BEGIN
         VALUES (v_name, v_spec, v_now, v_now, v_now)
         ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, updated_at = v_now WHERE s.spec::text <> excluded.spec::text;
         IF FOUND THEN
-            PERFORM tenure.write_audit(v_now, p_request ->> 'actor', 'set_schedule', v_name, NULL, v_spec);
+            PERFORM tenure.write_audit(v_now, p_request ->> 'actor', 'set_schedule', v_name, p_request ->> 'reason', v_spec);
         END IF;
     END LOOP;
     RETURN tenure.list_schedules(json_build_object('names', (SELECT coalesce(json_agg(k.name), '[]')

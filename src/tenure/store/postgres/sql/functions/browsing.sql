@@ -107,6 +107,7 @@ BEGIN
                 tenure.to_us(d.triaged_at) AS triaged_at,
                 d.triaged_by,
                 d.triage_note,
+                d.owner,
                 left(d.final_error, 500) AS error
             FROM tenure.dead_letter AS d
             WHERE d.triage = p_request ->> 'triage'

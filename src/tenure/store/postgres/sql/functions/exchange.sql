@@ -118,7 +118,7 @@ BEGIN
     IF coalesce(v_left, -1) < 0 THEN
         RAISE EXCEPTION 'limit is %; a claim takes a number from 0 up.', v_left USING ERRCODE = 'TN007';
     END IF;
-    v_open := tenure.open_queues(coalesce(v_claim.queues, '{}'), v_claim.lease, p_is_loop);
+    v_open := tenure.open_queues(coalesce(v_claim.queues, '{}'), v_claim.lease, CASE WHEN p_is_loop THEN v_claim.worker END);
     v_queues := v_open.queues;
     -- A claim with `held` repeats one whose reply was lost, and that one may still be running here: it waits for its end, because rows
     -- that it has locked would be skipped and so be lost to the worker.
@@ -242,9 +242,9 @@ AS $$ SELECT interval '5 seconds' $$;
 
 -- open_queues: the rows of the queues that may be claimed from now, in the order asked for; whether one of them limits how many are held;
 -- and the kinds whose gate is closed, null if none is. Paused queues are left out, and so are those whose own gate is closed, unless that
--- is all of them. Refuses unknown queues, closed gates, and a lease out of bounds.
+-- is all of them. Refuses unknown queues, closed gates, and a lease out of bounds. p_worker: whose loop asks; null where none does.
 CREATE OR REPLACE FUNCTION tenure.open_queues(
-    p_names text[], p_lease double precision, p_is_loop boolean, OUT queues tenure.queue[], OUT is_limited boolean, OUT closed_kinds text[]
+    p_names text[], p_lease double precision, p_worker text, OUT queues tenure.queue[], OUT is_limited boolean, OUT closed_kinds text[]
 )
 LANGUAGE plpgsql
 AS $$
@@ -277,7 +277,7 @@ BEGIN
             SELECT c.name INTO v_shut
             FROM unnest(v_closed) AS c(name)
             WHERE c.name IN ('master', v_queue.profile || '.master')
-                OR p_is_loop AND c.name IN ('worker', v_queue.profile || '.worker')
+                OR c.name IN ('worker', 'worker:' || p_worker, v_queue.profile || '.worker') AND p_worker IS NOT NULL
             ORDER BY c.name
             LIMIT 1;
             IF FOUND THEN

@@ -381,6 +381,49 @@ AS $$
     WHERE tenure.text_list(p_request -> 'keys') IS NULL OR l.key = ANY (tenure.text_list(p_request -> 'keys'))
 $$;
 
+-- list_limited: {"limit", "cap", "sample"} → [[queue, limiter, jobs, oldest_at, [id, …]]]. Each group is found by one look behind the one
+-- before, so the jobs themselves are not walked; of each `cap` are counted.
+CREATE OR REPLACE FUNCTION tenure.list_limited(p_request json) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+DECLARE
+    v_limit integer := (p_request ->> 'limit')::integer;
+    v_cap integer := (p_request ->> 'cap')::integer;
+    v_sample integer := (p_request ->> 'sample')::integer;
+    v_queue text;
+    v_limiter text;
+    v_found json[] := '{}';
+BEGIN
+    FOR v_queue IN SELECT q.name FROM tenure.queue AS q ORDER BY q.name COLLATE "C" LOOP
+        v_limiter := '';
+        WHILE cardinality(v_found) < v_limit LOOP
+            SELECT coalesce(j.limiter, '') INTO v_limiter FROM tenure.job AS j
+            WHERE j.queue = v_queue AND (j.suspicion >= 2) = false AND coalesce(j.limiter, '') > v_limiter
+                AND j.state = 'queued' AND j.is_due
+            ORDER BY coalesce(j.limiter, '') LIMIT 1;
+            EXIT WHEN NOT FOUND;
+            v_found := v_found || (
+                SELECT json_build_array(v_queue, v_limiter, count(*), tenure.to_us(min(s.run_at)), (
+                    SELECT json_agg(f.id ORDER BY f.rank, f.run_at, f.id) FROM (
+                        SELECT j.id, j.rank, j.run_at FROM tenure.job AS j
+                        WHERE j.queue = v_queue AND (j.suspicion >= 2) = false AND coalesce(j.limiter, '') = v_limiter
+                            AND j.state = 'queued' AND j.is_due
+                        ORDER BY j.rank, j.run_at, j.id LIMIT v_sample
+                    ) AS f))
+                FROM (
+                    SELECT j.run_at FROM tenure.job AS j
+                    WHERE j.queue = v_queue AND (j.suspicion >= 2) = false AND coalesce(j.limiter, '') = v_limiter
+                        AND j.state = 'queued' AND j.is_due
+                    LIMIT v_cap
+                ) AS s
+            );
+        END LOOP;
+    END LOOP;
+    RETURN array_to_json(v_found);
+END
+$$;
+
 -- set_limiter: {"key", "per_minute", "tokens_per_minute", "tokens_per_job", "actor", "reason"} → the limiter.
 CREATE OR REPLACE FUNCTION tenure.set_limiter(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER

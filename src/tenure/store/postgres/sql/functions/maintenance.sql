@@ -167,6 +167,7 @@ BEGIN
         DELETE FROM tenure.worker AS w WHERE w.id = ANY (v_ids) RETURNING w.id
     )
     SELECT coalesce(array_agg(gone.id ORDER BY gone.id), '{}') INTO v_removed FROM gone;
+    DELETE FROM tenure.gate AS g WHERE g.name IN (SELECT 'worker:' || r.id FROM unnest(v_removed) AS r(id));
     IF v_unseen IS NOT NULL THEN
         v_removed := v_removed || tenure.remove_silent_workers(v_unseen, NULL, v_now);
     END IF;
@@ -220,6 +221,7 @@ BEGIN
         DELETE FROM tenure.worker AS w USING silent AS s WHERE w.id = s.id RETURNING w.id
     )
     SELECT coalesce(array_agg(gone.id ORDER BY gone.id), '{}') INTO v_removed FROM gone;
+    DELETE FROM tenure.gate AS g WHERE g.name IN (SELECT 'worker:' || r.id FROM unnest(v_removed) AS r(id));
     RETURN v_removed;
 END
 $$;

@@ -189,6 +189,7 @@ AS $$
             (p_letter).triage_note,
             tenure.to_us((p_letter).triaged_at) AS triaged_at,
             (p_letter).triaged_by,
+            (p_letter).owner,
             (p_letter).idempotency_key AS key,
             (p_letter).actor,
             (p_letter).run_id,
@@ -1026,4 +1027,22 @@ AS $$
         'at', tenure.to_us(tenure.now()),
         'newest_created_at', (SELECT tenure.to_us(j.created_at) FROM tenure.job AS j ORDER BY j.id DESC LIMIT 1),
         'last_event', coalesce((SELECT max(e.seq) FROM tenure.event AS e), 0))
+$$;
+
+-- prune_lag: {"scan"} → since how many seconds the oldest of the jobs that ended first should have lost its payload; 0 if none should.
+CREATE OR REPLACE FUNCTION tenure.prune_lag(p_request json) RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT to_json(coalesce(max(extract(epoch FROM tenure.now() - e.finished_at) - q.retain_seconds), 0))
+    FROM (
+        SELECT j.id, j.queue, j.finished_at
+        FROM tenure.job AS j
+        WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL
+        ORDER BY j.finished_at
+        LIMIT (p_request ->> 'scan')::bigint
+    ) AS e
+    JOIN tenure.queue AS q ON q.name = e.queue
+    WHERE e.finished_at <= tenure.now() - q.retain_seconds * interval '1 second'
+        AND NOT EXISTS (SELECT 1 FROM tenure.dead_letter AS d WHERE d.job_id = e.id AND d.triage <> 'closed')
 $$;
