@@ -84,6 +84,7 @@ def test_it_shows_the_exact_arguments_with_their_hash(cli: Cli, approval: tenure
     assert approval.args_hash in shown
     assert '"eur": 120' in shown
     assert "carl" in shown
+    assert f"unlocks\tjob {approval.job_id} (order in default) goes on behind 'approve/refund'" in shown
 
 
 def test_an_answer_names_the_hash_of_what_was_seen(cli: Cli, app: tenure.App, approval: tenure.Approval) -> None:

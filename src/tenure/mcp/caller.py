@@ -18,7 +18,7 @@ from tenure.model.job import Job
 
 TOOLSETS: Final[Mapping[str, tuple[str, ...]]] = {
     "use": ("enqueue", "run", "status", "wait", "cancel"),
-    "inspect": ("overview", "list_jobs", "get_job", "explain", "logs"),
+    "inspect": ("overview", "list_jobs", "get_job", "explain", "logs", "usage"),
     "triage": ("dead_letters", "triage", "replay"),
     "work": ("claim", "heartbeat", "progress", "complete", "fail", "release", "ask"),
     "approve": ("inbox", "decide"),
