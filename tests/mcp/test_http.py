@@ -269,6 +269,12 @@ async def test_an_approval_is_answered_by_another_caller_whose_user_saw_the_argu
         assert again["untrusted"]["answers"] == [{"question": "Delete it all?", "granted": True, "note": "go"}]
         assert '"illegal_move"' in await refused(other, "decide", **{**answer, "choice": "deny"})
 
+        who = {"job_id": job.id, "token": again["token"]}
+        late = (await ask(worker, "ask", **who, question="And this?"))["approval_id"]
+        served.app.cancel(job.id)
+        answer = {"approval_id": late, "args_hash": served.app.approvals.get(late).args_hash, "choice": "approve"}
+        assert "has ended as cancelled" in await refused(other, "decide", **answer)
+
 
 async def test_the_requester_cannot_approve_its_own(served: Served) -> None:
     queue = fresh(served.app)

@@ -55,6 +55,14 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'real.db'}"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
 @pytest.fixture
 def app(tmp_path: Path, clock: ManualClock) -> Iterator[App]:
     with App(f"sqlite:///{tmp_path / 'mcp.db'}", actor="test", clock=clock) as opened:
@@ -184,8 +192,14 @@ async def test_usage_is_summed_within_the_bounds_of_the_caller(app: App) -> None
         assert (await ask(client, "usage", queue="default"))["usage"] == []
 
 
-async def test_an_obedient_client_fed_100_injections_writes_nothing_and_sees_no_payload(app: App) -> None:
+async def test_an_obedient_client_fed_100_injections_writes_nothing_and_sees_no_payload(url: str) -> None:
     """The client calls every tool whose name it reads in an answer, as a model without judgement would."""
+    with App(url, actor="test") as app:
+        await _obey(app)
+        await app.aio.close()
+
+
+async def _obey(app: App) -> None:
     jobs = []
     for number in range(100):
         order = ORDERS[number % len(ORDERS)] + f" \u202e\x1b[2J #{number}"
@@ -340,8 +354,7 @@ async def test_resources_and_prompts_come_with_their_toolsets(app: App) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_real_process_serves_all_toolsets_over_stdio(tmp_path: Path, mode: str) -> None:
-    url = f"sqlite:///{tmp_path / 'real.db'}"
+async def test_a_real_process_serves_all_toolsets_over_stdio(url: str, tmp_path: Path, mode: str) -> None:
     asked: list[str] = []
 
     async def agrees(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
