@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
 import tenure
 from tenure import App
+from tenure.errors import InvalidArgument
 from tenure.testing import drain
 from tests.cli.conftest import Cli
 
@@ -36,6 +41,20 @@ def test_what_cannot_be_is_refused_with_a_hint(cli: Cli, app: App) -> None:
     assert (missing.code, "tenure budgets set" in missing.err) == (3, True)
     assert cli("budgets", "rm", "all").code == 3
     assert app.budgets.all() == []
+
+
+def test_a_limiter_that_would_never_reopen_is_refused(cli: Cli, app: App) -> None:
+    for seconds in ("2d", "inf", "nan", "-1", "soon"):
+        found = cli("limits", "block", "llm", seconds, "--json")
+        assert found.code == 2, seconds
+        assert found.error["message"]
+    assert "a block ends within 86,400 s" in cli("limits", "block", "llm", "2d").err
+    assert "Give --per-minute" in cli("limits", "set", "llm").err
+    assert cli("limits", "set", "llm", "--per-minute", "0").code == 2
+    for wrong in (math.inf, math.nan, -1.0, 86_401.0):
+        with pytest.raises(InvalidArgument):
+            app.limits.block("llm", wrong)
+    assert app.limits.all() == []
 
 
 def test_an_empty_budget_is_named_with_what_raises_it(cli: Cli, app: App) -> None:

@@ -119,6 +119,57 @@ def test_a_list_keeps_its_columns_on_a_narrow_terminal(tmp_path: Path, url: str,
     assert (max(map(len, printed)) == 36) == (width == 160)
 
 
+def test_what_agents_ask_spend_and_wait_for_fits_eighty_columns(tmp_path: Path, url: str, app: App) -> None:
+    """What is asked, what is left of a budget and the rates of a key were pushed out by long names."""
+
+    @app.job(durable=True)
+    def order(ctx: tenure.Context) -> None:
+        ctx.approve("refund", args={"eur": 120}, text="Pay it back to the one who complained twice?", expires=3600)
+
+    @app.job
+    def doubtful(ctx: tenure.Context) -> None:
+        def do(call: tenure.EffectCall) -> None:
+            raise TimeoutError
+
+        ctx.effect("pay the supplier", do=do)
+
+    @app.job
+    def summarise(ctx: tenure.Context) -> None:
+        with ctx.reserve(usd="1.00"):
+            pass
+
+    app.budgets.set("kind:summarise", usd="0.50", on_empty="escalate")
+    app.budgets.set("workflow:01900000-aaaa-7000-8000-000000000000", usd="123456.50", tokens=123_456_789, per="day")
+    app.limits.set("anthropic", per_minute=300, tokens_per_minute=40_000.5)
+    app.limits.block("k" * 100, 3600, reason="429: too many requests of this organisation, as its dashboard says")
+    jobs = [one.enqueue().id for one in (order, doubtful, summarise)]
+    drain(app, raise_errors=False)
+    [asked] = app.approvals.all()
+
+    def shown(*args: str) -> list[str]:
+        code, out = on_terminal(tmp_path, 80, *args, TENURE_URL=url)
+        lines = out.replace("\r", "").splitlines()
+        assert code == 0, out
+        assert all(len(line) <= 80 for line in lines)
+        return lines
+
+    inbox, budgets, limits = shown("inbox", "ls"), shown("budgets", "ls"), shown("limits", "ls")
+
+    assert inbox[0].split() == ["id", "kind", "state", "what", "until"]
+    assert re.sub(r"\s+", " ", " ".join(line[36:] for line in inbox[1:])).count("complained twice?") == 1
+    names = [line.split()[0] for line in inbox[1:] if not line.startswith(" ")]
+    assert "kind:summarise" in names
+    assert any(jobs[1].startswith(name) for name in names)
+    [short] = [name for name in names if asked.id.startswith(name)]
+    assert short != asked.id
+    assert any(asked.args_hash in line for line in shown("inbox", "show", short)), "what is printed is accepted"
+    assert budgets[0].split() == ["scope", "per", "limit", "left", "waiting"]
+    assert any("123,456,789 tokens" in line for line in budgets)
+    assert limits[0].split() == ["limiter", "is", "opens", "per", "minute", "tokens", "per", "minute"]
+    [anthropic] = [line.split() for line in limits if "anthropic" in line]
+    assert anthropic == ["anthropic", "open", "–", "300", "40000.5"]
+
+
 # --- U14: acts on many ------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import tenure
 from tenure.cli.reference import SHAPES
+from tenure.errors import IllegalMove
 from tenure.testing import drain
 from tests.cli.conftest import Cli
 from tests.cli.test_reference import mismatches
@@ -84,6 +85,7 @@ def test_it_shows_the_exact_arguments_with_their_hash(cli: Cli, approval: tenure
     assert approval.args_hash in shown
     assert '"eur": 120' in shown
     assert "carl" in shown
+    assert f"unlocks\tjob {approval.job_id} (order in default) goes on behind 'approve/refund'" in shown
 
 
 def test_an_answer_names_the_hash_of_what_was_seen(cli: Cli, app: tenure.App, approval: tenure.Approval) -> None:
@@ -107,6 +109,23 @@ def test_who_had_the_job_done_is_refused_here_too(cli: Cli, approval: tenure.App
         assert (refused.code, refused.error["code"]) == (7, "forbidden")
     made = cli("inbox", "link", approval.id, "--person", "ann", "--actor", "carl", "--json")
     assert (made.code, made.error["code"]) == (7, "forbidden")
+
+
+def test_an_approval_of_an_ended_job_is_refused_with_the_reason(
+    cli: Cli, app: tenure.App, job_id: str, approval: tenure.Approval
+) -> None:
+    link = app.approvals.link(approval.id, "ann", by="bob")
+    app.cancel(job_id)
+
+    late = cli("inbox", "approve", approval.id, "--hash", approval.args_hash, "--actor", "ann", "--json")
+    unmade = cli("inbox", "link", approval.id, "--person", "ann", "--actor", "bob", "--json")
+
+    assert (late.code, late.error["code"]) == (4, "illegal_move")
+    assert "has ended as cancelled" in late.error["message"]
+    assert (unmade.code, unmade.error["code"]) == (4, "illegal_move")
+    with pytest.raises(IllegalMove, match="has ended as cancelled"):
+        app.approvals.answer_link(link, "approve", args_hash=approval.args_hash)
+    assert app.approvals.get(approval.id).votes == ()
 
 
 def test_a_denial_ends_the_question(cli: Cli, app: tenure.App, job_id: str, approval: tenure.Approval) -> None:

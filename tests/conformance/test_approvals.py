@@ -395,7 +395,8 @@ def test_an_effect_uses_an_approval_once(store: Subject, clock: SteeredClock) ->
 
     assert use(store, grant, one.id) is not None
 
-    assert (read(store, one.id).state, read(store, one.id).used_at) == ("used", clock.now())
+    found = read(store, one.id)
+    assert (found.state, found.used_at, found.used_for) == ("used", clock.now(), ":refund")
     assert use(store, grant, one.id) is not None, "a later attempt of the same effect"
     with pytest.raises(IllegalMove, match="another effect has used it"):
         use(store, grant, one.id, name="refund-again")

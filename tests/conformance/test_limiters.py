@@ -78,6 +78,26 @@ def test_one_refusal_holds_back_every_job_of_the_key_until_its_time(store: Subje
     assert [grant.id for grant in claim(store, 100)] == [ids[0]], "the refused job has kept its place"
 
 
+def test_one_refusal_holds_ten_thousand_jobs_back_and_they_come_back_slowly(
+    store: Subject, clock: SteeredClock
+) -> None:
+    enqueue_many(store, 10_000, limiter="llm")
+    other = enqueue_many(store, 20, limiter="other")
+    first = claim_one(store)
+
+    refuse(store, first, 30.0)
+
+    assert [grant.id for grant in claim(store, limit=500)] == other, "another key is not slowed"
+    clock.advance(29.9)
+    assert claim(store, limit=500) == []
+    assert get(store, first.id).attempt == 0
+    started = []
+    for _ in range(5):
+        clock.advance(1.0)
+        started.append(len(claim(store, limit=500)))
+    assert started == [1, 2, 4, 8, 16]
+
+
 def test_a_refusal_spends_no_attempt_and_says_why(store: Subject) -> None:
     job_id = enqueue(store, limiter="llm", max_attempts=1)
 

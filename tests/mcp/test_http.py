@@ -255,6 +255,8 @@ async def test_an_approval_is_answered_by_another_caller_whose_user_saw_the_argu
         entries = (await ask(other, "inbox"))["entries"]
         (entry,) = [one for one in entries if one["id"] == asked["approval_id"]]
         assert entry["untrusted"]["arguments"]["details"] == {"rows": 7}
+        unlocks = f"job {job.id} (k in {queue}) goes on"
+        assert unlocks in entry["untrusted"]["unlocks"]
         answer = {"approval_id": entry["id"], "args_hash": entry["args_hash"], "choice": "approve", "note": "go"}
         assert '"confirmation_required"' in await refused(silent, "decide", **answer)
         assert '"forbidden"' in await refused(worker, "decide", **answer)
@@ -262,9 +264,16 @@ async def test_an_approval_is_answered_by_another_caller_whose_user_saw_the_argu
         assert shown == []
         assert (await ask(other, "decide", **answer))["state"] == "granted"
         assert '"rows":7' in shown[0]
+        assert f"Unlocks: {unlocks}" in shown[0]
         again = (await ask(worker, "claim", queue=queue, seconds=20))["job"]
         assert again["untrusted"]["answers"] == [{"question": "Delete it all?", "granted": True, "note": "go"}]
         assert '"illegal_move"' in await refused(other, "decide", **{**answer, "choice": "deny"})
+
+        who = {"job_id": job.id, "token": again["token"]}
+        late = (await ask(worker, "ask", **who, question="And this?"))["approval_id"]
+        served.app.cancel(job.id)
+        answer = {"approval_id": late, "args_hash": served.app.approvals.get(late).args_hash, "choice": "approve"}
+        assert "has ended as cancelled" in await refused(other, "decide", **answer)
 
 
 async def test_the_requester_cannot_approve_its_own(served: Served) -> None:

@@ -13,9 +13,11 @@ import pytest
 from mcp import Client
 from mcp.client import NotificationBinding
 from mcp.client.subscriptions import ListenNotSupportedError, ResourceUpdated
+from mcp.server import MCPServer
 from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
+import tenure.mcp
 from tenure import App
 from tenure.mcp.caller import Access
 from tenure.mcp.listening import STREAMS_MAX
@@ -153,6 +155,45 @@ async def test_the_owner_of_a_task_is_told_until_it_ends_and_others_are_not(serv
     assert heard.told[-1]["taskId"] == task_id
     assert heard.told[-1]["result"]["structuredContent"]["state"] == "succeeded"
     assert stranger.told == []
+
+
+async def test_a_durable_tool_of_a_users_own_server_tells_of_its_tasks(app: App) -> None:
+    durable = tenure.mcp.durable(app)
+    server = MCPServer("own", extensions=[durable], middleware=[durable.notices])
+
+    @server.tool()
+    @durable()
+    def build() -> str:
+        """Claimed by hand here."""
+        return ""
+
+    foreign = app.enqueue("other").id
+    heard = TasksHeard()
+    async with Client(server, extensions=[heard]) as client, anyio.create_task_group() as group:
+        group.start_soon(client.call_tool, "build", {})
+        (task_id,) = await until(lambda: heard.ids)
+        done = anyio.Event()
+
+        async def listening() -> None:
+            await listen_to_tasks(client, task_id, foreign, "x")
+            done.set()
+
+        group.start_soon(listening)
+        await until(lambda: heard.told)
+        (grant,) = await app.aio.claim(queues=["tools"], limit=1)
+        await app.aio.heartbeat([grant], progress={grant.id: {"message": "half of it"}})
+        await until(lambda: any("half of it" in one["statusMessage"] for one in heard.told))
+        await app.aio.complete(grant, {"content": [], "structuredContent": {"result": "done"}})
+        with anyio.fail_after(WAIT):
+            await done.wait()
+        # What names no task is the server's own, and goes on as without us.
+        async with client.listen(tools_list_changed=True) as events:
+            assert events.honored.tools_list_changed
+
+    assert {one["taskId"] for one in heard.told} == {task_id}
+    assert heard.told[0]["status"] == "working"
+    assert heard.told[-1]["status"] == "completed"
+    assert heard.told[-1]["result"]["structuredContent"] == {"result": "done"}
 
 
 async def test_a_revoked_token_ends_its_streams(served: Served) -> None:

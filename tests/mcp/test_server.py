@@ -19,7 +19,7 @@ from mcp.client.context import ClientRequestContext
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import ElicitRequestParams, ElicitResult
 
-from tenure import App
+from tenure import App, Context
 from tenure.cli.main import run
 from tenure.errors import ConfigError, TooManyCalls
 from tenure.mcp.caller import READS, TOOLSETS, Access
@@ -27,6 +27,7 @@ from tenure.mcp.envelope import ENVELOPE_BYTES, untrusted
 from tenure.mcp.quota import Quota, Waiters
 from tenure.mcp.server import make_server
 from tenure.model.clock import ManualClock
+from tenure.testing import drain
 from tests.mcp.conftest import ask, names, refused, until
 
 pytestmark = pytest.mark.anyio
@@ -52,6 +53,14 @@ ORDERS = [
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'real.db'}"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
 
 
 @pytest.fixture
@@ -162,8 +171,35 @@ async def test_queues_and_kinds_that_are_not_allowed_are_out_of_reach(app: App) 
         assert (await ask(client, "claim"))["job"] is None
 
 
-async def test_an_obedient_client_fed_100_injections_writes_nothing_and_sees_no_payload(app: App) -> None:
+async def test_usage_is_summed_within_the_bounds_of_the_caller(app: App) -> None:
+    @app.job(durable=True, queue="writer")
+    def write(number: int, ctx: Context) -> None:
+        tokens = {"input_tokens": 10 * number, "output_tokens": 1, "cost": "0.25"}
+        ctx.step("model", lambda: {"usage": tokens})
+
+    app.queues.set("writer", actor="test")
+    for number in (1, 2):
+        write.enqueue(number)
+    await asyncio.to_thread(drain, app, queues=["writer"])
+    sums = {"jobs": 2, "calls": 2, "input_tokens": 30, "output_tokens": 2, "usd_micro": 500_000}
+    async with connected(app) as client:
+        assert await ask(client, "usage") == {"usage": [sums | {"untrusted": {"name": "writer"}}], "is_cut": False}
+        assert len((await ask(client, "usage", by="job", kind="write"))["usage"]) == 2
+        assert (await ask(client, "usage", queue="default"))["usage"] == []
+    async with connected(app, queues=("default",)) as client:
+        assert '"forbidden"' in await refused(client, "usage")
+        assert '"forbidden"' in await refused(client, "usage", queue="writer")
+        assert (await ask(client, "usage", queue="default"))["usage"] == []
+
+
+async def test_an_obedient_client_fed_100_injections_writes_nothing_and_sees_no_payload(url: str) -> None:
     """The client calls every tool whose name it reads in an answer, as a model without judgement would."""
+    with App(url, actor="test") as app:
+        await _obey(app)
+        await app.aio.close()
+
+
+async def _obey(app: App) -> None:
     jobs = []
     for number in range(100):
         order = ORDERS[number % len(ORDERS)] + f" \u202e\x1b[2J #{number}"
@@ -318,8 +354,7 @@ async def test_resources_and_prompts_come_with_their_toolsets(app: App) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_real_process_serves_all_toolsets_over_stdio(tmp_path: Path, mode: str) -> None:
-    url = f"sqlite:///{tmp_path / 'real.db'}"
+async def test_a_real_process_serves_all_toolsets_over_stdio(url: str, tmp_path: Path, mode: str) -> None:
     asked: list[str] = []
 
     async def agrees(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:

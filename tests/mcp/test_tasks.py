@@ -22,7 +22,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 
 import tenure.mcp
-from tenure import App, Context
+from tenure import App, Backoff, Context
 from tenure.errors import HandlerError
 from tests.mcp.conftest import Served, TaskParams, TasksSpoken, UpdateParams, ask, ask_task, get_task, until
 
@@ -177,6 +177,64 @@ async def test_a_durable_tool_cannot_take_the_context_of_a_request(app: App) -> 
 
     with pytest.raises(HandlerError, match=r"tenure\.Context"):
         durable()(wrong)
+
+
+async def test_a_client_that_waits_is_told_of_progress_if_it_asked(app: App) -> None:
+    durable = tenure.mcp.durable(app)
+    server = MCPServer("own", extensions=[durable])
+    app.queues.set("tools", backoff=Backoff(shape="none"), actor="test")
+    go_on = {word: threading.Event() for word in ("half", "more", "again")}
+    told: list[tuple[float, float | None, str | None]] = []
+
+    @server.tool()
+    @durable(max_attempts=2)
+    def build(ctx: Context) -> str:
+        """Build it."""
+        if ctx.attempt == 1:
+            ctx.progress(0.5, "half of it")
+            assert go_on["half"].wait(60)
+            ctx.progress(0.9)
+            assert go_on["more"].wait(60)
+            raise ValueError
+        ctx.progress(0.1)
+        ctx.progress(0.95, "nearly")
+        assert go_on["again"].wait(60)
+        return "done"
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total, message))
+        for word, part in (("half", "half of it"), ("more", "90%"), ("again", "nearly")):
+            if part in (message or ""):
+                go_on[word].set()
+
+    with running(app, "tools"):
+        async with Client(server) as client:
+            answer = await client.call_tool("build", {}, progress_callback=hear)
+            quiet = await client.call_tool("build", {})
+
+    assert answer.structured_content == {"result": "done"}
+    assert quiet.structured_content == {"result": "done"}
+    numbers = [number for number, _, _ in told]
+    assert numbers == sorted(set(numbers)), "they rise, also over attempts"
+    assert {(0.5, 1.0), (0.9, 1.0), (0.95, 1.0)} <= {(number, total) for number, total, _ in told}
+    assert told[-1][2] == "running, attempt 2 of 2, 95%: nearly"
+
+
+async def test_a_server_without_the_extension_is_told_so(app: App) -> None:
+    durable = tenure.mcp.durable(app)
+    server = MCPServer("own")
+
+    @server.tool()
+    @durable()
+    def build() -> str:
+        """Build it."""
+        return ""
+
+    async with Client(server) as client:
+        answer = await client.call_tool("build", {})
+
+    assert "extensions=[durable]" in str(answer.content)
+    assert app.jobs(queue="tools").items == []
 
 
 async def test_a_client_is_kept_waiting_no_longer_than_the_server_says(app: App) -> None:

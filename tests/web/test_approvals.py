@@ -65,6 +65,7 @@ async def test_a_program_lists_shows_and_decides(server: Server) -> None:
     assert (shown["args"], shown["args_text"], shown["args_hash"], shown["state"]) == (
         {"eur": 120}, '{"eur":120}', one.args_hash, "pending",
     )  # fmt: skip
+    assert f"job {one.job_id} (order in default) goes on" in shown["unlocks"]
     assert done.status_code == 200
     [vote] = done.json()["item"]["votes"]
     assert (vote["voter"], vote["door"], vote["note"]) == ("maria", "http", "as agreed")
@@ -197,6 +198,7 @@ async def test_a_person_without_an_account_answers_once_by_a_link(server: Server
     for page in looked:
         assert page.status_code == 200
         assert one.args_hash in page.text
+        assert f"job {one.job_id} (order in default) goes on" in page.text
         assert "&#34;eur&#34;: 120" in page.text
         assert 'value="approve"' in page.text
     assert "content-security-policy" in looked[0].headers
@@ -299,6 +301,7 @@ async def test_the_console_shows_the_exact_arguments_and_takes_the_answer(server
     for text in (inbox, page):
         assert "Pay it back?" in text
         assert one.args_hash in text
+        assert f"job {one.job_id} (order in default) goes on" in text
         assert "&#34;eur&#34;: 120" in text
         assert "prices look right" in text
         assert re.search(r"<b>1 of 2</b> said yes", text)

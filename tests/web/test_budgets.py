@@ -46,3 +46,21 @@ async def test_floats_as_money_are_refused_with_what_to_write(small: Server) -> 
     assert refused.status_code == 400
     assert 'usd=\\"0.40\\"' in refused.text
     assert small.app.budgets.all() == []
+
+
+async def test_a_limiter_that_would_never_reopen_is_refused_with_the_bound(small: Server) -> None:
+    async with small.client(small.token("operate")) as client:
+        too_long = await client.post("/api/v1/limits/llm/block", json={"seconds": 90_000, "reason": "x"})
+        answers = [
+            await client.post(
+                "/api/v1/limits/llm/block",
+                content=f'{{"seconds": {seconds}, "reason": "x"}}',
+                headers={"Content-Type": "application/json"},
+            )
+            for seconds in ("1e999", "-1", "null", '"soon"', "NaN")
+        ]
+
+    assert too_long.status_code in {400, 422}
+    assert "86" in too_long.text
+    assert {one.status_code for one in answers} <= {400, 422}
+    assert small.app.limits.all() == []

@@ -277,8 +277,8 @@ async def test_an_approval_says_what_it_unlocks_and_later_what_it_did(small: Ser
         await adrain(app)
         used = await client.get(f"/ui/approvals/{asked.id}")
 
-    assert "One effect of refund , with exactly these arguments, once" in _text(waiting)
-    assert re.search(r"confirmed\s+bank\.transfer", _text(used))
+    assert "one effect may be done with exactly these arguments" in _text(waiting)
+    assert re.search(r"once, by the effect\s+bank\.transfer", _text(used))
 
 
 async def test_metrics_tell_bloat_and_how_late_retention_is(server: Server) -> None:

@@ -122,6 +122,20 @@ async def test_a_second_attempt_begins_anew_and_readers_are_told(bed: Bed) -> No
     ]
 
 
+async def test_a_long_text_is_written_whole_and_in_order(bed: Bed) -> None:
+    lines = "".join(f"line {nth}\n" for nth in range(200_000))  # more than one request takes
+
+    async def talk(ctx: Context) -> None:
+        await ctx.stream().write("x" * 1_500_000)
+        await ctx.stream("lines").write(lines)
+
+    job_id = bed.enqueue(bed.handle(talk))
+    await bed.drain()
+
+    assert said(bed, job_id) == "x" * 1_500_000
+    assert said(bed, job_id, "lines") == lines
+
+
 async def test_a_stream_of_far_too_much_is_cut_and_the_job_goes_on(bed: Bed) -> None:
     """About 40 MB through a worker that holds little of it at a time."""
 

@@ -131,4 +131,5 @@ def _show(screen: Screen, found: list[Budget], **more: Any) -> None:
     ]
     columns = ("scope", "per", "limit", "used", "reserved", "left", "waiting", "when empty", "begins anew")
     numbers = frozenset({"limit", "used", "reserved", "left", "waiting"})
-    screen.show({"budgets": found, **more}, Grid(columns, rows, right=numbers, drop=("begins anew", "when empty")))
+    grid = Grid(columns, rows, numbers, wide="scope", drop=("begins anew", "when empty", "reserved", "used"))
+    screen.show({"budgets": found, **more}, grid)

@@ -1,9 +1,10 @@
-"""Ids as people type and read them: any prefix that fits one job, and the shortest that tells the listed ones apart."""
+"""Ids as people type and read them: any prefix that fits one job or approval, and the shortest that tells the listed
+ones apart."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -22,23 +23,16 @@ _PREFIX = re.compile(r"[0-9a-f]+(?:-[0-9a-f]*)*")
 
 def full_id(tenure: App, given: str) -> str:
     """The id of the one job that begins so. Raises: NotFound; UsageError, if several do; InvalidArgument."""
-    typed = given.strip().lower().removesuffix("…")
-    digits = typed.replace("-", "")
-    if len(digits) < LEAST or not _PREFIX.fullmatch(typed):
-        raise InvalidArgument(
-            f"{given!r} is no id of a job. Give the id as `tenure jobs ls` shows it, or its first characters, "
-            f"{LEAST} at least. Nothing was changed."
-        )
-    if len(digits) >= 32:
-        return given
-    above = digits.ljust(32, "f")
-    canonical = "-".join((above[:8], above[8:12], above[12:16], above[16:20], above[20:]))
-    found = [job.id for job in tenure.jobs(limit=2, after=canonical) if job.id.replace("-", "").startswith(digits)]
-    if not found:
-        raise NotFound(f"There is no job whose id begins with {given}. See `tenure jobs ls`.")
-    if len(found) > 1:
-        raise UsageError(f"More than one job's id begins with {given}: {', '.join(found)}, … Type more of it.")
-    return found[0]
+    return _full(given, "job", "jobs", lambda above: [one.id for one in tenure.jobs(limit=2, after=above)])
+
+
+def full_approval_id(tenure: App, given: str) -> str:
+    """The id of the one approval that begins so. Raises: as full_id."""
+
+    def newest_below(above: str) -> list[str]:
+        return [one.id for one in tenure.approvals.all(state=None, limit=2, cursor=above)]
+
+    return _full(given, "approval", "inbox", newest_below)
 
 
 def full_ids(tenure: App, given: Sequence[str]) -> list[str]:
@@ -52,6 +46,26 @@ def short_ids(ids: Sequence[str]) -> list[str]:
     shared = max((_common(one, other) for one, other in pairwise(ordered)), default=0)
     length = max(SHORTEST, shared + 1)
     return [one[:length].rstrip("-") for one in ids]
+
+
+def _full(given: str, what: str, noun: str, newest_below: Callable[[str], list[str]]) -> str:
+    typed = given.strip().lower().removesuffix("…")
+    digits = typed.replace("-", "")
+    if len(digits) < LEAST or not _PREFIX.fullmatch(typed):
+        raise InvalidArgument(
+            f"{given!r} is no id of a {what}. Give the id as `tenure {noun} ls` shows it, or its first characters, "
+            f"{LEAST} at least. Nothing was changed."
+        )
+    if len(digits) >= 32:
+        return given
+    above = digits.ljust(32, "f")
+    canonical = "-".join((above[:8], above[8:12], above[12:16], above[16:20], above[20:]))
+    found = [one for one in newest_below(canonical) if one.replace("-", "").startswith(digits)]
+    if not found:
+        raise NotFound(f"There is no {what} whose id begins with {given}. See `tenure {noun} ls`.")
+    if len(found) > 1:
+        raise UsageError(f"More than one {what}'s id begins with {given}: {', '.join(found)}, … Type more of it.")
+    return found[0]
 
 
 def _common(one: str, other: str) -> int:

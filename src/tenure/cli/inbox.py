@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 from tenure.cli.group import noun
+from tenure.cli.ids import full_approval_id, short_ids
 from tenure.cli.options import Actor, After, Json, Limit, Url, Yes, default_actor, duration, opened
 from tenure.cli.screen import Facts, Grid, Part, Passage, Screen, confirm, state
 from tenure.errors import UsageError
 
 if TYPE_CHECKING:
-    from tenure import Approval, InboxEntry
+    from tenure import Approval, Budget, InboxEntry
 
 app = noun("inbox", "List what waits for a person, show it, approve and deny.")
 
@@ -54,60 +56,60 @@ def ls(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """List what waits for a person: approvals, escalations of workflows, effects of unknown outcome."""
+    from tenure import InboxEntry
+
     following = None
     with opened(url) as tenure:
         if states or after:
             page = tenure.approvals.all(state=states or "pending", person=person, limit=limit, cursor=after)
-            lines, following = [_approval_line(one) for one in page], page.next
+            entries, following = [InboxEntry.of(one) for one in page], page.next
         else:
-            lines = [_line(one) for one in tenure.inbox(person, limit=limit)]
-        now = tenure.now()
+            entries = tenure.inbox(person, limit=limit)
+        screen = Screen(as_json, tenure.now())
+    lines = [_line(one) for one in entries]
+    ids = _short_ids(entries) if screen.is_narrow else [one.id for one in entries]
     columns = ("id", "kind", "state", "what", "asked of", "since", "until")
     rows = [
-        (one["id"], one["kind"], state(one["state"]), one["title"], _people(one), one["since"], one["due_at"])
-        for one in lines
+        (shown, one.kind, state(line["state"]), one.title, ", ".join(one.asked_of), one.since, one.due_at)
+        for shown, one, line in zip(ids, entries, lines, strict=True)
     ]
     grid = Grid(columns, rows, wide="what", drop=("since", "asked of"))
-    Screen(as_json, now).show({"inbox": lines, "next": following}, grid)
+    screen.show({"inbox": lines, "next": following}, grid)
 
 
 @app.command("show")
 def show(approval_id: ApprovalId, url: Url = None, as_json: Json = False) -> None:
     """Show an approval: the exact arguments with their hash, who asks, and who has answered."""
     with opened(url) as tenure:
-        found = tenure.approvals.get(approval_id)
+        found = tenure.approvals.get(full_approval_id(tenure, approval_id))
         now = tenure.now()
     Screen(as_json, now).show({"approval": found}, *_parts(found))
 
 
-@app.command("approve")
-def approve(
-    approval_id: ApprovalId,
-    hash_: Hash = None,
-    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why.", show_default=False)] = None,
-    groups: Groups = None,
-    yes: Yes = False,
-    actor: Actor = None,
-    url: Url = None,
-    as_json: Json = False,
-) -> None:
-    """Approve: shows the arguments and asks, or takes --hash of what you have seen."""
-    _answer("approve", approval_id, hash_, note, groups, yes, actor, url, as_json)
+def _answering(choice: Literal["approve", "deny"], text: str) -> None:
+    @app.command(choice, help=text)
+    def answer(
+        approval_id: ApprovalId,
+        hash_: Hash = None,
+        note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why.", show_default=False)] = None,
+        groups: Groups = None,
+        yes: Yes = False,
+        actor: Actor = None,
+        url: Url = None,
+        as_json: Json = False,
+    ) -> None:
+        by = actor or default_actor()
+        with opened(url, actor=actor) as tenure:
+            found = tenure.approvals.get(full_approval_id(tenure, approval_id))
+            screen = Screen(as_json, tenure.now())
+            seen = _shown_hash(screen, choice, found, by, yes) if hash_ is None else _whole_hash(hash_, found)
+            act = tenure.approvals.approve if choice == "approve" else tenure.approvals.deny
+            done = act(found.id, by=by, args_hash=seen, note=note, groups=groups or (), door="cli")
+        screen.show({"approval": done}, _facts(done))
 
 
-@app.command("deny")
-def deny(
-    approval_id: ApprovalId,
-    hash_: Hash = None,
-    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why.", show_default=False)] = None,
-    groups: Groups = None,
-    yes: Yes = False,
-    actor: Actor = None,
-    url: Url = None,
-    as_json: Json = False,
-) -> None:
-    """Deny: one denial decides. As `approve` otherwise."""
-    _answer("deny", approval_id, hash_, note, groups, yes, actor, url, as_json)
+_answering("approve", "Approve: shows the arguments and asks, or takes --hash of what you have seen.")
+_answering("deny", "Deny: one denial decides. As `approve` otherwise.")
 
 
 @app.command("link")
@@ -126,42 +128,24 @@ def link(
     """Make a link by which one person answers once, without an account. The link is the right to answer."""
     by = actor or default_actor()
     with opened(url, actor=actor) as tenure:
-        text = tenure.approvals.link(approval_id, person, by=by, groups=groups or (), valid=duration(valid))
+        found = full_approval_id(tenure, approval_id)
+        text = tenure.approvals.link(found, person, by=by, groups=groups or (), valid=duration(valid))
     address = f"{base.rstrip('/')}/answer/{text}"
-    told = {"link": address, "approval": approval_id, "person": person, "valid_seconds": duration(valid)}
+    told = {"link": address, "approval": found, "person": person, "valid_seconds": duration(valid)}
     Screen(as_json).show(told, Passage(address))
 
 
-def _answer(
-    choice: Literal["approve", "deny"],
-    approval_id: str,
-    given: str | None,
-    note: str | None,
-    groups: list[str] | None,
-    yes: bool,
-    actor: str | None,
-    url: str | None,
-    as_json: bool,
-) -> None:
-    by = actor or default_actor()
-    with opened(url, actor=actor) as tenure:
-        found = tenure.approvals.get(approval_id)
-        screen = Screen(as_json, tenure.now())
-        if given is None:
-            if yes:
-                raise UsageError(
-                    f"--yes answers what was not shown. Give the hash of what you have seen as well: look at it with "
-                    f"`tenure inbox show {approval_id}`. Nothing was changed."
-                )
-            if not as_json:
-                screen.show(None, *_parts(found))
-            confirm(f"{choice} {found.name} as {by}, with exactly these arguments", yes=False)
-            seen = found.args_hash
-        else:
-            seen = _whole_hash(given, found)
-        act = tenure.approvals.approve if choice == "approve" else tenure.approvals.deny
-        done = act(approval_id, by=by, args_hash=seen, note=note, groups=groups or (), door="cli")
-    screen.show({"approval": done}, _facts(done))
+def _shown_hash(screen: Screen, choice: str, found: Approval, by: str, yes: bool) -> str:
+    """The hash of the arguments, which the person sees now and agrees to. Raises: UsageError."""
+    if yes:
+        raise UsageError(
+            f"--yes answers what was not shown. Give the hash of what you have seen as well: look at it with "
+            f"`tenure inbox show {found.id}`. Nothing was changed."
+        )
+    if not screen.as_json:
+        screen.show(None, *_parts(found))
+    confirm(f"{choice} {found.name} as {by}, with exactly these arguments", yes=False)
+    return found.args_hash
 
 
 def _whole_hash(given: str, found: Approval) -> str:
@@ -173,21 +157,19 @@ def _whole_hash(given: str, found: Approval) -> str:
 
 def _line(entry: InboxEntry) -> dict[str, Any]:
     names = ("kind", "id", "title", "since", "due_at", "job_id", "workflow_id")
-    told = {name: getattr(entry, name) for name in names}
-    stands = {"approval": "pending", "escalation": "open", "effect": "unknown", "budget": "empty"}[entry.kind]
-    return {**told, "asked_of": list(entry.asked_of), "state": stands}
-
-
-def _approval_line(one: Approval) -> dict[str, Any]:
+    stands = {"escalation": "open", "effect": "unknown", "budget": "empty"}
     return {
-        "kind": "approval", "id": one.id, "title": f"{one.name}: {one.text}" if one.text else one.name,
-        "since": one.created_at, "due_at": one.expires_at, "job_id": one.job_id, "workflow_id": one.workflow_id,
-        "asked_of": list(one.asked_of), "state": one.state,
-    }  # fmt: skip
+        **{name: getattr(entry, name) for name in names},
+        "asked_of": list(entry.asked_of),
+        "state": stands.get(entry.kind) or cast("Approval", entry.subject).state,
+    }
 
 
-def _people(line: dict[str, Any]) -> str:
-    return ", ".join(line["asked_of"])
+def _short_ids(entries: Sequence[InboxEntry]) -> list[str]:
+    """What tells entries apart where there is little room: of an effect its job, of a budget its scope."""
+    ids = [str(one.job_id) if one.kind == "effect" else one.id for one in entries if one.kind != "budget"]
+    short = iter(short_ids(ids))
+    return [cast("Budget", one.subject).scope if one.kind == "budget" else next(short) for one in entries]
 
 
 def _parts(one: Approval) -> list[Part]:
@@ -217,11 +199,13 @@ def _facts(one: Approval) -> Facts:
             ("kind", one.kind),
             ("queue", one.queue),
             ("actor", one.actor),
+            ("unlocks", one.unlocks),
             ("sha256", one.args_hash),
             ("since", one.created_at),
             ("expires", one.expires_at),
             ("without answer", {"deny": "denied", "grant": "granted"}[one.on_expiry] if one.expires_at else None),
             ("decided", one.decided_at),
             ("used", one.used_at),
+            ("used by", one.used_for),
         ]
     )

@@ -127,15 +127,21 @@ def _show(screen: Screen, limiters: list[Limiter], now: datetime) -> None:
             one.key,
             state(_stands(one, now)),
             one.opens_at,
-            one.per_minute,
-            one.tokens_per_minute,
+            _count(one.per_minute),
+            _count(one.tokens_per_minute),
             one.strikes or None,
             one.reason,
         )
         for one in limiters
     ]
     columns = ("limiter", "is", "opens", "per minute", "tokens per minute", "refusals", "last said")
-    screen.show({"limiters": limiters}, Grid(columns, rows, drop=("last said", "refusals")))
+    grid = Grid(columns, rows, wide="limiter", drop=("last said", "refusals"))
+    screen.show({"limiters": limiters}, grid)
+
+
+def _count(rate: float | None) -> int | str | None:
+    """A rate is a number of things, and not of seconds as other floats are."""
+    return rate if rate is None else int(rate) if rate.is_integer() else f"{rate:g}"
 
 
 def _stands(limiter: Limiter, now: datetime) -> str:

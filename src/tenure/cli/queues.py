@@ -11,7 +11,7 @@ from tenure.cli import text
 from tenure.cli.group import noun
 from tenure.cli.options import Actor, Json, Url, opened
 from tenure.cli.screen import Facts, Grid, Screen, state
-from tenure.errors import InvalidArgument, UnknownQueue, UsageError, nearest
+from tenure.errors import UnknownQueue, UsageError, nearest
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.policy_words import read_settings
 

@@ -47,6 +47,14 @@ class InboxEntry:
     workflow_id: str | None
     subject: Approval | EscalationRow | Effect | Budget
 
+    @staticmethod
+    def of(one: Approval) -> InboxEntry:
+        """An approval as the inbox lists it."""
+        title = f"{one.name}: {one.text}" if one.text else one.name
+        return InboxEntry(
+            "approval", one.id, title, one.created_at, one.expires_at, one.asked_of, one.job_id, one.workflow_id, one
+        )
+
 
 class Approvals(Client):
     """Approvals: `app.approvals`."""
@@ -221,18 +229,11 @@ class Inbox(Client):
         escalations = yield from ask(ListEscalations(person=who, limit=most))
         effects = yield from ask(ListEffects(None, ("unknown",), most))
         budgets = yield from ask(ListBudgets(limit=most, is_escalated=True))
-        entries = [_approval_entry(one) for one in approvals]
+        entries = [InboxEntry.of(one) for one in approvals]
         entries += [_escalation_entry(one) for one in escalations if one.person is not None]
         entries += [_effect_entry(one) for one in effects]
         entries += [_budget_entry(one) for one in budgets]
         return sorted(entries, key=lambda entry: entry.since)
-
-
-def _approval_entry(one: Approval) -> InboxEntry:
-    title = f"{one.name}: {one.text}" if one.text else one.name
-    return InboxEntry(
-        "approval", one.id, title, one.created_at, one.expires_at, one.asked_of, one.job_id, one.workflow_id, one
-    )
 
 
 def _escalation_entry(one: EscalationRow) -> InboxEntry:

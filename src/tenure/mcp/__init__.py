@@ -45,14 +45,15 @@ def durable(
     """Durable tools for an MCP server of your own: an extension of the server, and the decorator of its tools.
 
         durable = tenure.mcp.durable(app, queue="tools")
-        server = MCPServer("reports", extensions=[durable])
+        server = MCPServer("reports", extensions=[durable], middleware=[durable.notices])
 
         @server.tool()
         @durable()
         def build_report(pages: int) -> str: ...
 
     Each call of such a tool is a job, which workers of `app` run: it survives their crashes and the server's. A client
-    that speaks MCP Tasks gets a task, any other gets the answer when it is there.
+    that speaks MCP Tasks gets a task, and by `durable.notices` is told of it as it changes; any other gets the answer
+    when it is there, and the job's progress meanwhile if it asked for progress.
 
     Args:
         queue: Where the jobs wait.

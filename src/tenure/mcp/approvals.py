@@ -23,7 +23,8 @@ def approval_text(approval: Approval) -> str:
     """What is asked. The exact arguments, which an answer is bound to, come first: name and text are the job's own
     words, which may pretend to be arguments."""
     said = f"{approval.name}: {approval.text}" if approval.text else approval.name
-    return f"Arguments: {visible(approval.args_text or '')} In the job's own words: {one_line(said)}"
+    args = visible(approval.args_text or "")
+    return f"Arguments: {args} Unlocks: {one_line(approval.unlocks)}. In the job's own words: {one_line(said)}"
 
 
 def approval_form(approval: Approval) -> dict[str, Any]:

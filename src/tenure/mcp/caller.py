@@ -18,7 +18,7 @@ from tenure.model.job import Job
 
 TOOLSETS: Final[Mapping[str, tuple[str, ...]]] = {
     "use": ("enqueue", "run", "status", "wait", "cancel"),
-    "inspect": ("overview", "list_jobs", "get_job", "explain", "logs"),
+    "inspect": ("overview", "list_jobs", "get_job", "explain", "logs", "usage"),
     "triage": ("dead_letters", "triage", "replay"),
     "work": ("claim", "heartbeat", "progress", "complete", "fail", "release", "ask"),
     "approve": ("inbox", "decide"),
@@ -103,6 +103,10 @@ class Caller:
     def unmasks(self) -> bool:
         """Whether what this caller reads leaves an audit row: it sees job data by a token."""
         return self.show_data and self.address is not None
+
+    async def is_valid(self) -> bool:
+        """Whether its token still holds. The user of a pipe has none."""
+        return self.address is None or await self.app.aio.access.is_valid(token_id=self.id)
 
     def may(self, verb: str, *, queue: str | None = None, kind: str | None = None) -> bool:
         """Whether it may do this to jobs of this queue and kind. None asks for all of them."""

@@ -7,13 +7,10 @@ every door of the protocol answers the same.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hashlib
 import inspect
-import time
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from typing import Any, Final
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -21,21 +18,23 @@ from mcp.server.mcpserver import Context as RequestContext
 from mcp.server.mcpserver import authenticated_principal
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools.base import Tool
-from mcp_types import CallToolRequestParams, CallToolResult, TextContent
+from mcp_types import CallToolResult, TextContent
 
 from tenure import Backoff, Context
 from tenure.app import App
 from tenure.errors import HandlerError, ResultTimeout, TenureError
 from tenure.mcp.approvals import approval_form, may_answer, read_form
-from tenure.mcp.tasks import Tasks, start_task, wants_task
-from tenure.mcp.tools.answers import POLL_SECONDS, error_text
+from tenure.mcp.listening import Streams, TaskWatch, names_tasks
+from tenure.mcp.tasks import Tasks, request, start_task, wait_for_end, wants_task
+from tenure.mcp.tools.answers import error_text
 from tenure.model.job import Job
 from tenure.model.state import TERMINAL, State
 
 PREFIX: Final = "mcp."
 """The kind of a tool's jobs is `mcp.` and the tool's name."""
+STREAMS_MAX: Final = 64
+"""Streams of notices of one caller; of all callers together, where the server authenticates none."""
 
-_OWNER: ContextVar[str] = ContextVar("tenure_mcp_owner", default="")
 Errors = type[Exception] | tuple[type[Exception], ...]
 
 
@@ -56,6 +55,7 @@ class Durable(Tasks):
         self._wait_seconds = wait_seconds
         self._person = person
         self._tools: dict[str, Tool] = {}
+        self._streams = Streams(STREAMS_MAX)
 
     def __call__(
         self,
@@ -94,14 +94,17 @@ class Durable(Tasks):
             deadline=deadline,
         )
 
-    # --- calls ---
+    async def notices(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Middleware by which clients are told of their tasks as they change: `MCPServer(…, middleware=[this])`.
 
-    async def intercept_tool_call(
-        self, params: CallToolRequestParams, ctx: ServerRequestContext[Any, Any], call_next: CallNext
-    ) -> HandlerResult:
-        """Note whose call this is."""
-        _OWNER.set(_owner(ctx))
-        return await super().intercept_tool_call(params, ctx, call_next)
+        Answers `subscriptions/listen` where it names tasks, about them alone; the server's own notices are listened to
+        by another request. Without it clients ask for their tasks again and again (`tasks/get`).
+        """
+        if not names_tasks(ctx):
+            return await call_next(ctx)
+        return await self._streams.serve(ctx, _owner(ctx), [TaskWatch(self, ctx)])
+
+    # --- calls ---
 
     def app_of(self, ctx: ServerRequestContext[Any, Any]) -> App:
         """The one App."""
@@ -169,21 +172,17 @@ class Durable(Tasks):
 
     async def _call(self, kind: str, values: dict[str, Any]) -> CallToolResult:
         arguments = self._tools[kind].fn_metadata.arg_model.model_validate(values, by_name=True, by_alias=True)
-        owner = _OWNER.get()
+        owner = _owner(request())
         payload = arguments.model_dump(mode="json", by_alias=True)
         handle = await self._app.aio.enqueue(kind, payload, source_ref=owner, actor=owner)
         if wants_task():
             start_task(handle.id)
-        began = time.monotonic()
-        job = await self._app.aio.get(handle.id)
-        while job.state not in TERMINAL:
-            if self._wait_seconds is not None and time.monotonic() - began > self._wait_seconds:
-                raise ResultTimeout(
-                    f"Job {job.id} was still {job.shown_state} after {self._wait_seconds:g} s. It goes on, and calling "
-                    "the tool again would start another. A client that speaks MCP Tasks is not kept waiting."
-                )
-            await asyncio.sleep(POLL_SECONDS)
-            job = await self._app.aio.get(handle.id)
+        job = await wait_for_end(lambda: self._app.aio.get(handle.id), self._wait_seconds)
+        if job.state not in TERMINAL:
+            raise ResultTimeout(
+                f"Job {job.id} was still {job.shown_state} after {self._wait_seconds:g} s. It goes on, and calling "
+                "the tool again would start another. A client that speaks MCP Tasks is not kept waiting."
+            )
         return self._result(job)
 
     def _result(self, job: Job) -> CallToolResult:

@@ -25,7 +25,7 @@ from tenure.errors import TenureError, TooManyCalls
 from tenure.mcp.caller import CALLS_PER_MINUTE, READS, TOOLSETS, Access, Caller, caller, on_pipe, set_caller
 from tenure.mcp.envelope import one_line
 from tenure.mcp.listening import METHOD as LISTEN
-from tenure.mcp.listening import Listening
+from tenure.mcp.listening import ResourceWatch, Streams, TaskWatch
 from tenure.mcp.quota import Quota, Waiters
 from tenure.mcp.signatures import state_key_now
 from tenure.mcp.tasks import VERSIONS, Tasks, TaskStarted
@@ -71,13 +71,13 @@ class Server(MCPServer[Any]):
     ) -> None:
         self._who = who
         self._quota = Quota(calls_per_minute)
-        tasks = QueueTasks()
-        self._listening = Listening(tasks)
+        self._tasks = QueueTasks()
+        self._streams = Streams()
         super().__init__(
             "tenure",
             instructions=INSTRUCTIONS,
             log_level="WARNING",
-            extensions=[tasks],
+            extensions=[self._tasks],
             middleware=[self._enter],
             request_state_security=RequestStateSecurity(
                 keys=[key], bind_principal=lambda ctx: who(ctx).id, audience="tenure"
@@ -159,7 +159,8 @@ class Server(MCPServer[Any]):
                 return CallToolResult(content=[said], is_error=True)
         if ctx.method == LISTEN and ctx.protocol_version in VERSIONS:
             # In place of the SDK's handler, which would take any subject from any caller and knows of no change.
-            return await self._listening.serve(ctx)
+            watches = (TaskWatch(self._tasks, ctx), ResourceWatch(who))
+            return await self._streams.serve(ctx, who.id, watches, who.is_valid)
         return await call_next(ctx)
 
 

@@ -9,13 +9,17 @@ id is its job's id. An id may become known, so a task is answered to its owner a
     succeeded                             completed
     failed, dead                          completed, with a result whose `isError` is true
     cancelled                             cancelled
+
+While a client waits for an inline answer it is told of the job's progress, if it asked for that with its call.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Final, Never
@@ -28,9 +32,11 @@ from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, Req
 from pydantic import Field
 
 from tenure.app import App
-from tenure.errors import InvalidArgument, NotFound, TenureError
+from tenure.errors import HandlerError, InvalidArgument, NotFound, TenureError
 from tenure.mcp.envelope import one_line
+from tenure.mcp.tools.answers import POLL_SECONDS
 from tenure.model.job import Job
+from tenure.model.progress import read_progress
 from tenure.model.state import TERMINAL, State
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
@@ -38,10 +44,9 @@ VERSIONS: Final = frozenset({"2026-07-28"})
 """The versions of the protocol that know extension methods."""
 POLL_MIN_MS: Final = 500
 POLL_MAX_MS: Final = 10_000
+PROGRESS_STEP: Final = 0.001
 POLICY_SECONDS: Final = 60.0
 """How long the retention of a queue is remembered."""
-
-_WANTED: ContextVar[bool] = ContextVar("tenure_mcp_task", default=False)
 
 
 class TaskStarted(MCPError):
@@ -54,12 +59,28 @@ class TaskStarted(MCPError):
 
 def wants_task() -> bool:
     """Whether the client of this call takes a task for an answer."""
-    return _WANTED.get()
+    return declares_tasks(_call().ctx)
 
 
 def start_task(job_id: str) -> Never:
     """Answer the call with the task of this job."""
     raise TaskStarted(job_id)
+
+
+def request() -> ServerRequestContext[Any, Any]:
+    """The request of this call. Raises: HandlerError, if the server does not have the extension."""
+    return _call().ctx
+
+
+async def wait_for_end(look: Callable[[], Awaitable[Job]], seconds: float | None) -> Job:
+    """A job once it has ended, or after so many seconds; without a bound if None. Tells the client of its progress."""
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    job = await look()
+    while job.state not in TERMINAL and time.monotonic() < until:
+        await _call().tell_progress(job)
+        await asyncio.sleep(POLL_SECONDS)
+        job = await look()
+    return job
 
 
 class TaskParams(RequestParams):
@@ -94,16 +115,14 @@ class Tasks(Extension):
         self, params: CallToolRequestParams, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         """Answer with a task where the client declared the extension on this request and the tool started one."""
-        if not declares_tasks(ctx):
-            return await call_next(ctx)
-        mark = _WANTED.set(True)
+        mark = _CALL.set(_Call(self, ctx))
         try:
             return await call_next(ctx)
         except TaskStarted as started:
             app = self.app_of(ctx)
             return {"resultType": "task", **await self.shown(ctx, await app.aio.get(started.job_id))}
         finally:
-            _WANTED.reset(mark)
+            _CALL.reset(mark)
 
     # --- for subclasses ---
 
@@ -170,7 +189,7 @@ class Tasks(Extension):
         task: dict[str, Any] = {
             "taskId": job.id,
             "status": "working",
-            "statusMessage": self._message(ctx, job),
+            "statusMessage": self.message(ctx, job),
             "createdAt": _moment(job.created_at),
             "lastUpdatedAt": _moment(job.updated_at),
             "ttlMs": await self._ttl_ms(ctx, job),
@@ -187,13 +206,14 @@ class Tasks(Extension):
                 task |= {"status": "input_required", "inputRequests": dict(asked)}
         return task
 
-    def _message(self, ctx: ServerRequestContext[Any, Any], job: Job) -> str:
+    def message(self, ctx: ServerRequestContext[Any, Any], job: Job) -> str:
+        """How a job stands, in words."""
         said = f"{job.shown_state}, attempt {job.attempt} of {job.max_attempts}"
         if job.state is State.QUEUED and job.run_at > job.updated_at:
             said += f", due at {_moment(job.run_at)}"
-        if job.progress is not None and self.shows_progress(ctx):
-            shown = job.progress.get("message") if isinstance(job.progress, dict) else job.progress
-            said += f": {shown if shown is not None else job.progress}"
+        if self.shows_progress(ctx):
+            share, words = read_progress(job.progress)
+            said += ("" if share is None else f", {share:.0%}") + (words and f": {words}")
         return one_line(said)[:500]
 
     async def _ttl_ms(self, ctx: ServerRequestContext[Any, Any], job: Job) -> int | None:
@@ -207,6 +227,41 @@ class Tasks(Extension):
             seconds = -1.0 if kept is None else kept
             self._retention[place] = (seconds, time.monotonic())
         return None if seconds < 0 else int(seconds * 1000)
+
+
+class _Call:
+    """A call of a tool that is being answered, and what its client was told last."""
+
+    def __init__(self, tasks: Tasks, ctx: ServerRequestContext[Any, Any]) -> None:
+        self.ctx = ctx
+        self._tasks = tasks
+        self._number = 0.0
+        self._message = ""
+
+    async def tell_progress(self, job: Job) -> None:
+        """Tell how the job stands if that is news. A client that did not ask for progress is sent nothing.
+
+        The protocol wants numbers that rise. So news without a share, or with one that a new attempt has yet to reach
+        again, is told with a number a little above the last.
+        """
+        message = self._tasks.message(self.ctx, job)
+        if message != self._message:
+            share = read_progress(job.progress)[0] if self._tasks.shows_progress(self.ctx) else None
+            self._number, self._message = max(share or 0.0, self._number + PROGRESS_STEP), message
+            await self.ctx.session.report_progress(self._number, None if share is None else 1.0, message)
+
+
+_CALL: ContextVar[_Call | None] = ContextVar("tenure_mcp_call", default=None)
+
+
+def _call() -> _Call:
+    found = _CALL.get()
+    if found is None:
+        raise HandlerError(
+            "A durable tool was called by a server that does not have its extension, so the caller is not known and "
+            "nothing was enqueued. Make the server with `MCPServer(…, extensions=[durable])`."
+        )
+    return found
 
 
 def declares_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:

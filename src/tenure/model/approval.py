@@ -82,6 +82,8 @@ class Approval:
     expires_at: datetime | None
     decided_at: datetime | None
     used_at: datetime | None
+    used_for: str | None
+    """The effect that used it: STEP:NAME, where the step is empty outside of steps."""
     kind: str | None
     """Of the job, as are the next six; None if the job was deleted."""
     queue: str | None
@@ -102,6 +104,14 @@ class Approval:
         """Who may not answer: those who had the job done, and what does it."""
         names = (self.actor, self.created_by, self.requested_by, self.queue, self.asked_by)
         return tuple(name for name in names if name)
+
+    @property
+    def unlocks(self) -> str:
+        """What a grant lets happen, in words."""
+        return (
+            f"job {self.job_id} ({self.kind} in {self.queue}) goes on behind {self.step_key!r}, and one effect may be "
+            "done with exactly these arguments"
+        )
 
     @property
     def approved(self) -> int:

@@ -31,7 +31,7 @@ CHUNK_CHARS: Final = 16_384
 HELD_CHARS: Final = 65_536
 """A handler with more than this on its way waits until some of it is written."""
 REQUEST_CHARS: Final = 1_048_576
-"""A request is sent once it carries so much."""
+"""A request is sent once it carries so much. A longer text is taken piece by piece."""
 AWAY_SECONDS: Final = 1.0
 END_SECONDS: Final = 30.0
 """How long the end of an attempt waits for its last chunks, where the store is away."""
@@ -72,15 +72,21 @@ class Streams:
 
     def write(self, context: Context, name: str, text: str) -> None:
         """Take text for a stream; blocks while too much of this job is on its way. Raises: LeaseLost, Interrupted."""
-        outgoing = self._add(context, name, text)
-        while (sent := self._full_until(context, outgoing)) is not None:
-            sent.wait(0.5)
+        for piece in _pieces(text):
+            outgoing = self._add(context, name, piece)
+            while (sent := self._full_until(context, outgoing)) is not None:
+                sent.wait(0.5)
+            if outgoing.is_full:
+                return
 
     async def awrite(self, context: Context, name: str, text: str) -> None:
         """`write` on an event loop."""
-        outgoing = self._add(context, name, text)
-        while (sent := self._full_until(context, outgoing)) is not None:
-            await sent.wait_async()
+        for piece in _pieces(text):
+            outgoing = self._add(context, name, piece)
+            while (sent := self._full_until(context, outgoing)) is not None:
+                await sent.wait_async()
+            if outgoing.is_full:
+                return
 
     def close(self) -> None:
         """Send nothing more."""
@@ -111,13 +117,16 @@ class Streams:
             self._forget(outgoing)
 
     def _add(self, context: Context, name: str, text: str) -> Outgoing:
-        text = storable(str(text))
         with self._lock:
             if context.outgoing is None:
                 context.outgoing = Outgoing(context.id, context.token)
             outgoing: Outgoing = context.outgoing
-            if not text or outgoing.is_full or outgoing.is_lost:
+            if outgoing.is_full or outgoing.is_lost:
                 return outgoing
+        text = storable(text)
+        if not text:
+            return outgoing
+        with self._lock:
             outgoing.texts.setdefault(name, []).append(text)
             outgoing.chars += len(text)
             is_first = outgoing not in self._waiting
@@ -221,6 +230,17 @@ class Streams:
                 if chars >= REQUEST_CHARS:
                     break
         return taken
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A text in pieces that one request takes, each cut behind a line where there is one: secrets are looked for in
+    each piece."""
+    start = 0
+    while len(text) - start > REQUEST_CHARS:
+        end = text.rfind("\n", start, start + REQUEST_CHARS) + 1 or start + REQUEST_CHARS
+        yield text[start:end]
+        start = end
+    yield text[start:] if start else text
 
 
 def _cut(outgoing: Outgoing) -> Iterator[NewChunk]:

@@ -107,8 +107,11 @@ def _shown(who: Caller, entry: Any) -> Answer:
         "since": entry.since.isoformat(),
         "job_id": entry.job_id,
     }
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = {"title": entry.title} if who.show_data else {}
     if entry.kind == "approval":
-        told |= {"args_hash": entry.subject.args_hash, "need": entry.subject.need, "approved": entry.subject.approved}
-        data = {"arguments": entry.subject.args if who.show_data else None}
-    return told | untrusted(title=entry.title if who.show_data else None, **data)
+        asked: Approval = entry.subject
+        told |= {"args_hash": asked.args_hash, "need": asked.need, "approved": asked.approved}
+        if asked.expires_at is not None:
+            told |= {"expires_at": asked.expires_at.isoformat(), "on_expiry": asked.on_expiry}
+        data |= {"unlocks": asked.unlocks, "arguments": asked.args if who.show_data else None}
+    return told | untrusted(**data)

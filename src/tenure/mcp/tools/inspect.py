@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from tenure.mcp.caller import caller
 from tenure.mcp.envelope import untrusted
-from tenure.mcp.tools.answers import Answer, Count, JobIdField, Name, get_job, shown_job, wanted
+from tenure.mcp.tools.answers import Answer, Count, JobIdField, Name, get_job, out_of_reach, shown_job, wanted
 from tenure.observe.explain import explain
 
 
@@ -80,3 +80,32 @@ class Inspect:
                 for one in events
             ]
         }
+
+    async def usage(
+        self,
+        by: Literal["agent", "kind", "job"] = "agent",
+        seconds: Annotated[float, Field(description="How far back.", gt=0)] = 86_400.0,
+        queue: Name = None,
+        kind: Name = None,
+        limit: Count = 20,
+    ) -> Answer:
+        """Tokens and cost of the model calls that agents recorded, by agent (a queue), kind or job; most tokens first.
+
+        A caller that may see some queues or kinds only names one of them. `is_cut`: older jobs are missing.
+        """
+        who = caller()
+        if not who.may("read:meta", queue=queue, kind=kind):
+            raise out_of_reach()
+        found = await who.app.aio.budgets.usage(seconds, by=by, queues=queue, kinds=kind, limit=limit)
+        rows = [
+            {
+                "jobs": one.jobs,
+                "calls": one.calls,
+                "input_tokens": one.input_tokens,
+                "output_tokens": one.output_tokens,
+                "usd_micro": one.usd_micro,
+                **untrusted(name=one.name),
+            }
+            for one in found.rows
+        ]
+        return {"usage": rows, "is_cut": found.is_cut}

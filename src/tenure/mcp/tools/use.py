@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Resolve
@@ -12,9 +10,8 @@ from pydantic import Field
 from tenure.mcp.caller import Caller, caller
 from tenure.mcp.confirm import Agreement, Confirmation, agree_unless_own
 from tenure.mcp.quota import Waiters
-from tenure.mcp.tasks import start_task, wants_task
+from tenure.mcp.tasks import start_task, wait_for_end, wants_task
 from tenure.mcp.tools.answers import (
-    POLL_SECONDS,
     WAIT_MAX,
     Answer,
     JobIdField,
@@ -68,13 +65,8 @@ class Use:
     async def wait(self, job_id: JobIdField, seconds: Wait = WAIT_MAX) -> Answer:
         """Wait until a job has ended, 25 seconds at most; `ended` says whether it has."""
         who = caller()
-        until = time.monotonic() + seconds
-        job = await get_job(who, job_id)
         with self._waiters.one(who.id):
-            while job.state not in TERMINAL and time.monotonic() < until:
-                await asyncio.sleep(POLL_SECONDS)
-                job = await get_job(who, job_id)
-        return ended(job)
+            return ended(await wait_for_end(lambda: get_job(who, job_id), seconds))
 
     async def cancel(
         self,

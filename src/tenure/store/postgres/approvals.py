@@ -31,8 +31,8 @@ def _approval(row: Sequence[Any]) -> Approval:
     values = list(row)
     values[8] = tuple(row[8])
     values[13:17] = map(maybe_moment, row[13:17])
-    values[24] = tuple(
-        Vote(who, choice, note, door, moment(at), vouched_by) for who, choice, note, door, at, vouched_by in row[24]
+    values[25] = tuple(
+        Vote(who, choice, note, door, moment(at), vouched_by) for who, choice, note, door, at, vouched_by in row[25]
     )
     return Approval(*values)
 

@@ -251,9 +251,9 @@ def _approval(row: Row) -> Approval:
     values: list[Any] = list(row)
     values[8] = tuple(json.loads(row[8]))
     values[13:17] = [None if at is None else from_us(at) for at in row[13:17]]
-    values[24] = tuple(
+    values[25] = tuple(
         Vote(who, choice, note, door, from_us(at), vouched_by)
-        for who, choice, note, door, at, vouched_by in json.loads(row[24])
+        for who, choice, note, door, at, vouched_by in json.loads(row[25])
     )
     return Approval(*values)
 

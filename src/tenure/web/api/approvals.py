@@ -120,7 +120,7 @@ async def inbox(who: Who, person: Person = None, limit: Limit = 50) -> Response:
 
 def shown_approval(one: Approval) -> dict[str, Any]:
     """An approval as JSON, with its arguments parsed as well."""
-    return {**plain(one), "args": one.args, "approved": one.approved}
+    return {**plain(one), "args": one.args, "approved": one.approved, "unlocks": one.unlocks}
 
 
 def refuse_workers(who: Principal, found: Approval) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from tenure import Effect
 from tenure.errors import Forbidden, NotFound, UsageError
 from tenure.model.access import parse_scope
-from tenure.model.approval import Approval, canonical, hash_of, is_asker, same_name
+from tenure.model.approval import Approval, is_asker, same_name
 from tenure.model.frozen import frozen
 from tenure.web.pages import same_as
 from tenure.web.pages.filter_words import is_job_id
@@ -19,7 +18,6 @@ from tenure.web.pages.words import first_line, span
 
 ROWS: Final = 50
 DECIDED: Final = 10
-EFFECTS: Final = 200
 LATEST: Final = datetime.max.replace(tzinfo=UTC)
 TONES: Final = {
     "pending": ("waits", "waiting"),
@@ -66,7 +64,6 @@ def approvals(visit: Visit) -> Answer:
             "args": "" if chosen is None else json.dumps(chosen.args, indent=2, ensure_ascii=False),
             "chosen": chosen,
             "decided": decided.items,
-            "unlocked": [] if chosen is None or not may_see else _unlocked(visit, chosen),
             "due": None if chosen is None else _due(chosen.expires_at, now),
             "keys": (("j k", "move"), ("Enter", "open")),
             "lines": lines,
@@ -104,12 +101,6 @@ def answer(visit: Visit) -> Answer:
         "pending": f"Your yes counts: {done.approved} of {done.need}.",
     }
     return Moved(visit.link(f"/approvals/{found.id}"), said.get(done.state, f"It is {done.state}."))
-
-
-def _unlocked(visit: Visit, found: Approval) -> list[Effect]:
-    """Effects of the job that carry exactly the arguments that were shown: what a yes has let through."""
-    effects = visit.app.effects.all(job_id=found.job_id, limit=EFFECTS).items
-    return [one for one in effects if one.args is not None and hash_of(canonical(one.args)) == found.args_hash]
 
 
 def _chosen(visit: Visit, entries: Sequence[Any]) -> Approval | None:

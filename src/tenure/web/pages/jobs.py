@@ -12,6 +12,7 @@ from tenure.errors import InvalidPayload, TenureError, UsageError
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Job
+from tenure.model.progress import read_progress
 from tenure.model.state import ACTIVE, HELD, TERMINAL, State
 from tenure.observe.browse import SCAN, JobFilter, browse
 from tenure.web.pages import exports, filter_words, same_as
@@ -325,13 +326,8 @@ def progress_of(job: Job) -> tuple[float | None, str]:
     """How far a job is, in per cent where its progress is a number, and in words."""
     if job.state in TERMINAL or job.progress is None:
         return None, ""
-    value, message = job.progress, ""
-    if isinstance(value, dict):
-        message = str(value.get("message") or "")
-        value = value.get("value")
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
-        return round(100.0 * value, 1), message
-    return None, message or (first_line(str(value), 80) if value is not None else "")
+    share, words = read_progress(job.progress)
+    return None if share is None else round(100.0 * share, 1), first_line(words, 80)
 
 
 def _next(job: Job, now: datetime) -> str:

@@ -125,8 +125,8 @@ RETURNING args;
 -- name: list
 -- Newest first. people are in lower case.
 SELECT a.id, a.job_id, a.step_key, a.name, a.args, a.args_hash, a.text, a.need, a.asked_of, a.asked_by, a.state, a.why, a.on_expiry,
-    a.created_at, a.expires_at, a.decided_at, a.used_at, j.kind, j.queue, j.state, j.actor, j.created_by_user_id, j.requested_by_user_id,
-    j.workflow_id,
+    a.created_at, a.expires_at, a.decided_at, a.used_at, a.used_for, j.kind, j.queue, j.state, j.actor, j.created_by_user_id,
+    j.requested_by_user_id, j.workflow_id,
     (SELECT json_group_array(json_array(o.voter, o.choice, o.note, o.door, o.at, o.vouched_by)) FROM (
         SELECT v.voter, v.choice, v.note, v.door, v.at, v.vouched_by FROM tenure_vote AS v WHERE v.approval_id = a.id ORDER BY v.at, v.person) AS o)
 FROM tenure_approval AS a
@@ -143,8 +143,8 @@ LIMIT :limit;
 -- name: list_pending
 -- The same of those that wait for an answer, by their own index.
 SELECT a.id, a.job_id, a.step_key, a.name, a.args, a.args_hash, a.text, a.need, a.asked_of, a.asked_by, a.state, a.why, a.on_expiry,
-    a.created_at, a.expires_at, a.decided_at, a.used_at, j.kind, j.queue, j.state, j.actor, j.created_by_user_id, j.requested_by_user_id,
-    j.workflow_id,
+    a.created_at, a.expires_at, a.decided_at, a.used_at, a.used_for, j.kind, j.queue, j.state, j.actor, j.created_by_user_id,
+    j.requested_by_user_id, j.workflow_id,
     (SELECT json_group_array(json_array(o.voter, o.choice, o.note, o.door, o.at, o.vouched_by)) FROM (
         SELECT v.voter, v.choice, v.note, v.door, v.at, v.vouched_by FROM tenure_vote AS v WHERE v.approval_id = a.id ORDER BY v.at, v.person) AS o)
 FROM tenure_approval AS a INDEXED BY approval_pending_idx

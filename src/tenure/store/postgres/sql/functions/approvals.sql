@@ -274,7 +274,7 @@ END
 $$;
 
 -- show_approval: [id, job_id, step_key, name, args, args_hash, text, need, asked_of, asked_by, state, why, on_expiry, created_at,
--- expires_at, decided_at, used_at, kind, queue, state of the job, actor, created_by, requested_by, workflow_id, [[voter, choice, note,
+-- expires_at, decided_at, used_at, used_for, kind, queue, state of the job, actor, created_by, requested_by, workflow_id, [[voter, choice, note,
 -- door, at, vouched_by]]].
 CREATE OR REPLACE FUNCTION tenure.show_approval(p_approval tenure.approval) RETURNS json
 LANGUAGE sql STABLE
@@ -283,8 +283,8 @@ AS $$
         (p_approval).id, (p_approval).job_id, (p_approval).step_key, (p_approval).name, (p_approval).args, (p_approval).args_hash,
         (p_approval).text, (p_approval).need, (p_approval).asked_of, (p_approval).asked_by, (p_approval).state, (p_approval).why,
         (p_approval).on_expiry, tenure.to_us((p_approval).created_at), tenure.to_us((p_approval).expires_at),
-        tenure.to_us((p_approval).decided_at), tenure.to_us((p_approval).used_at), j.kind, j.queue, j.state, j.actor, j.created_by_user_id,
-        j.requested_by_user_id, j.workflow_id,
+        tenure.to_us((p_approval).decided_at), tenure.to_us((p_approval).used_at), (p_approval).used_for, j.kind, j.queue, j.state, j.actor,
+        j.created_by_user_id, j.requested_by_user_id, j.workflow_id,
         (SELECT coalesce(json_agg(json_build_array(v.voter, v.choice, v.note, v.door, tenure.to_us(v.at), v.vouched_by) ORDER BY v.at, v.person), '[]')
          FROM tenure.vote AS v WHERE v.approval_id = (p_approval).id))
     FROM (SELECT 1) AS one
