@@ -32,7 +32,7 @@ from tenure.store.workflows import (
     WorkflowRow,
 )
 from tests.conformance.acts import NO_BACKOFF, new_job
-from tests.conformance.engines import real_time_database
+from tests.conformance.engines import migrated_database
 from tests.postgres.test_races import holding, wait_until_blocked
 from tests.servers import PostgresServer
 
@@ -43,9 +43,8 @@ AGENT = QueuePolicy(backoff=NO_BACKOFF, max_attempts=1, key_scope="none")
 
 @pytest.fixture
 def url(postgres_server: PostgresServer) -> Iterator[str]:
-    made = real_time_database(postgres_server)
-    yield made
-    postgres_server.drop_database(made)
+    with migrated_database(postgres_server, has_grace=False) as made:
+        yield made
 
 
 @pytest.fixture
