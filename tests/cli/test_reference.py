@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 
+import tenure
 from tenure import App, Escalation, NewEvent, NewStep, Workflow
 from tenure.bundle import document
 from tenure.bundle.collect import collect
@@ -63,6 +64,13 @@ def busy(app: App) -> dict[str, str]:
     (grant,) = app.claim(queues="mail")
     later = app.enqueue("k", queue="mail", delay=60, key="one").id
     app.memory.remember("brake discs", agent="A")
+
+    @app.job(queue="memos", durable=True)
+    def remembered(ctx: tenure.Context) -> Any:
+        return ctx.memo("extract", key="e1", ttl=60, do=lambda: 7)
+
+    remembered.enqueue()
+    app.run_worker(["memos"], drain=True)
     app.schedule("nightly", "@daily", "report")
     app.schedules.declare()
     app.budgets.set("all", tokens=1000)
@@ -116,6 +124,9 @@ LOOKS = [
     "schedules ls",
     "schedules run nightly",
     "schedules edit nightly --every 6h --reason why",
+    "memos ls",
+    "memos forget extract --key e1 --yes",
+    "usage",
     "memory search brake",
     "memory forget --agent A --yes",
     "memory reindex",

@@ -89,6 +89,8 @@ ONE_ENGINE_ONLY: Mapping[str, frozenset[str]] = {
     "attempt": frozenset({"login"}),
     "worker": frozenset({"login"}),
     "workflow": frozenset({"started_by"}),
+    # Events are followed by commits there.
+    "event": frozenset({"xid"}),
 }
 """By table, columns that exist on one engine only. Each needs a reason here."""
 

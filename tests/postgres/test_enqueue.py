@@ -246,6 +246,6 @@ def test_a_job_granted_again_after_a_lost_reply_carries_all_that_the_first_grant
 
     [again] = store.do(Claim(WorkerId("w"), ["default"], held=[]))
 
-    assert asdict(again) | {"lease_until": None} == asdict(first) | {"lease_until": None}
+    assert asdict(again) | {"lease_until_us": None} == asdict(first) | {"lease_until_us": None}
     assert (again.extra("tenant"), again.extra("workflow_id")) == ("t", job.workflow_id)
     assert again.lease_until >= first.lease_until

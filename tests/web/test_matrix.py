@@ -42,6 +42,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "answer_escalation": {"answer": "go_on"},
     "decide_approval": {"choice": "approve", "args_hash": "0" * 64},
     "link_approval": {"person": "ann"},
+    "forget_memos": {"name": "extract", "reason": "r"},
     "set_limit": {"per_minute": 5},
     "block_limit": {"seconds": 5},
 }

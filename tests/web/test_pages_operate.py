@@ -278,7 +278,7 @@ async def test_an_approval_says_what_it_unlocks_and_later_what_it_did(small: Ser
         used = await client.get(f"/ui/approvals/{asked.id}")
 
     assert "one effect may be done with exactly these arguments" in _text(waiting)
-    assert re.search(r"once, by the effect\s+bank\.transfer", _text(used))
+    assert re.search(r"once,\s+by the effect\s+bank\.transfer", _text(used))
 
 
 async def test_metrics_tell_bloat_and_how_late_retention_is(server: Server) -> None:

@@ -28,6 +28,7 @@ from tenure import (
     Job,
     LimitedJobs,
     Limiter,
+    Memo,
     MemoryStats,
     Pruned,
     QueuePolicy,
@@ -208,6 +209,17 @@ class Budgets:
 class BudgetPage:
     budgets: list[Budget]
     next: str | None
+
+
+@frozen
+class MemoPage:
+    memos: list[Memo]
+    next: str | None
+
+
+@frozen
+class MemosForgotten:
+    forgotten: int
 
 
 @frozen

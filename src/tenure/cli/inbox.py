@@ -206,6 +206,6 @@ def _facts(one: Approval) -> Facts:
             ("without answer", {"deny": "denied", "grant": "granted"}[one.on_expiry] if one.expires_at else None),
             ("decided", one.decided_at),
             ("used", one.used_at),
-            ("used by", one.used_for),
+            ("used by", one.used_by),
         ]
     )

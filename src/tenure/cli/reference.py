@@ -22,6 +22,7 @@ from tenure.cli.reconcile import Reconciled
 from tenure.model.event import Event
 from tenure.model.job import Job
 from tenure.model.stream import Chunk
+from tenure.model.usage import Usage
 from tenure.observe.doctor import Diagnosis
 from tenure.observe.explain import Explanation
 from tenure.observe.stats import Glance
@@ -65,6 +66,9 @@ SHAPES: Mapping[str, type] = {
     "queues rm": answers.Changed,
     "queues pause": answers.Changed,
     "queues resume": answers.Changed,
+    "memos ls": answers.MemoPage,
+    "memos forget": answers.MemosForgotten,
+    "usage": Usage,
     "budgets ls": answers.BudgetPage,
     "budgets set": answers.Budgets,
     "budgets raise": answers.Budgets,

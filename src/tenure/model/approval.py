@@ -114,6 +114,11 @@ class Approval:
         )
 
     @property
+    def used_by(self) -> str | None:
+        """The effect that used it, with its step if that has a name."""
+        return None if self.used_for is None else self.used_for.removeprefix(":")
+
+    @property
     def approved(self) -> int:
         """How many have approved."""
         return sum(vote.choice == "approve" for vote in self.votes)

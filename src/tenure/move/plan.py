@@ -24,6 +24,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
 
 ONE_ENGINE_ONLY: Final[Mapping[str, Mapping[str, str]]] = {
     "attempt": {"login": "is a login of one PostgreSQL server"},
+    "event": {"xid": "is the writing transaction on PostgreSQL"},
     "job": {
         "lease_login": "is a login of one PostgreSQL server; leases that come along are those of the mover's",
         "enqueued_by": "is a login of one PostgreSQL server; jobs that come along belong to none",

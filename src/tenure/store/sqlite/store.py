@@ -279,8 +279,6 @@ class SqliteStore:
 
     def migration_sql(self) -> str:
         """See store.contract.Store."""
-        if not self._path.exists():  # nothing is missing but all of it, and reading would make the file
-            return migrate.printed(migrate.migrations(), self._clock.now_us())
         missing = cast(list[Migration], self._shared().readers.call(migrate.missing, None, self._clock))
         return migrate.printed(missing, self._clock.now_us())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Query, Response
@@ -28,7 +29,7 @@ from tenure.web.routes import Route
 NameAsked = Annotated[str | None, Query(min_length=1, max_length=200)]
 TextAsked = Annotated[str | None, Query(min_length=1, max_length=1000)]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
-MemoId = Annotated[str, Path(max_length=100, description="The memo's id.")]
+MemoId = Annotated[str, Path(max_length=100, description="The memo's id: 64 hexadecimal digits.")]
 
 
 class ForgetBody(Strict):
@@ -80,10 +81,10 @@ async def memos(
 
 async def forget_memo(who: Who, id: MemoId) -> Response:  # noqa: A002  the word of the path
     """Forget one memo, so that the next job works it out anew."""
-    forgotten = await who.app.aio.steps.forget_memos(ids=[id], actor=who.name)
-    if not forgotten:
+    is_id = re.fullmatch("[0-9a-f]{64}", id) is not None
+    if not is_id or not await who.app.aio.steps.forget_memos(ids=[id], actor=who.name):
         raise not_found()
-    return JsonAnswer({"forgotten": forgotten})
+    return JsonAnswer({"forgotten": 1})
 
 
 async def forget_memos(who: Who, body: ForgetBody) -> Response:

@@ -757,13 +757,13 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     v_left integer := tenure.end_left_spends(p_limit);
+    v_events integer;
 BEGIN
     IF v_left > 0 OR tenure.turn_budgets(p_limit, p_now) THEN
         RETURN json_build_object('events', 0, 'jobs', 0, 'more', true);
     END IF;
-    RETURN json_build_object(
-        'events', tenure.expire_approvals(p_limit, p_now),  -- their jobs are woken by the events that it leaves
-        'jobs', 0, 'more', EXISTS (SELECT 1 FROM tenure.flow_event));
+    v_events := tenure.expire_approvals(p_limit, p_now);  -- their jobs are woken by the events that it leaves, seen by the next statement
+    RETURN json_build_object('events', v_events, 'jobs', 0, 'more', EXISTS (SELECT 1 FROM tenure.flow_event));
 END
 $$;
 
