@@ -239,6 +239,27 @@ def test_guessing_over_a_socket_is_slowed_and_the_owner_is_not_locked_out(url: s
         assert client.get("/api/v1/me", headers=own).status_code == 200
 
 
+def test_a_server_that_is_stopped_ends_its_streams_and_says_nothing_of_them(url: str) -> None:
+    """An open tab held the server for five seconds, and it ended with a traceback for each."""
+    with tenure.App(url) as app:
+        token = app.access.new_token("viewer", "read:meta").text
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0", "--json", "--url", url],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        base = json.loads(process.stdout.readline())["url"]
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.stream("GET", f"{base}/api/v1/events", headers=headers, timeout=30) as live:
+            lines = live.iter_lines()
+            assert "event: ready" in (next(lines) for _ in range(10))
+            process.terminate()
+            left = list(lines)  # the answer has an end; httpx raises where it was cut off
+        _, told = process.communicate(timeout=30)
+
+    assert (told, [line for line in left if line.startswith("event:")]) == ("", [])
+
+
 def test_no_secret_is_seen_in_the_arguments_of_the_server_or_its_children(url: str, tmp_path: Path) -> None:
     """A URL with a password comes by the environment; the process shows it in no command line."""
     told = {**os.environ, "TENURE_URL": url}

@@ -25,7 +25,7 @@ from tenure.web.api import ROUTES, live
 from tenure.web.guard import Guard, check_json
 from tenure.web.problems import Problem
 from tenure.web.routes import PUBLIC, Route, UiRoute, check_table
-from tenure.web.site import Site
+from tenure.web.site import LIFESPAN_SITE, Site
 
 API: Final = "/api/v1"
 SIGN_IN: Final = (
@@ -222,12 +222,12 @@ def _showing_errors(endpoint: Endpoint) -> Endpoint:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Site]]:
     """Beside the requests. Where the app is mounted in another, this is not called, and the first change starts it."""
     site: Site = app.state.site
     site.background.start()
     try:
-        yield
+        yield {LIFESPAN_SITE: site}
     finally:
         if site.mcp is not None:
             await site.mcp.stop()

@@ -105,7 +105,7 @@ async def _lines(
             elif time.monotonic() - said_at >= COMMENT_SECONDS:
                 said_at = time.monotonic()
                 yield b": still here\n\n"
-            if await request.is_disconnected():
+            if await site.has_left(request):
                 return
         yield b"event: end\ndata: {}\n\n"
     finally:

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from tenure.web.site import LIFESPAN_SITE
+
 HEAD_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 60
 CONNECTIONS: Final = 4096
@@ -68,6 +70,13 @@ class BoundedProtocol(H11Protocol):
         """See asyncio.Protocol."""
         self._disarm()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The server is ending: let requests that wait or stream end their answers."""
+        site = self.app_state.get(LIFESPAN_SITE)
+        if site is not None:
+            site.is_closing = True
+        super().shutdown()
 
     def drop(self) -> None:
         """Close a connection on which no request is being worked on."""

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tenure.errors import ConfigError, InvalidArgument
 from tenure.model import signed
@@ -18,8 +18,13 @@ from tenure.web.quotas import Quotas
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from starlette.requests import Request
+
     from tenure.app import App
     from tenure.web.mounted import Mounted
+
+LIFESPAN_SITE: Final = "tenure_site"
+"""Under this name a server's connections find the site in the state of its lifespan."""
 
 
 @frozen
@@ -89,7 +94,13 @@ class Site:
         self.quotas = Quotas(self.tenants, self.limits)
         self.background = Background(self, audit_heads)
         self.mcp = mcp
+        self.is_closing = False
+        """The server is ending: what waits or streams ends its answer."""
         self._secrets: dict[tuple[str, str], bytes] = {}
+
+    async def has_left(self, request: Request) -> bool:
+        """Whether nothing needs to be waited for any more: the client is gone, or the server is ending."""
+        return self.is_closing or await request.is_disconnected()
 
     def answers_to(self, host: str) -> bool:
         """Whether the Host header is one of ours."""

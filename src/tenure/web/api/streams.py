@@ -118,7 +118,7 @@ async def _messages(
         elif time.monotonic() - said_at >= COMMENT_SECONDS:
             said_at = time.monotonic()
             yield ": still here\n\n"
-        if await request.is_disconnected():
+        if await request.state.site.has_left(request):
             return
 
 

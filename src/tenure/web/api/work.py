@@ -262,7 +262,7 @@ async def _wait_for_grants(request: Request, who: Principal, body: ClaimBody, as
     subscription = await asyncio.to_thread(who.app.store.subscribe, body.queues, wake)
     try:
         looked = time.monotonic()
-        while (now := time.monotonic()) < until and not await request.is_disconnected():
+        while (now := time.monotonic()) < until and not await request.state.site.has_left(request):
             if woken.is_set() or now - looked >= POLL_SECONDS:
                 woken.clear()
                 looked = now

@@ -231,7 +231,7 @@ async def _messages(
         if quiet >= COMMENT_EVERY:
             yield ": still here\n\n"
             quiet = 0
-        if await request.is_disconnected() or await auth.by_session(site, request) is None:
+        if await site.has_left(request) or await auth.by_session(site, request) is None:
             return
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from tenure.model.frozen import frozen
 from tenure.observe.browse import Board, minutes, newest_events
-from tenure.observe.liveness import is_alive, silence_limit
+from tenure.observe.liveness import drained, is_alive, silence_limit
 from tenure.web.pages import same_as
 from tenure.web.pages.charts import RANGES, QueueMinute, throughput
 from tenure.web.pages.event_words import told_event
@@ -140,9 +140,22 @@ def banners(look: Look) -> Iterator[Banner]:
     for gate in look.seen.gates:
         if not gate.is_open:
             by = f" by {gate.actor}" if gate.actor else ""
-            yield Banner(
-                "retry", "gate", f"Gate '{gate.name}' is closed{by}.", "What it guards waits.", "", "/gates", "Gates"
-            )
+            worker = next(iter(drained([gate])), None)
+            if worker is None:
+                title, says, path, label = (
+                    f"Gate '{gate.name}' is closed{by}.",
+                    "What it guards waits.",
+                    "/gates",
+                    "Gates",
+                )
+            else:
+                title, says, path, label = (
+                    f"Worker '{worker}' is drained{by}.",
+                    "It takes no more jobs.",
+                    "/workers",
+                    "Workers",
+                )
+            yield Banner("retry", "gate", title, says, "", path, label)
     for queue in look.seen.queues:
         if queue.paused_at is not None:
             yield Banner(
