@@ -8,12 +8,12 @@ written once. Every request that touches jobs takes a batch. The promises that h
 - **Safe to repeat**: after `StoreUnavailable` the outcome is unknown; sending the same request again does no harm and
   answers as the first one did. Ids are made by the client, and keys and tokens do the rest.
 - **Fenced**: what a worker writes carries its token. The write counts only while that token is the newest *and* the
-  lease
-  has not run out by the store's clock; otherwise nothing is changed and the answer says that the lease is lost.
+  lease has not run out by the store's clock; otherwise nothing is changed and the answer says that the lease is lost.
 - **The store's clock judges**: no argument is a worker's own time.
 
-The moves of a job stand here; `reading` and `operating` hold the requests of people and doors. The conformance suite
-quotes these docstrings; both engines pass the same suite.
+The moves of a job stand here; `queries` and `admin` hold what people and doors ask for, and each further room (`flow`,
+`workflows`, `budgets`, …) has a module of its own. The conformance suite quotes these docstrings; both engines pass the
+same suite.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class Request(Generic[T_co]):
     __slots__ = ()
 
 
-# --- jobs: the path of one job
-# -----------------------------------------------------------------------------------------
+# --- jobs: the path of one job ----------------------------------------------------------------------------------------
 
 
 @frozen
@@ -375,8 +374,7 @@ class Prune(Request[Pruned]):
     """Counted minutes that lie further back go: 30 days."""
 
 
-# --- the store
-# ---------------------------------------------------------------------------------------------------------
+# --- the store --------------------------------------------------------------------------------------------------------
 
 
 @frozen

@@ -1,5 +1,6 @@
 """Jobs in one SQLite file: stdlib `sqlite3`, WAL, `synchronous=FULL`, group commit, one writer at a time.
 
-`store` is the door; `database` is what all stores of one process share for one file; the acts (`enqueue`, `claim`,
-`settle`, `moves`, `prune`, `operating`, `reading`) say what happens inside a transaction; the rules are in `sql/`.
+`store` takes requests; `database` is what all stores of one process share for one file: the writer and the readers. One
+module per verb (`enqueue`, `claim`, `settle`, `heartbeat`, …) says what happens inside a transaction; statements and
+tables are in `sql/`.
 """

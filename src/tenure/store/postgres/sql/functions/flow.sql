@@ -79,7 +79,7 @@ END
 $$;
 
 -- watch_job: whether the end of a job will tell those who wait for it, as that of every durable job does; false if it is ending just now, or
--- another transaction holds it. Whoever ends it later locks its row first and then looks for those who wait, which the caller has seen.
+-- another transaction holds it. What ends it later locks its row first and then looks for those who wait, which the caller has seen.
 CREATE OR REPLACE FUNCTION tenure.watch_job(p_id uuid) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
