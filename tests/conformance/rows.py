@@ -192,11 +192,11 @@ def _snapshot(read: Mapping[str, list[Row]]) -> Snapshot:
         row["subject"] = letters.get(row["subject"], row["subject"])
     # The number of an event is the engine's own; a rolled back one leaves a gap on PostgreSQL.
     events = {str(row["id"]): f"event of {row['job_id']} {row['at']} {row['kind']}" for row in read["agent_event"]}
-    for row in read["job"]:
+    for row in (*read["job"], *read["dead_letter"]):
         key = row["idempotency_key"]
         if row["kind"] == "embedding" and key in events:
             for name in ("idempotency_key", "payload", "payload_hash", "dedup_slot"):
-                if row[name] is not None:
+                if row.get(name) is not None:
                     row[name] = json.dumps(events[key]) if name == "payload" else events[key]
     embedding = {row["id"] for row in read["job"] if row["kind"] == "embedding"}
     for row in read["audit"]:
