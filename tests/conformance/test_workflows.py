@@ -432,6 +432,26 @@ def test_a_retry_of_a_workflow_in_which_nothing_failed_is_refused(store: Subject
     assert (before.state, run(store, flow_id)) == ("completed", before)
 
 
+def test_a_cancelled_workflow_has_no_open_task_though_a_retry_left_one_dead(store: Subject) -> None:
+    """Its job had died on its own account and waited for another task: on SQLite it stayed open for ever."""
+    flow = Workflow("two", fail=FailureThreshold(count=9))
+    flow.task("last", agent="A", task_type="t", after=[flow.task("first", agent="A", task_type="t")])
+    flow_id = start(store, flow).id
+    fail(store, claim_one(store, queue="A"))
+    fold(store)
+    revive(store, id_of(store, flow_id, "last"))
+    fail(store, claim_one(store, queue="A"))
+    fold(store)
+    store.do(RetryWorkflow(flow_id, "ops", "fixed"))
+    fold(store)
+
+    store.do(CancelWorkflow(flow_id, "ops", "not needed"))
+    fold(store)
+
+    found = run(store, flow_id)
+    assert (found.state, found.ended, found.failed, found.cancelled) == ("cancelled", 2, 1, 1)
+
+
 def test_a_retry_that_fails_again_breaches_again(store: Subject) -> None:
     flow_id = start(store, flat(2)).id
     work(store, flow_id, "A", failing={"t0"})

@@ -469,11 +469,12 @@ class _Fold:
         values = {"id": workflow_id, "after": after, "blocked": mode != "all", "limit": limit}
         rows = self._transaction.all(_SQL["open_tasks"], values)
         ids = [job_id for job_id, _, _ in rows]
-        done = self._cancel_jobs(ids, "workflow", "Cancelled with its workflow.")
+        self._cancel_jobs(ids, "workflow", "Cancelled with its workflow.")
         if self._transaction.all(_SQL["stop_jobs"], {"ids": dump(ids), "now": self._transaction.now}):
             self._transaction.stops = True
         self._budget -= len(rows)
-        self._apply([_Change(row[0], row[1], None, "cancelled", row[2]) for row in rows if row[0] in done])
+        # Also those whose jobs had ended by themselves, and that a retry has blocked again.
+        self._apply([_Change(*row) for row in self._transaction.all(_SQL["look"], {"ids": dump(ids)})])
         if len(rows) == limit:
             self._put(("cancel", workflow_id, None, mode, None, ids[-1]))
 
