@@ -203,8 +203,7 @@ class Fetcher:
             return None
         if self._in_flight and max(waiting, 0 if ask is None else ask.claim.limit) < self._share():
             return None  # too little for a second one: it goes with the next
-        outcomes, self._outbox.waiting = self._outbox.waiting[:BATCH], self._outbox.waiting[BATCH:]
-        return outcomes, ask
+        return self._outbox.take(BATCH), ask
 
     def _share(self) -> int:
         """What a further exchange must carry at least: a fair part of all that the worker may hold."""

@@ -44,6 +44,11 @@ class Outbox:
         self.not_completed = 0
         self.lost = 0
 
+    def take(self, limit: int) -> list[Outcome]:
+        """Up to `limit` outcomes, oldest first."""
+        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        return taken
+
     def set_aside(self, execution: Execution) -> None:
         """Its job has come back under a newer token, and what became of this one is still to be told."""
         self._aside[execution.grant.id, execution.grant.token] = execution
