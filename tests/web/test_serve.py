@@ -260,6 +260,42 @@ def test_a_server_that_is_stopped_ends_its_streams_and_says_nothing_of_them(url:
     assert (told, [line for line in left if line.startswith("event:")]) == ("", [])
 
 
+STOPPED_WHILE_IT_STARTS = """
+import atexit, os, signal, sys, threading
+import tenure
+
+app = tenure.App(os.environ["TENURE_URL"])
+begin = threading.Thread.start
+
+def start(self):
+    begin(self)
+    if self.name == "tenure-bulk":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def tell():
+    for left in threading.enumerate():
+        if left.name == "tenure-bulk":
+            print("the worker of the bulk acts was left running", file=sys.stderr)
+
+threading.Thread.start = start
+atexit.register(tell)
+"""
+
+
+def test_a_signal_while_the_server_starts_ends_it_in_order(url: str, tmp_path: Path) -> None:
+    """The signal raised KeyboardInterrupt wherever it came: the worker of the bulk acts went on without its store, and
+    once a server did not end at all."""
+    (tmp_path / "stopped_early.py").write_text(STOPPED_WHILE_IT_STARTS)
+    told = {**os.environ, "TENURE_URL": url}
+
+    done = subprocess.run(
+        [*COMMAND, "serve", "stopped_early:app", "--port", "0", "--json"],
+        capture_output=True, text=True, env=told, cwd=tmp_path, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_no_secret_is_seen_in_the_arguments_of_the_server_or_its_children(url: str, tmp_path: Path) -> None:
     """A URL with a password comes by the environment; the process shows it in no command line."""
     told = {**os.environ, "TENURE_URL": url}

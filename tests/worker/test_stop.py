@@ -186,3 +186,18 @@ async def test_a_worker_whose_store_was_closed_ends_and_says_why(bed: Bed) -> No
 
         await task
     assert "store_closed" in bed.ear.names()
+
+
+async def test_stopping_a_worker_that_has_ended_is_harmless(bed: Bed) -> None:
+    """Its loop was closed, and so the call raised RuntimeError."""
+
+    async def work() -> None:
+        pass
+
+    job_id = bed.enqueue(bed.handle(work))
+    worker = bed.worker(drain=True)
+    await asyncio.to_thread(worker.run_sync)
+
+    worker.stop()
+
+    assert bed.job(job_id).state == "succeeded"

@@ -114,6 +114,7 @@ def serve(
             look_seconds=look_seconds,
         )
         links = {name: where.sign_in(one) for name, one in apps.items()} if link else {}
+        stop_on_signals(server)
         screen = Screen(as_json)
         if as_json:
             print(_json({"url": where.url, "links": links}), flush=True)
@@ -123,10 +124,22 @@ def serve(
                 screen.note(f"Agents reach it at {where.url}/mcp with a token of scope mcp.")
             for name, one in links.items():
                 screen.note(f"Sign in{f' to {name}' if len(links) > 1 else ''}, once, within 15 minutes: {one}", "bold")
-        # uvicorn raises the signal that ended it once more when it is done; here that must end the `with` in order.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with contextlib.suppress(KeyboardInterrupt), running_bulk_acts(apps.values()):
+        with running_bulk_acts(apps.values()):
             server.run(sockets=[bound])
+
+
+def stop_on_signals(server: Any) -> None:
+    """Let SIGINT and SIGTERM end the server in order, from before it is told where it listens until it is done.
+
+    uvicorn has handlers of its own only while it serves, and raises the signal once more when it is done. An exception
+    that a signal raises anywhere in between could leave a lock held or a worker running.
+    """
+
+    def stop(_number: int, _frame: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
 
 
 class Address:

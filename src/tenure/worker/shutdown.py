@@ -14,6 +14,7 @@ ignored, as under nohup.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
@@ -49,8 +50,9 @@ class Shutdown:
         self._installed: list[signal.Signals] = []
 
     def request(self) -> None:
-        """Stop; a second time: stop now."""
-        self._loop.call_soon_threadsafe(self._requested)
+        """Stop; a second time: stop now. Nothing, if the worker has ended and its loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._requested)
 
     async def run(self) -> None:
         """Wait for a request and go through the steps. Cancelled when the worker is done before the last one."""

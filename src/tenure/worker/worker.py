@@ -8,6 +8,7 @@ fetcher ──► executor (async handlers: tasks; sync: threads; isolated and s
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 
 from tenure.errors import UsageError
@@ -83,6 +84,7 @@ class Worker:
         self._limits = limits or Limits()
         self._log = WorkerLog(self.id, emit or NoLog())
         self._run: WorkerRun | None = None
+        self._stopping = threading.Lock()
         self._was_asked_to_stop = False
         hide(store.url)
         for handler in registry.values():
@@ -101,7 +103,7 @@ class Worker:
     async def _serve(self, *, handle_signals: bool) -> WorkerStats:
         policies = Policies(self._store, self.config, self._registry)
         await policies.prepare(self.id)
-        run = self._run = WorkerRun(
+        run = WorkerRun(
             self._store, self.id, self._registry, self.config, policies, self._log, self._schedules, self._limits
         )
         subscription = await asyncio.to_thread(self._store.subscribe, self.config.queue_names, run.fetcher.wake)
@@ -109,8 +111,10 @@ class Worker:
         try:
             if handle_signals:
                 run.shutdown.install()
-            if self._was_asked_to_stop:
-                run.shutdown.request()
+            with self._stopping:
+                self._run = run
+                if self._was_asked_to_stop:
+                    run.shutdown.request()
             await run.serve(self.ready)
         finally:
             run.shutdown.uninstall()
@@ -143,11 +147,13 @@ class Worker:
             loop.close()
 
     def stop(self) -> None:
-        """Ask the worker to stop; asked twice, it stops at once. From any thread."""
-        if self._run is None:
-            self._was_asked_to_stop = True
-        else:
-            self._run.shutdown.request()
+        """Ask the worker to stop; asked twice, it stops at once. From any thread, and before it started, too. Harmless
+        once it has ended."""
+        with self._stopping:
+            if self._run is None:
+                self._was_asked_to_stop = True
+            else:
+                self._run.shutdown.request()
 
     def stats(self) -> WorkerStats:
         """Counters since the start, and what is held now."""
