@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute
 from starlette.routing import Route as PlainRoute
 from starlette.types import ASGIApp
 
@@ -59,8 +61,6 @@ def build(site: Site) -> ASGIApp:
 
 def make_fastapi(site: Site) -> FastAPI:
     """The application without its outermost layer."""
-    check_table(table())
-    check_table(page_table())
     app = FastAPI(
         title="Tenure",
         version=tenure.__version__,
@@ -75,8 +75,20 @@ def make_fastapi(site: Site) -> FastAPI:
         app.add_exception_handler(kind, problems.handle)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.state.site = site
+    app.router.routes.extend(_routes())
+    if site.mcp is not None:
+        app.router.routes.append(PlainRoute(mounted.PATH, mounted.McpRoute(site.mcp)))
+    return app
+
+
+@functools.cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """Everything but MCP, checked and made once for all servers of this process: requests carry their site."""
+    check_table(table())
+    check_table(page_table())
+    router = APIRouter()
     for route in table():
-        app.router.add_api_route(
+        router.add_api_route(
             route.path,
             route.handler,
             methods=[route.verb],
@@ -90,14 +102,14 @@ def make_fastapi(site: Site) -> FastAPI:
             responses=_responses(route),
             route_class_override=_guarded(route),
         )
-    for verb, path, endpoint in (*SIGN_IN, *answer.ROUTES):
-        app.router.routes.append(PlainRoute(path, _showing_errors(endpoint), methods=[verb]))
-    for page in page_table():
-        app.router.routes.append(PlainRoute(f"/ui{page.path}", _showing_errors(_paged(page)), methods=[page.verb]))
-    app.router.routes.append(PlainRoute("/", _home, methods=["GET"]))
-    if site.mcp is not None:
-        app.router.routes.append(PlainRoute(mounted.PATH, mounted.McpRoute(site.mcp)))
-    return app
+    plain = [
+        PlainRoute(path, _showing_errors(endpoint), methods=[verb])
+        for verb, path, endpoint in (*SIGN_IN, *answer.ROUTES)
+    ]
+    browsers = [
+        PlainRoute(f"/ui{page.path}", _showing_errors(_paged(page)), methods=[page.verb]) for page in page_table()
+    ]
+    return (*router.routes, *plain, *browsers, PlainRoute("/", _home, methods=["GET"]))
 
 
 def _guarded(route: Route) -> type[APIRoute]:
