@@ -303,7 +303,7 @@ class Fetcher:
         grants = arrived.grants
         if arrived.taken_back:
             self._log.taken_back(arrived.taken_back)
-        if self._unheard:
+        if ask.claim.held is not None:  # the repeat; the reply to a claim that left before a loss says nothing of it
             self._unheard = 0
             grants = [grant for grant in grants if not is_held(grant, self._held)]
         if ask.group is not None and ask.wakes == self._groups.wakes:  # else it looked before a wake-up
