@@ -22,9 +22,9 @@ import contextlib
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
+from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError, UnknownQueue
 from tenure.model.clock import steady_now
 from tenure.model.job import Grant
 from tenure.model.log_event import ERROR, INFO, WARNING
@@ -72,6 +72,8 @@ class Fetcher:
         self._groups = groups
         self.is_listening: Callable[[], bool] = lambda: False
         """Whether wake-ups are believed to arrive."""
+        self.find_queues: Callable[[], Awaitable[None]] | None = None
+        """Looks which of the worker's queues there are, after a claim named one that is not there any more."""
         self._is_shared = not store.url.startswith("sqlite")
         self._loop = asyncio.get_running_loop()
         self._asleep: asyncio.Future[None] | None = None
@@ -366,12 +368,14 @@ class Fetcher:
 
     async def _refused(self, exc: Exception, outcomes: list[Outcome]) -> None:
         """The store refused the request as a whole."""
-        if not outcomes:
-            code = exc.code if isinstance(exc, TenureError) else type(exc).__name__
-            self._log.event("claim_refused", ERROR, str(exc), code=code)
-            self._back_off(exc, code)
-            return
         try:
-            await settle_singly(self._store, self._outbox, outcomes, self._log)
+            if outcomes:
+                await settle_singly(self._store, self._outbox, outcomes, self._log)
+            else:
+                code = exc.code if isinstance(exc, TenureError) else type(exc).__name__
+                self._log.event("claim_refused", ERROR, str(exc), code=code)
+                self._back_off(exc, code)
+            if isinstance(exc, UnknownQueue) and self.find_queues is not None:
+                await self.find_queues()
         except StoreUnavailable as away:
             self._back_off(away, away.code)

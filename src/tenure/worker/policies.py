@@ -78,6 +78,10 @@ class Policies:
         self._named.update(found)
         return found
 
+    def is_there(self, queue: str) -> bool:
+        """Whether the queue existed at the last look."""
+        return queue in self._policies
+
     def unknown_kind_rule(self, queue: str) -> UnknownKindRule:
         """What becomes of a job whose kind has no handler here."""
         policy = self._policies.get(queue)

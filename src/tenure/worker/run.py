@@ -92,8 +92,9 @@ class WorkerRun:
         self._streams = Streams(store, log)
         self.outbox = Outbox(self.held, log, lambda: self._run_suspects() if self._alone else None)
         self.leases = Leases(store, self.held, self._row, policies, log, self._busy)
-        self._groups = QueueGroups(worker, config, policies.claimed_kinds)
+        self._groups = QueueGroups(worker, config, policies.claimed_kinds, policies.is_there)
         self.fetcher = Fetcher(store, config, self.held, self.outbox, log, self._take, self.leases, self._groups)
+        self.fetcher.find_queues = self._refresh_policies
         self.outbox.observers = getattr(registry, "settle_observers", ())
         self.leases.sent = self.fetcher.poke
         self._processes = Processes(config.jobs_per_process, config.artifacts_dir, limits)
