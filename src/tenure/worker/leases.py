@@ -51,6 +51,11 @@ OLDER = 0.7
 """How much an earlier heartbeat counts beside the next one in the measured duration."""
 
 
+def until_fence(lease_seconds: float) -> float:
+    """How long after a lease was asked for its handler may run without a further heartbeat."""
+    return lease_seconds - min(lease_seconds * FENCE_SHARE, FENCE_MOST_SECONDS)
+
+
 class Leases:
     """Keeps the leases of all held jobs alive, and stops handlers whose job has passed on."""
 
@@ -110,9 +115,7 @@ class Leases:
             await asyncio.sleep(max(0.02, min(1.0, self._policies.heartbeat_seconds() / 4)))
             now = steady_now()
             for execution in snapshot(self._held):
-                lease = self._policies.lease_seconds(execution)
-                margin = min(lease * FENCE_SHARE, FENCE_MOST_SECONDS)
-                if now >= execution.fence_at - margin and self.interrupt(execution, Interrupt.FENCED):
+                if now >= execution.fence_at and self.interrupt(execution, Interrupt.FENCED):
                     self._log.job(
                         "fenced",
                         WARNING,
@@ -230,7 +233,7 @@ class Leases:
     ) -> None:
         for execution in executions:
             if execution.grant.id not in beat.lost:
-                execution.fence_at = sent + self._policies.lease_seconds(execution)
+                execution.fence_at = sent + until_fence(self._policies.lease_seconds(execution))
         for execution, text in progress:
             if execution.context is not None and execution.context.progress_text is text:
                 execution.context.progress_text = None

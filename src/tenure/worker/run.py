@@ -39,7 +39,7 @@ from tenure.worker.executor import CANNOT_RUN_SECONDS, Executor
 from tenure.worker.fetcher import Fetcher
 from tenure.worker.flow import Flow
 from tenure.worker.leader import Leader
-from tenure.worker.leases import Leases
+from tenure.worker.leases import Leases, until_fence
 from tenure.worker.log import WorkerLog
 from tenure.worker.outcomes import only_waited, outcome_of
 from tenure.worker.policies import Policies
@@ -165,7 +165,9 @@ class WorkerRun:
         for grant in grants:
             if grant.id in held:
                 self._granted_again(held[grant.id])
-            execution = held[grant.id] = Execution(grant, find(grant.kind), now, sent + leases[grant.queue])
+            execution = held[grant.id] = Execution(
+                grant, find(grant.kind), now, sent + until_fence(leases[grant.queue])
+            )
             executions.append(execution)
             self._log.job("claimed", INFO, execution)
         self._alone.extend(execution for execution in executions if execution.grant.suspicion >= ALONE_FROM)
