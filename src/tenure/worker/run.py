@@ -227,6 +227,7 @@ class WorkerRun:
     async def _write(self, execution: Execution, events: tuple[NewEvent, ...]) -> None:
         """Write what a handler reported last, before its end is settled."""
         grant, context = execution.grant, execution.context
+        await self.leases.written(execution)
         if context is not None:
             await self._streams.finish(context)
         if events:
