@@ -12,9 +12,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import tenure
-from tenure.model.cron import Cron
+from tenure.model.cron import Cron, Every
+from tenure.model.policy import QueuePolicy
 from tenure.model.schedule import Schedule, tick_job_id
-from tenure.store.admin import AcquireLease
+from tenure.store.admin import AcquireLease, SetGate
 from tenure.store.contract import Store
 from tenure.store.queries import ListJobs, ListWorkers
 from tenure.store.schedules import ListSchedules, PauseSchedules, SetSchedules, TickSchedule
@@ -169,7 +170,7 @@ def test_a_tick_has_one_id_whoever_makes_it() -> None:
     assert tick_job_id("s", tick)[14] == "7"
 
 
-def believer(store: Store, schedules: list[Schedule], name: str) -> Leader:
+def believer(store: Store, schedules: list[Schedule], name: str, ear: Ear | None = None) -> Leader:
     from tenure.model.ids import WorkerId
 
     async def nothing() -> None: ...
@@ -230,6 +231,34 @@ async def test_a_paused_schedule_makes_nothing(bed: Bed) -> None:
 
     assert await leader.tick_schedules() is None
     assert bed.store.do(ListJobs(kinds=["tick"])).items == []
+
+
+@pytest.mark.anyio
+async def test_a_schedule_whose_job_is_refused_holds_up_no_other(bed: Bed) -> None:
+    """Its queue does not exist, or its gate is closed: the schedules behind it in the list never happened."""
+    for name, queue in (("a", "gone"), ("b", "shut"), ("c", "default")):
+        declared(bed, Schedule(name, "* * * * *", "tick", queue=queue))
+    bed.queue(QueuePolicy(), "shut")
+    bed.store.do(SetGate("queue:shut", is_open=False, actor="ops"))
+    ear = Ear()
+    leader = believer(bed.store, [], "one", ear)
+    await leader.read_schedules()
+    leader._offset += timedelta(minutes=1)
+
+    await leader.tick_schedules()
+
+    assert {job.queue for job in bed.store.do(ListJobs(kinds=["tick"])).items} == {"default"}
+    failed = [notice for notice in ear.notices if notice.name == "schedule_failed"]
+    assert [notice.fields["schedule"] for notice in failed] == ["a", "b"]
+    assert [notice.fields["code"] for notice in failed] == ["unknown_queue", "gate_closed"]
+
+    bed.store.do(SetGate("queue:shut", is_open=True, actor="ops"))
+    await leader.tick_schedules()
+    assert ear.names().count("schedule_failed") == 2, "what failed is tried again after the next look"
+    await leader.read_schedules()
+    leader._offset += timedelta(minutes=1)
+    await leader.tick_schedules()
+    assert {job.queue for job in bed.store.do(ListJobs(kinds=["tick"])).items} == {"default", "shut"}
 
 
 @pytest.mark.anyio
