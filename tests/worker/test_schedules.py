@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -152,6 +154,51 @@ def test_missed_ticks_follow_the_policy(missed: str, expected: list[str]) -> Non
     assert [tick.strftime("%H:%M") for tick in due[1]] == expected
 
 
+@pytest.mark.parametrize("missed", ["skip", "one"])
+@pytest.mark.parametrize("when", [{"cron": "* * * * *"}, {"cron": None, "every_seconds": 1.0}])
+def test_ticks_that_are_not_made_up_for_are_not_counted_through(
+    missed: str, when: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a year without a leader half a million ticks were walked on the event loop, one by one."""
+    seen = 0
+
+    def counted(self: Any, after: datetime, zone: Any) -> Iterator[datetime]:
+        nonlocal seen
+        for tick in walk(self, after, zone):
+            seen += 1
+            yield tick
+
+    kind = Cron if when["cron"] else Every
+    walk = kind.ticks
+    monkeypatch.setattr(kind, "ticks", counted)
+    schedule = Schedule("s", kind="k", missed=missed, **when)  # type: ignore[arg-type]
+
+    due = schedule.due(at("2025-01-01T00:00:30"), at("2026-01-01T00:00:30"))
+
+    assert due is not None
+    assert due[0] == at("2026-01-01T00:00:00") if when["cron"] else at("2026-01-01T00:00:30")
+    assert due[1][-1] == due[0]
+    assert seen < 200
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_due_is_found_as_by_walking_all_ticks(seed: int) -> None:
+    chance = random.Random(seed)
+    cron = chance.choice(
+        ["* * * * *", "*/7 * * * *", "30 2 * * *", "0 0 1 * *", "0 0 29 2 *", "*/5 3 * * 1", "0 0 1 1 *", "@hourly"]
+    )
+    zone = chance.choice(["UTC", "Europe/Vienna", "America/New_York"])
+    after = at("2024-10-26T00:00:00") + timedelta(seconds=chance.randrange(400 * 86_400))
+    now = after + timedelta(seconds=chance.choice([1, 59, 60, 61, 3600, 86_400, 40 * 86_400]) + chance.randrange(100))
+    for missed in ("skip", "one"):
+        schedule = Schedule("s", cron, "k", tz=zone, missed=missed)  # type: ignore[arg-type]
+        walked = list(takewhile(lambda tick: tick <= now, Cron.parse(schedule.cron or "").ticks(after, ZoneInfo(zone))))
+        in_time = [tick for tick in walked if tick >= now - timedelta(seconds=60)]
+        expected = in_time if in_time or missed == "skip" else walked[-1:]
+
+        assert schedule.due(after, now) == ((walked[-1], expected) if walked else None), (cron, zone, after, now)
+
+
 @pytest.mark.parametrize("missed", ["skip", "one", "all"])
 def test_a_tick_in_time_always_runs(missed: str) -> None:
     schedule = Schedule("s", "0 * * * *", "k", missed=missed)  # type: ignore[arg-type]
@@ -175,7 +222,7 @@ def believer(store: Store, schedules: list[Schedule], name: str, ear: Ear | None
 
     async def nothing() -> None: ...
 
-    return Leader(store, WorkerId(name), WorkerConfig(), schedules, WorkerLog(name, Ear()), nothing)
+    return Leader(store, WorkerId(name), WorkerConfig(), schedules, WorkerLog(name, ear or Ear()), nothing)
 
 
 def declared(bed: Bed, schedule: Schedule) -> datetime:
