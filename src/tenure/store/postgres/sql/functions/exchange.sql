@@ -33,6 +33,7 @@ BEGIN
             RETURN CASE WHEN tenure.has_flow_events()
                 THEN json_build_object('settled', v_settled, 'flow', true) ELSE json_build_object('settled', v_settled) END;
         END IF;
+        v_now := tenure.now();  -- the settling may have waited for rows that others held, and leases count from their grant
     END IF;
     BEGIN
         v_granted := tenure.claim_jobs(v_claim, v_now);
@@ -761,7 +762,9 @@ BEGIN
             SELECT * INTO v_job FROM tenure.job AS j
             WHERE j.id = v_out.i AND j.token = v_out.t AND j.lease_until > v_cutoff AND j.lease_login = v_login
             FOR UPDATE;
-            IF NOT FOUND THEN
+            -- A success that could not be taken in above ends the job only where a cancel was requested. Otherwise its lease had run out then,
+            -- and a heartbeat that was sent in time has extended it since.
+            IF NOT FOUND OR v_out.move = 'complete' AND v_job.cancel_requested_at IS NULL THEN
                 v_answers := v_answers || tenure.settled_before(v_out.i, v_out.t, v_out.move, v_out.c, v_login);
                 CONTINUE;
             END IF;
