@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from tenure.model.ids import JobId
 from tenure.model.job import Grant
 from tenure.model.outcome import Settled
 from tenure.store.contract import SOON_SECONDS, Claim, Exchange, Exchanged
-from tenure.store.sqlite import admin, flow, limits, settle, steps
+from tenure.store.sqlite import admin, codec, flow, limits, settle, steps
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction, check_limit, dump
 
@@ -381,5 +380,5 @@ def _extras(values: dict[str, Any]) -> dict[str, Any]:
     extras = {name: value for name, value in values.items() if value is not None}
     for name in ("progress", "backoff"):
         if name in extras:
-            extras[name] = json.loads(extras[name])
+            extras[name] = codec.readable(extras[name])
     return extras

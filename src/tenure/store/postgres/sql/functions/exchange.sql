@@ -633,8 +633,8 @@ AS $$
             'source_ref', (p_job).source_ref, 'target_ref', (p_job).target_ref, 'payload_ref', (p_job).payload_ref, 'actor', (p_job).actor,
             'created_by_user_id', (p_job).created_by_user_id, 'requested_by_user_id', (p_job).requested_by_user_id,
             'tenant', (p_job).tenant, 'workflow_id', (p_job).workflow_id, 'parent_id', (p_job).parent_id, 'run_id', (p_job).run_id,
-            'trace', (p_job).trace, 'artifacts_path', (p_job).artifacts_path, 'progress', (p_job).progress,
-            'backoff', (p_job).backoff))
+            'trace', (p_job).trace, 'artifacts_path', (p_job).artifacts_path, 'progress', tenure.readable((p_job).progress),
+            'backoff', tenure.readable((p_job).backoff)))
         END,
         (p_job).suspicion,
         CASE WHEN (p_job).step_token IS NOT NULL THEN tenure.granted_steps((p_job).id) END)
