@@ -36,7 +36,6 @@ from tenure.store.postgres.codec import (
     effect_json,
     encode,
     encode_enqueue,
-    moment,
     policy_columns,
     priority_number,
     text,
@@ -176,7 +175,7 @@ def install_profile(url: str, asked: InstallProfile) -> InstalledProfile:
 
 
 def _to_profile(found: dict[str, Any]) -> ProfileRow:
-    times = {name: moment(found[name]) for name in ("installed_at", "updated_at")}
+    times = {name: from_us(found[name]) for name in ("installed_at", "updated_at")}
     return ProfileRow(**(found | times | {"policy": to_policy(found["policy"])}))
 
 
@@ -228,7 +227,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     RemoveQueues: Call("remove_queues", encode, lambda answer, _request: answer),
     SetGate: Call("set_gate", encode, lambda answer, _request: to_gate(answer)),
     AcquireLease: Call(
-        "acquire_lease", encode, lambda answer, _request: NamedLease(**(answer | {"until": moment(answer["until"])}))
+        "acquire_lease", encode, lambda answer, _request: NamedLease(**(answer | {"until": from_us(answer["until"])}))
     ),
     ReleaseLease: Call("release_lease", encode, lambda answer, _request: answer),
     RemoveWorkers: Call("remove_workers", encode, lambda answer, _request: answer),

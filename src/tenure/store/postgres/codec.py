@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from json.encoder import encode_basestring_ascii as quote
 from operator import attrgetter
 from typing import Any, Final
@@ -61,9 +61,6 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _EXTRAS: Final = tuple(name for name in NEW_JOB_EXTRAS if name != "backoff")
 _rarely_set: Final = attrgetter(*NEW_JOB_EXTRAS)
 _NOTHING_RARE: Final = (None,) * len(NEW_JOB_EXTRAS)
-_LATEST: Final = datetime.max.replace(tzinfo=UTC)
-_LATEST_US: Final = 253_402_300_800_000_000
-"""The first microsecond that a datetime cannot hold. Moments from there on, 'infinity' too, are shown as the last."""
 
 BACKOFF: Final = tuple(f.name for f in dataclasses.fields(Backoff))
 POLICY: Final = tuple(f.name for f in dataclasses.fields(QueuePolicy) if f.name not in {"backoff", "forbidden_keys"})
@@ -80,14 +77,9 @@ class Call:
     """The parsed JSON answer and the request, to the result the request promises."""
 
 
-def moment(us: int) -> datetime:
-    """A moment from the wire."""
-    return from_us(us) if us < _LATEST_US else _LATEST
-
-
 def maybe_moment(us: int | None) -> datetime | None:
     """A moment from the wire, where there may be none."""
-    return None if us is None else moment(us)
+    return None if us is None else from_us(us)
 
 
 def encode(request: Any) -> str:
