@@ -284,7 +284,7 @@ class Leases:
         try:
             await self._store.ado(AppendEvents(execution.grant.id, execution.grant.token, events))
         except StoreUnavailable:
-            context.events.extendleft(reversed(events))
+            context.return_events(events)
             raise
         except Exception as exc:  # noqa: BLE001 - what one job says must not keep the others from being heard
             self._log.job("events_refused", WARNING, execution, f"{len(events)} events were dropped: {exc}")
