@@ -136,6 +136,32 @@ async def test_the_reply_to_a_claim_that_left_before_is_no_repeat_of_a_lost_one(
     assert repeat.claim.limit >= 5
 
 
+async def test_what_was_granted_in_a_lost_reply_is_given_back_by_a_worker_that_stops(
+    bed: Bed, troubled: Troubled
+) -> None:
+    """It left without knowing of the job, which was then taken back from a worker that was gone: a crash of its own,
+    and with one attempt it was dead without ever having run."""
+
+    async def work() -> None:
+        raise AssertionError("it is to be given back")
+
+    def is_claim(request: object) -> bool:
+        return isinstance(request, Exchange) and request.claim is not None
+
+    job_id = bed.enqueue(bed.handle(work), max_attempts=1)
+    troubled.answers = once(is_claim)
+    async with bed.working() as worker:
+        await until(lambda: troubled.cut)
+        troubled.requests = is_claim
+        worker.stop()
+        await until(lambda: troubled.cut > 1)
+        troubled.requests = lambda _: False
+
+    job = bed.job(job_id)
+    assert (job.state, job.attempt, job.crashes, job.suspicion) == ("queued", 0, 0, 0)
+    assert bed.attempts(job_id) == []
+
+
 async def test_a_settlement_whose_reply_was_lost_is_repeated_without_harm(bed: Bed, troubled: Troubled) -> None:
     async def parent(ctx: object) -> None:
         ctx.enqueue("child")  # type: ignore[attr-defined]

@@ -12,7 +12,8 @@ several times in a row leaves jobs that come due to them, until it is given one.
 
 **When the database is away** the loop backs off to 30 s. Outcomes stay in the outbox. A claim whose reply was lost may
 have granted jobs that this worker does not know of; the next claim names what is held, and the store grants the rest
-again. The loop ends when it was told to finish and nothing is held any more.
+again; so it does before it ends, to give them back. The loop ends when it was told to finish and nothing is held any
+more.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class Fetcher:
             return False
         if self._config.drain and not self.is_finishing and self._groups.is_empty and not self._held:
             self.finish()
-        return self.is_finishing and not (self._held or self._outbox.waiting)
+        return self.is_finishing and not (self._held or self._outbox.waiting or self._unheard)
 
     def _next(self) -> tuple[list[Outcome], Ask | None] | None:
         """What the next exchange carries; None while there is nothing to send."""
@@ -214,6 +215,8 @@ class Fetcher:
     def _ask(self) -> Ask | None:
         """The claim of the next exchange, if the worker may hold more and a queue is worth asking."""
         now = self._loop.time()
+        if self.is_finishing and self._unheard:  # what was granted unheard is to be given back
+            return self._groups.ask_all(self._unheard, list(self._held))
         if self.is_finishing or self._is_paused or now < self._no_claim_until or self._leases.is_due():
             return None
         self.prefetch.measure(now)
@@ -359,7 +362,10 @@ class Fetcher:
             self._back_off(exc, exc.code)
 
     def _gate_closed(self, exc: GateClosed) -> None:
-        """Nothing is granted for now. The poll looks whether the gate is open again; a drain has no more to do."""
+        """Nothing is granted for now. The poll looks whether the gate is open again; a drain has no more to do, and a
+        worker that stops does not wait for it."""
+        if self.is_finishing:
+            self._unheard = 0
         self._no_claim_until = self._loop.time() + self._config.poll_seconds * 0.75
         self._groups.sleep()
         if self._gate != exc.gate:
