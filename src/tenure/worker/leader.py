@@ -245,10 +245,10 @@ class Leader:
         while True:
             try:
                 await act()
-            except StoreUnavailable:
-                pass  # the fetcher logs it already, and the next round comes
             except AccessDenied as exc:
                 self._tell_denied(act.__name__.strip("_"), exc)
+            except StoreUnavailable:
+                pass  # the fetcher logs it already, and the next round comes
             except TenureError as exc:
                 self._log.event("upkeep_failed", ERROR, str(exc), code=exc.code)
             await asyncio.sleep(seconds * random.uniform(0.7, 1.0))
