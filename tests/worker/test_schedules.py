@@ -191,7 +191,7 @@ def test_what_is_due_is_found_as_by_walking_all_ticks(seed: int) -> None:
     after = at("2024-10-26T00:00:00") + timedelta(seconds=chance.randrange(400 * 86_400))
     now = after + timedelta(seconds=chance.choice([1, 59, 60, 61, 3600, 86_400, 40 * 86_400]) + chance.randrange(100))
     for missed in ("skip", "one"):
-        schedule = Schedule("s", cron, "k", tz=zone, missed=missed)  # type: ignore[arg-type]
+        schedule = Schedule("s", cron, "k", tz=zone, missed=missed)
         walked = list(takewhile(lambda tick: tick <= now, Cron.parse(schedule.cron or "").ticks(after, ZoneInfo(zone))))
         in_time = [tick for tick in walked if tick >= now - timedelta(seconds=60)]
         expected = in_time if in_time or missed == "skip" else walked[-1:]
@@ -265,6 +265,19 @@ async def test_a_tick_is_not_repeated_after_its_job_has_ended_and_freed_its_key(
     assert bed.store.do(TickSchedule("s", last, first, [schedule.job(first)])) is False
 
     assert len(bed.store.do(ListJobs(kinds=["tick"])).items) == 1
+
+
+def test_a_tick_whose_key_is_taken_leaves_out_that_job_alone(bed: Bed) -> None:
+    """On PostgreSQL all jobs of the ticks that were made up for were left out with it."""
+    schedule = Schedule("s", "* * * * *", "tick", missed="all")
+    last = declared(bed, schedule)
+    ticks = list(islice(Cron.parse("* * * * *").ticks(last, ZoneInfo("UTC")), 3))
+    jobs = [schedule.job(tick) for tick in ticks]
+    taken = bed.enqueue("tick", '{"by": "hand"}', key=jobs[1].key)
+
+    assert bed.store.do(TickSchedule("s", last, ticks[-1], jobs)) is True
+
+    assert {job.id for job in bed.store.do(ListJobs(kinds=["tick"])).items} == {jobs[0].id, taken, jobs[2].id}
 
 
 @pytest.mark.anyio

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tenure.errors import AccessDenied, IllegalMove, SchemaError
+from tenure.errors import AccessDenied, IllegalMove, InvalidArgument, SchemaError
 from tenure.model.clock import from_us, to_us
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, Token
@@ -29,6 +29,7 @@ from tenure.store.admin import (
     SetQueues,
     TriageDeadLetters,
 )
+from tenure.store.checks import is_uuid
 from tenure.store.contract import Clone, EditJob, Enqueue, Prune, Pruned, Request, Revive
 from tenure.store.measuring import DropQueue, Measure
 from tenure.store.postgres.codec import (
@@ -83,6 +84,9 @@ def _resolve_effect(request: ResolveEffect) -> str:
 
 def _act_on_jobs(request: Revive | Clone) -> str:
     ids = dict(request.job_ids) if isinstance(request, Clone) else list(request.job_ids)
+    for new_id in request.job_ids.values() if isinstance(request, Clone) else ():
+        if not is_uuid(new_id):
+            raise InvalidArgument(f"id: {new_id!r} is not a UUID in its canonical form. Nothing was cloned.")
     asked: dict[str, Any] = {"job_ids": ids, "actor": request.actor, "reason": request.reason}
     if isinstance(request, Revive):
         asked |= {"from_step": request.from_step, "versions": dict(request.versions)}

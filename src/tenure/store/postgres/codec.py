@@ -37,6 +37,7 @@ from tenure.model.outcome import (
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import ALONE_FROM
 from tenure.model.step import NewGroup, NewStep, Step
+from tenure.store.checks import check_backoff, check_number, is_uuid
 from tenure.store.contract import (
     Cancel,
     Cancelled,
@@ -138,6 +139,8 @@ def _policies(policies: Any) -> str:
 
 
 def _job_row(job: NewJob) -> str:
+    if not is_uuid(job.id):
+        raise InvalidArgument(f"id: {job.id!r} is not a UUID in its canonical form. Nothing was enqueued.")
     row = f'{{"i":{quote(job.id)},"p":{job.payload}'
     if job.priority is not None:
         row += f',"r":{priority_number(job.priority)}'
@@ -161,6 +164,7 @@ def _extras(job: NewJob) -> str:
             raise InvalidArgument(f"{name} is {value!r}; it must be a UUID, such as {job.id}. Nothing was enqueued.")
     found = [f'"{name}":{quote(value)}' for name in _EXTRAS if (value := getattr(job, name)) is not None]
     if job.backoff is not None:
+        check_backoff(job.backoff)
         found.append(f'"backoff":{job.backoff}')
     return ",".join(found)
 
@@ -303,14 +307,17 @@ def _rest_row(outcome: Outcome) -> str:
     fields: dict[str, Any] = {"i": outcome.job_id, "t": outcome.token}
     match outcome:
         case Failed():
+            check_number("retry_after_seconds", outcome.retry_after_seconds)
             fields |= {"o": "fail", "e": outcome.error, "c": outcome.failure_class, "d": outcome.retry_after_seconds}
         case Rejected():
             fields |= {"o": "reject", "e": outcome.error, "c": outcome.failure_class}
         case Released():
             check_outcome(outcome)
+            check_number("delay_seconds", outcome.delay_seconds)
             fields |= {"o": "release", "e": outcome.error, "c": outcome.failure_class, "d": outcome.delay_seconds}
             fields["l"] = outcome.limiter
         case Suspended():
+            check_number("delay_seconds", outcome.delay_seconds)
             fields |= {"o": "suspend", "c": "suspended", "w": outcome.waiting_for, "d": outcome.delay_seconds}
         case Stopped():
             fields |= {"o": "stop", "e": outcome.error, "c": "cancelled"}
@@ -401,7 +408,7 @@ def _encode_cancel(request: Cancel) -> str:
 
 def _decode_cancelled(answer: Any, request: Cancel) -> list[Cancelled]:
     found = {job_id: Cancelled(JobId(job_id), word, state) for job_id, word, state in answer}
-    return [found[job_id.lower()] for job_id in request.job_ids]
+    return [found.get(job_id.lower()) or Cancelled(job_id, "refused", None) for job_id in request.job_ids]
 
 
 def _encode_wake(request: Wake) -> str:

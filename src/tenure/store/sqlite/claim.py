@@ -137,13 +137,12 @@ def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
 
 def _lease(seconds: float, queue: str, lease_max: int) -> int:
     """The lease that a claim asks for, in microseconds."""
-    asked = round(seconds * 1_000_000)
-    if not 0 < asked <= lease_max:
+    if not 0 < seconds * 1_000_000 <= lease_max:
         raise InvalidArgument(
             f"lease_seconds: queue {queue!r} gives leases of more than 0 and at most {lease_max / 1e6:g} s, "
             f"got {seconds:g}. Nothing was claimed."
         )
-    return asked
+    return round(seconds * 1_000_000)
 
 
 def _make_due(transaction: Transaction, limit: int) -> tuple[bool, list[Settled]]:

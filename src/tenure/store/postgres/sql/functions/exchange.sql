@@ -258,6 +258,9 @@ DECLARE
 BEGIN
     queues := '{}';
     is_limited := false;
+    IF cardinality(p_names) = 0 THEN
+        RAISE EXCEPTION 'A claim must name at least one queue. Nothing was claimed.' USING ERRCODE = 'TN007';
+    END IF;
     IF NOT tenure.may('reap') THEN  -- it has no role of ours: it is bound to queues
         PERFORM tenure.refuse_unbound(p_names);
     END IF;
