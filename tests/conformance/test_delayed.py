@@ -11,7 +11,8 @@ from tenure.model.policy import QueuePolicy
 from tenure.model.state import State
 from tenure.store.admin import SetQueues
 from tenure.store.contract import SOON_SECONDS, Claim, Exchange, Exchanged
-from tests.conformance.acts import Subject, claim, claim_one, enqueue, enqueue_many, get
+from tenure.store.queries import ListJobs
+from tests.conformance.acts import Subject, claim, claim_one, enqueue, enqueue_many, fail, get
 from tests.conformance.engines import SteeredClock
 
 
@@ -115,3 +116,24 @@ def test_of_several_that_come_due_the_first_is_told(store: Subject) -> None:
         enqueue(store, delay_seconds=delay)
 
     assert store.do(Exchange([], Claim(WorkerId("w"), ["default"], 1))).due_in_seconds == 2.0
+
+
+@pytest.mark.parametrize("delay", [1e12, 1e11, -1e11])
+def test_a_moment_that_no_datetime_can_hold_hides_no_other_job(store: Subject, delay: float) -> None:
+    """Thirty thousand years from now, or in the year -1143: a look at the list raised OverflowError."""
+    far = enqueue(store, delay_seconds=delay)
+    near = enqueue(store)
+
+    assert {job.id for job in store.do(ListJobs()).items} == {far, near}
+    assert get(store, far).run_at.year == (1 if delay < 0 else 5194 if delay < 1e12 else 9999)
+
+
+def test_a_retry_in_thirty_thousand_years_hides_no_other_job(store: Subject) -> None:
+    enqueue_many(store, 2)
+    grant = claim_one(store)
+
+    settled = fail(store, grant, retry_after_seconds=1e12)
+
+    assert settled.state == "queued"
+    assert len(store.do(ListJobs()).items) == 2
+    assert get(store, grant.id).run_at.year == 9999

@@ -14,12 +14,13 @@ from typing import TypeVar
 import psycopg
 import pytest
 
+from tenure.model.clock import to_us
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import Grant, NewJob
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Stopped, Suspended
-from tenure.store.contract import Claim, Enqueue, Heartbeat, Hold, Settle, Start, Store
+from tenure.store.contract import Claim, Enqueue, Exchange, Heartbeat, Hold, Settle, Start, Store
 from tenure.store.queries import GetJobs
-from tests.conformance.engines import migrated_database, open_store
+from tests.conformance.engines import SteeredDatabase, migrated_database, open_store
 from tests.fault.scale import PATIENCE
 from tests.servers import PostgresServer
 
@@ -62,14 +63,14 @@ def loser(store: Store, statement: str, grant: Grant, act: Callable[[], T]) -> T
         return answer.result(PATIENCE)
 
 
-def wait_until_blocked(url: str) -> None:
+def wait_until_blocked(url: str, sessions: int = 1) -> None:
     deadline = time.monotonic() + PATIENCE
     with psycopg.connect(url, autocommit=True) as connection:
         while time.monotonic() < deadline:
             row = connection.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             ).fetchone()
-            if row is not None and row[0] > 0:
+            if row is not None and row[0] >= sessions:
                 return
             time.sleep(0.005)
     raise AssertionError("no connection waited for the row")
@@ -139,3 +140,68 @@ def test_a_start_that_waited_for_a_heartbeat_is_taken_in(store: Store) -> None:
     [started] = loser(store, HEARTBEAT, grant, lambda: store.do(Start([Hold(grant.id, grant.token)])))
 
     assert started.state == "running"
+
+
+# --- on a clock that moves while a statement waits -------------------------------------------------------------------
+
+
+@pytest.fixture
+def steered(postgres_server: PostgresServer) -> Iterator[tuple[Store, SteeredDatabase]]:
+    database = SteeredDatabase(postgres_server)
+    opened = open_store(database.url)
+    yield opened, database
+    opened.close()
+    database.close()
+
+
+def two_grants(store: Store, lease_seconds: float) -> list[Grant]:
+    """Two jobs that are held, in the order in which their rows are locked: the first so long, the other for an hour."""
+    store.do(Enqueue([NewJob(id=new_job_id(), kind="work") for _ in range(2)]))
+    leases = (lease_seconds, 3600)
+    return [store.do(Claim(WorkerId("w1"), ["default"], lease_seconds=lease))[0] for lease in leases]
+
+
+LOCK = "SELECT 1 FROM tenure.job WHERE id = %s FOR UPDATE"
+
+
+def test_a_success_that_came_too_late_is_no_failure(steered: tuple[Store, SteeredDatabase]) -> None:
+    """The lease of a job has run out when its success comes, and a heartbeat that was sent in time, and waited,
+    extends it while the success of another job waits. The success was then taken for a failed attempt: the job was
+    queued again, with the class `error`."""
+    store, clock = steered
+    first, second = two_grants(store, 60)
+    with ThreadPoolExecutor(2) as pool:
+        with winner(store, LOCK, second.id):
+            with winner(store, LOCK, first.id):
+                clock.advance(10)
+                beating = pool.submit(store.do, Heartbeat([Hold(first.id, first.token)], 60))
+                wait_until_blocked(store.url)
+                clock.advance(51)
+                outcomes = [Completed(one.id, one.token) for one in (first, second)]
+                settling = pool.submit(store.do, Settle(outcomes))
+                wait_until_blocked(store.url, 2)
+            assert beating.result(PATIENCE).lost == frozenset()
+        answers = settling.result(PATIENCE)
+
+    [job] = store.do(GetJobs([first.id]))
+    assert job is not None
+    assert [one.state for one in answers] == [None, "succeeded"]
+    assert (job.state, job.token, job.failure_class) == ("running", first.token, None)
+
+
+def test_a_claim_behind_a_settle_that_waited_leases_from_then_on(steered: tuple[Store, SteeredDatabase]) -> None:
+    """The leases of what it granted counted from the moment at which the exchange was sent: after a long wait they had
+    run out before their worker heard of them."""
+    store, clock = steered
+    [done, _] = two_grants(store, 600)
+    store.do(Enqueue([NewJob(id=new_job_id(), kind="work")]))
+    exchange = Exchange([Completed(done.id, done.token)], Claim(WorkerId("w2"), ["default"], lease_seconds=10))
+    with ThreadPoolExecutor(1) as pool:
+        with winner(store, LOCK, done.id):
+            exchanging = pool.submit(store.do, exchange)
+            wait_until_blocked(store.url)
+            clock.advance(60)
+        exchanged = exchanging.result(PATIENCE)
+
+    [grant] = exchanged.grants
+    assert grant.lease_until_us == to_us(clock.now()) + 10_000_000

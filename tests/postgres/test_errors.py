@@ -46,7 +46,7 @@ STATES: Final[dict[str, type[TenureError]]] = {
     "XX002": errors.Corrupt,
     "22P02": errors.InvalidArgument,
     "22003": errors.InvalidArgument,
-    "22021": errors.InvalidPayload,
+    "22021": errors.InvalidArgument,
     "54001": errors.InvalidPayload,
     "23514": errors.InvalidArgument,
     "25P02": errors.UsageError,

@@ -258,6 +258,25 @@ def test_counting_a_minute_touches_what_happened_in_it(connection: psycopg.Conne
     assert pages < 100
 
 
+def test_a_prune_touches_what_is_to_go_and_not_what_is_kept(connection: psycopg.Connection[Any]) -> None:
+    """The leader prunes every minute, beside all the jobs of the last week."""
+    prune = """SELECT tenure.prune('{"limit": 1000, "delete_after_seconds": 2592000}')"""
+
+    def touched() -> int:
+        connection.execute(prune.encode())
+        asked = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {prune}"
+        [[plan]] = connection.execute(asked.encode()).fetchall()
+        return int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
+
+    few = touched()
+    fill(connection, ROWS, state="succeeded")
+    connection.execute("ANALYZE tenure.job")
+    many = touched()
+
+    print(f"pages of a prune: {few} beside nothing, {many} beside {ROWS} jobs that are kept")
+    assert many < few + 100
+
+
 def test_a_backlog_touches_as_many_pages_beside_many_other_rows(connection: psycopg.Connection[Any]) -> None:
     """What an autoscaler asks every few seconds: bounded by the cap, whatever is done, due later or waiting behind."""
 

@@ -12,9 +12,10 @@ import psycopg
 import pytest
 
 from tenure.errors import StoreBusy, StoreClosed, StoreUnavailable
-from tenure.store.contract import Enqueue
+from tenure.model.ids import WorkerId
+from tenure.store.contract import Claim, Enqueue, Heartbeat, Hold
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.queries import ListQueues
+from tenure.store.queries import GetJobs, ListAudit, ListQueues
 from tests.conformance.acts import new_job
 from tests.postgres.test_listen import Wire
 from tests.servers import PostgresServer, wheel_bin_path
@@ -95,6 +96,30 @@ def test_a_pool_that_is_all_taken_is_busy_and_serves_again(url: str, admin: psyc
 
     with pytest.raises(StoreClosed):
         store.do(ListQueues())
+
+
+def test_heartbeats_go_out_while_every_other_connection_is_taken(url: str, admin: psycopg.Connection) -> None:
+    store = PostgresStore(url, pool_size=1, wait_seconds=3.0)
+    try:
+        store.do(Enqueue([new_job()]))
+        [grant] = store.do(Claim(WorkerId("w1"), ["default"], lease_seconds=60))
+        with admin.transaction():
+            admin.execute("LOCK TABLE tenure.audit IN ACCESS EXCLUSIVE MODE")
+            waiting = threading.Thread(target=store.do, args=[ListAudit()])
+            waiting.start()
+            blocked = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'tenure' AND wait_event_type = 'Lock'"
+            with psycopg.connect(url, autocommit=True) as watcher:
+                wait_until(lambda: watcher.execute(blocked.encode()).fetchone() is not None)
+            beat = store.do(Heartbeat([Hold(grant.id, grant.token)], 600))
+        waiting.join()
+        [job] = store.do(GetJobs([grant.id]))
+    finally:
+        store.close()
+
+    assert beat.lost == frozenset()
+    assert job is not None
+    assert job.lease_until is not None
+    assert job.lease_until > grant.lease_until
 
 
 def test_a_child_after_a_fork_has_connections_of_its_own(url: str, admin: psycopg.Connection) -> None:

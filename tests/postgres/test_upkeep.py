@@ -8,12 +8,15 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from tenure.model.ids import WorkerId
 from tenure.observe.doctor import Check, examine
 from tenure.store.postgres.store import PostgresStore
 from tenure.store.queries import ListWorkers
 from tenure.worker import leader
 from tenure.worker.config import WorkerConfig
+from tenure.worker.log import WorkerLog
 from tenure.worker.worker import Worker
+from tests.servers import USER
 from tests.waiting import until
 from tests.worker.bed import Bed, Ear
 
@@ -55,6 +58,35 @@ async def test_a_leader_that_may_not_prune_says_so_once_and_counts_all_the_same(
     assert "may not prune" in check.says
     assert check.fix is not None
     assert "tenure_operator" in check.fix
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_may_not_stand_for_election_says_so_once(
+    login: Callable[[str], str], url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was passed over in silence, as if the server were away."""
+    monkeypatch.setattr(leader, "ELECTION_SECONDS", 0.02)
+    admin.execute("DROP ROLE IF EXISTS bound_login")
+    admin.execute("CREATE ROLE bound_login LOGIN")
+    admin.execute("SELECT tenure.bind_login('bound_login', 'default')")
+    store, ear = PostgresStore(url.replace(f"{USER}@", "bound_login@")), Ear()
+
+    async def nothing() -> None: ...
+
+    upkeep = leader.Leader(store, WorkerId("w1"), WorkerConfig(), [], WorkerLog("w1", ear), nothing)
+    standing = asyncio.ensure_future(upkeep._repeat(upkeep.stand_for_election, 0.02, at_once=True))
+    try:
+        await until(lambda: upkeep.denied)
+        asked = store.stats().requests
+        await until(lambda: store.stats().requests > asked + 2)
+    finally:
+        standing.cancel()
+        store.close()
+        admin.execute("SELECT tenure.unbind_login('bound_login', 'default')")
+        admin.execute("DROP ROLE bound_login")
+
+    [said] = ear.notices
+    assert (said.name, said.fields["duty"]) == ("upkeep_denied", "stand_for_election")
 
 
 async def _nothing() -> None: ...

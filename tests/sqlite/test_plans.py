@@ -14,7 +14,7 @@ from tenure.model.job import NewJob
 from tenure.model.outcome import Completed
 from tenure.model.policy import QueuePolicy
 from tenure.store.admin import SetQueues
-from tenure.store.contract import Claim, Enqueue, Exchange, Settle
+from tenure.store.contract import Claim, Enqueue, Exchange, Prune, Settle
 from tenure.store.limits import BlockLimiter
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.store import SqliteStore
@@ -181,3 +181,19 @@ def test_an_idle_claim_touches_nothing_that_is_not_due(tmp_path: Path) -> None:
     later = [NewJob(job_id, "work", delay_seconds=86_400) for job_id in new_job_ids(10_000)]
 
     assert claim_cost(tmp_path / "later.db", later) <= claim_cost(tmp_path / "none.db", []) + 5
+
+
+def test_a_prune_walks_what_is_to_go_and_not_what_is_kept(tmp_path: Path) -> None:
+    """Every minute it walked all jobs of the last week, in the one thread that writes."""
+
+    def cost(name: str, kept: int) -> int:
+        store = SqliteStore(f"sqlite:///{tmp_path / name}")
+        store.migrate()
+        store.do(Enqueue([NewJob(job_id, "work") for job_id in new_job_ids(kept)]))
+        while grants := store.do(Claim(WORKER, ["default"], 1000)):
+            store.do(Settle([Completed(grant.id, grant.token) for grant in grants]))
+        taken = steps(store, Prune(delete_after_seconds=86_400))
+        store.close()
+        return taken
+
+    assert cost("many.db", 10_000) <= cost("few.db", 100) + 10

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import socket
 import sqlite3
@@ -89,6 +91,26 @@ def test_the_socket_of_a_process_that_was_killed_is_removed(store: SqliteStore, 
     put(store)
 
     assert list(folder.glob("*.sock")) == []
+
+
+def test_a_listener_in_a_process_with_thousands_of_open_files_hears(store: SqliteStore, path: Path) -> None:
+    """`select` takes no descriptor above 1,023: the listener of a busy server was deaf, and logged a traceback twenty
+    times a second."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        ear = Ear(store)
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
+            other.execute(INSERT, [new_job_id()])
+        heard = ear.hears()
+        ear.subscription.close()
+    finally:
+        for each in files:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert heard
 
 
 def test_a_cancel_wakes_whoever_may_hold_the_job(store: SqliteStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tenure.handler.context import Context
 from tenure.model.ids import WorkerId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.log_event import WARNING, LogEvent
-from tenure.store.contract import Exchange, Heartbeat
+from tenure.store.contract import Exchange, Exchanged, Heartbeat, Request
 from tenure.store.flow import SweepFlow
 from tenure.worker.log import WorkerLog
 from tests.waiting import until
@@ -101,6 +102,64 @@ async def test_grants_of_lost_replies_are_all_found_even_if_the_worker_has_slowe
     assert troubled.cut == 4
     assert sorted(runs) == sorted(job.id for job in jobs)
     assert {bed.job(job.id).attempt for job in jobs} == {1}
+
+
+async def test_the_reply_to_a_claim_that_left_before_is_no_repeat_of_a_lost_one() -> None:
+    """Of two claims in flight one lost its reply. The other's, which named nothing that is held, was taken for the
+    repeat: what the lost one had granted stayed leased to this worker, unknown to it, until its leases ran out."""
+    is_lost, is_answered = asyncio.Event(), asyncio.Event()
+
+    class Two(Claims):
+        async def ado(self, request: Request[Any]) -> Exchanged:
+            if not self.claims:
+                self.claims.append(request.claim)  # type: ignore[attr-defined]
+                await is_lost.wait()
+                raise StoreUnavailable("the reply was lost")
+            await is_answered.wait()
+            return await super().ado(request)
+
+    made = fetcher(Two())
+    lost = asyncio.create_task(made._exchange([], made._groups.ask(5, {})))
+    await asyncio.sleep(0)
+    answered = asyncio.create_task(made._exchange([], made._groups.ask(5, {})))
+    await asyncio.sleep(0)
+    is_lost.set()
+    await lost
+    is_answered.set()
+    await answered
+    made._away_until = 0.0
+
+    _, repeat = made._next() or ([], None)
+
+    assert repeat is not None
+    assert repeat.claim.held == []
+    assert repeat.claim.limit >= 5
+
+
+async def test_what_was_granted_in_a_lost_reply_is_given_back_by_a_worker_that_stops(
+    bed: Bed, troubled: Troubled
+) -> None:
+    """It left without knowing of the job, which was then taken back from a worker that was gone: a crash of its own,
+    and with one attempt it was dead without ever having run."""
+
+    async def work() -> None:
+        raise AssertionError("it is to be given back")
+
+    def is_claim(request: object) -> bool:
+        return isinstance(request, Exchange) and request.claim is not None
+
+    job_id = bed.enqueue(bed.handle(work), max_attempts=1)
+    troubled.answers = once(is_claim)
+    async with bed.working() as worker:
+        await until(lambda: troubled.cut)
+        troubled.requests = is_claim
+        worker.stop()
+        await until(lambda: troubled.cut > 1)
+        troubled.requests = lambda _: False
+
+    job = bed.job(job_id)
+    assert (job.state, job.attempt, job.crashes, job.suspicion) == ("queued", 0, 0, 0)
+    assert bed.attempts(job_id) == []
 
 
 async def test_a_settlement_whose_reply_was_lost_is_repeated_without_harm(bed: Bed, troubled: Troubled) -> None:

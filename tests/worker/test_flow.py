@@ -14,7 +14,7 @@ from tenure.handler.context import Context
 from tenure.model.ids import WorkerId, new_job_id
 from tenure.model.job import NewJob
 from tenure.model.policy import Backoff, QueuePolicy
-from tenure.store.admin import PauseQueues, SetGate
+from tenure.store.admin import PauseQueues, RemoveQueues, SetGate
 from tenure.store.contract import Claim, Exchange
 from tenure.store.queries import CountJobs
 from tenure.worker.worker import WorkerConfig
@@ -374,3 +374,22 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, object]) -> N
 
 def test_at_once_is_the_policy_of_these_tests() -> None:
     assert AT_ONCE.backoff.delay_seconds(1) == 0
+
+
+async def test_a_queue_that_is_removed_leaves_the_workers_other_queues_served(bed: Bed) -> None:
+    """Every claim named it and was refused, so the worker served none of its queues any more."""
+
+    async def work() -> None: ...
+
+    kind = bed.handle(work)
+    bed.queue(AT_ONCE, "short-lived")
+    async with bed.working(queues=["short-lived", "default"]) as worker:
+        bed.store.do(RemoveQueues(["short-lived"], "ops"))
+        job_id = bed.enqueue(kind)
+        await until(lambda: bed.job(job_id).state == "succeeded")
+
+        bed.queue(AT_ONCE, "short-lived")
+        assert worker._run is not None
+        await worker._run._refresh_policies()  # as it does every 40 s
+        again = bed.enqueue(kind, queue="short-lived")
+        await until(lambda: bed.job(again).state == "succeeded")

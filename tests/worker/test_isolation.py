@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import HandlerError
+from tenure.handler.context import EVENTS_KEPT
 from tenure.store.contract import Cancel
 from tenure.store.queries import ListEvents, ListJobs
 from tests.waiting import until, wait_until
@@ -46,6 +47,21 @@ async def test_an_isolated_handler_answers_from_a_process_of_its_own(bed: Bed, n
     assert result["session"] != os.getsid(0)
     assert not is_alive(result["pid"])
     assert bed.job(second).result == "async"
+
+
+async def test_events_of_a_process_that_speaks_too_quickly_are_counted_where_they_are_dropped(bed: Bed) -> None:
+    """The worker keeps the last thousand that it has not written yet. Those before them vanished without a word."""
+    told = 5 * EVENTS_KEPT
+    job_id = bed.enqueue("chatter", json.dumps({"events": told}))
+    await bed.drain()
+
+    events = bed.store.do(ListEvents(job_id=job_id, limit=2 * told))
+    kept = [event.data for event in events if event.kind == "custom"]
+    dropped = [int(event.data["message"].split()[0]) for event in events if event.kind == "log"]
+    assert kept == sorted(kept)
+    assert kept[-1] == told - 1
+    assert len(kept) + sum(dropped) == told
+    assert dropped, "nothing was dropped, so nothing was tried"
 
 
 async def test_a_process_may_serve_several_jobs(bed: Bed, notes: Path) -> None:

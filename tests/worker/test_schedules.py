@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 import tenure
-from tenure.model.cron import Cron
+from tenure.model.cron import Cron, Every
+from tenure.model.policy import QueuePolicy
 from tenure.model.schedule import Schedule, tick_job_id
-from tenure.store.admin import AcquireLease
+from tenure.store.admin import AcquireLease, SetGate
 from tenure.store.contract import Store
 from tenure.store.queries import ListJobs, ListWorkers
 from tenure.store.schedules import ListSchedules, PauseSchedules, SetSchedules, TickSchedule
@@ -151,6 +154,51 @@ def test_missed_ticks_follow_the_policy(missed: str, expected: list[str]) -> Non
     assert [tick.strftime("%H:%M") for tick in due[1]] == expected
 
 
+@pytest.mark.parametrize("missed", ["skip", "one"])
+@pytest.mark.parametrize("when", [{"cron": "* * * * *"}, {"cron": None, "every_seconds": 1.0}])
+def test_ticks_that_are_not_made_up_for_are_not_counted_through(
+    missed: str, when: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a year without a leader half a million ticks were walked on the event loop, one by one."""
+    seen = 0
+
+    def counted(self: Any, after: datetime, zone: Any) -> Iterator[datetime]:
+        nonlocal seen
+        for tick in walk(self, after, zone):
+            seen += 1
+            yield tick
+
+    kind = Cron if when["cron"] else Every
+    walk = kind.ticks
+    monkeypatch.setattr(kind, "ticks", counted)
+    schedule = Schedule("s", kind="k", missed=missed, **when)  # type: ignore[arg-type]
+
+    due = schedule.due(at("2025-01-01T00:00:30"), at("2026-01-01T00:00:30"))
+
+    assert due is not None
+    assert due[0] == at("2026-01-01T00:00:00") if when["cron"] else at("2026-01-01T00:00:30")
+    assert due[1][-1] == due[0]
+    assert seen < 200
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_due_is_found_as_by_walking_all_ticks(seed: int) -> None:
+    chance = random.Random(seed)
+    cron = chance.choice(
+        ["* * * * *", "*/7 * * * *", "30 2 * * *", "0 0 1 * *", "0 0 29 2 *", "*/5 3 * * 1", "0 0 1 1 *", "@hourly"]
+    )
+    zone = chance.choice(["UTC", "Europe/Vienna", "America/New_York"])
+    after = at("2024-10-26T00:00:00") + timedelta(seconds=chance.randrange(400 * 86_400))
+    now = after + timedelta(seconds=chance.choice([1, 59, 60, 61, 3600, 86_400, 40 * 86_400]) + chance.randrange(100))
+    for missed in ("skip", "one"):
+        schedule = Schedule("s", cron, "k", tz=zone, missed=missed)
+        walked = list(takewhile(lambda tick: tick <= now, Cron.parse(schedule.cron or "").ticks(after, ZoneInfo(zone))))
+        in_time = [tick for tick in walked if tick >= now - timedelta(seconds=60)]
+        expected = in_time if in_time or missed == "skip" else walked[-1:]
+
+        assert schedule.due(after, now) == ((walked[-1], expected) if walked else None), (cron, zone, after, now)
+
+
 @pytest.mark.parametrize("missed", ["skip", "one", "all"])
 def test_a_tick_in_time_always_runs(missed: str) -> None:
     schedule = Schedule("s", "0 * * * *", "k", missed=missed)  # type: ignore[arg-type]
@@ -169,12 +217,12 @@ def test_a_tick_has_one_id_whoever_makes_it() -> None:
     assert tick_job_id("s", tick)[14] == "7"
 
 
-def believer(store: Store, schedules: list[Schedule], name: str) -> Leader:
+def believer(store: Store, schedules: list[Schedule], name: str, ear: Ear | None = None) -> Leader:
     from tenure.model.ids import WorkerId
 
     async def nothing() -> None: ...
 
-    return Leader(store, WorkerId(name), WorkerConfig(), schedules, WorkerLog(name, Ear()), nothing)
+    return Leader(store, WorkerId(name), WorkerConfig(), schedules, WorkerLog(name, ear or Ear()), nothing)
 
 
 def declared(bed: Bed, schedule: Schedule) -> datetime:
@@ -219,6 +267,19 @@ async def test_a_tick_is_not_repeated_after_its_job_has_ended_and_freed_its_key(
     assert len(bed.store.do(ListJobs(kinds=["tick"])).items) == 1
 
 
+def test_a_tick_whose_key_is_taken_leaves_out_that_job_alone(bed: Bed) -> None:
+    """On PostgreSQL all jobs of the ticks that were made up for were left out with it."""
+    schedule = Schedule("s", "* * * * *", "tick", missed="all")
+    last = declared(bed, schedule)
+    ticks = list(islice(Cron.parse("* * * * *").ticks(last, ZoneInfo("UTC")), 3))
+    jobs = [schedule.job(tick) for tick in ticks]
+    taken = bed.enqueue("tick", '{"by": "hand"}', key=jobs[1].key)
+
+    assert bed.store.do(TickSchedule("s", last, ticks[-1], jobs)) is True
+
+    assert {job.id for job in bed.store.do(ListJobs(kinds=["tick"])).items} == {jobs[0].id, taken, jobs[2].id}
+
+
 @pytest.mark.anyio
 async def test_a_paused_schedule_makes_nothing(bed: Bed) -> None:
     schedule = Schedule("s", "* * * * *", "tick")
@@ -230,6 +291,34 @@ async def test_a_paused_schedule_makes_nothing(bed: Bed) -> None:
 
     assert await leader.tick_schedules() is None
     assert bed.store.do(ListJobs(kinds=["tick"])).items == []
+
+
+@pytest.mark.anyio
+async def test_a_schedule_whose_job_is_refused_holds_up_no_other(bed: Bed) -> None:
+    """Its queue does not exist, or its gate is closed: the schedules behind it in the list never happened."""
+    for name, queue in (("a", "gone"), ("b", "shut"), ("c", "default")):
+        declared(bed, Schedule(name, "* * * * *", "tick", queue=queue))
+    bed.queue(QueuePolicy(), "shut")
+    bed.store.do(SetGate("queue:shut", is_open=False, actor="ops"))
+    ear = Ear()
+    leader = believer(bed.store, [], "one", ear)
+    await leader.read_schedules()
+    leader._offset += timedelta(minutes=1)
+
+    await leader.tick_schedules()
+
+    assert {job.queue for job in bed.store.do(ListJobs(kinds=["tick"])).items} == {"default"}
+    failed = [notice for notice in ear.notices if notice.name == "schedule_failed"]
+    assert [notice.fields["schedule"] for notice in failed] == ["a", "b"]
+    assert [notice.fields["code"] for notice in failed] == ["unknown_queue", "gate_closed"]
+
+    bed.store.do(SetGate("queue:shut", is_open=True, actor="ops"))
+    await leader.tick_schedules()
+    assert ear.names().count("schedule_failed") == 2, "what failed is tried again after the next look"
+    await leader.read_schedules()
+    leader._offset += timedelta(minutes=1)
+    await leader.tick_schedules()
+    assert {job.queue for job in bed.store.do(ListJobs(kinds=["tick"])).items} == {"default", "shut"}
 
 
 @pytest.mark.anyio

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -245,9 +245,7 @@ class Context(DurableCalls):
         """Add an event of your own to the job. Raises: InvalidArgument for a kind that is no name."""
         if not kind or not str(kind).strip():
             raise InvalidArgument(f"An event needs a kind, such as 'custom', got {kind!r}.")
-        if len(self.events) >= EVENTS_KEPT:
-            self.dropped_events += 1
-        self.events.append(NewEvent(kind, _event_text(data), self.job.id))
+        self.keep_event(NewEvent(kind, _event_text(data), self.job.id))
         self.services.write_soon(self)
 
     def stream(self, name: str = "output") -> JobStream:
@@ -466,6 +464,18 @@ class Context(DurableCalls):
     def artifacts_path(self) -> str | None:
         """Where the artifacts are, if any were asked for."""
         return None if self._artifacts_path is None else str(self._artifacts_path)
+
+    def keep_event(self, event: NewEvent) -> None:
+        """For the worker: one more event to write. The oldest gives way when there are too many, and is counted."""
+        if len(self.events) >= EVENTS_KEPT:
+            self.dropped_events += 1
+        self.events.append(event)
+
+    def return_events(self, events: Sequence[NewEvent]) -> None:
+        """For the worker: events that it took and could not write. The oldest give way here too."""
+        kept = events[max(0, len(events) + len(self.events) - EVENTS_KEPT) :]
+        self.dropped_events += len(events) - len(kept)
+        self.events.extendleft(reversed(kept))
 
     def take_events(self) -> tuple[NewEvent, ...]:
         """For the worker: the events that are not written yet. Each is handed out once, whichever thread asks."""

@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US = -62_135_596_800_000_000
+_LAST_US = 253_402_300_799_999_999
 
 
 class Clock(Protocol):
@@ -51,8 +53,9 @@ def to_us(at: datetime) -> int:
 
 
 def from_us(us: int) -> datetime:
-    """The aware UTC moment, exact."""
-    return _EPOCH + timedelta(microseconds=us)
+    """The aware UTC moment, exact. Stores hold moments that no datetime can: those are shown as the last or first one,
+    so that one row never hides the others."""
+    return _EPOCH + timedelta(microseconds=min(max(us, _FIRST_US), _LAST_US))
 
 
 def _steady_clock() -> Callable[[], float]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import field, fields
 from datetime import datetime, timedelta
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Literal
 from zoneinfo import ZoneInfo
 
@@ -30,6 +30,8 @@ LATE_SECONDS = 60.0
 """A tick that is older than this when the leader comes to it was missed."""
 CATCH_UP = 1000
 """No more ticks than this are made up for at once; the next look takes the rest."""
+LOOK_BACK_DAYS = (0, 1, 32, 367, 100 * 366)
+"""How far back the newest tick is looked for, step by step."""
 
 
 @frozen
@@ -104,16 +106,25 @@ class Schedule:
 
     def due(self, after: datetime, now: datetime) -> tuple[datetime, list[datetime]] | None:
         """The newest tick in (after, now] and the ticks to run, by the policy; None while there is no tick."""
-        ticks: list[datetime] = []
-        for tick in takewhile(lambda tick: tick <= now, self._ticks.ticks(after, self._zone)):
-            ticks.append(tick)
-            if self.missed == "all" and len(ticks) >= CATCH_UP:
+        if self.missed == "all":
+            ticks = list(islice(self._between(after, now), CATCH_UP))
+            return (ticks[-1], ticks) if ticks else None
+        # Only the newest ticks matter, so they are looked for backwards: after a year there are half a million.
+        since = now - timedelta(seconds=LATE_SECONDS)
+        ticks = []
+        for days in LOOK_BACK_DAYS:
+            start = max(after, since - timedelta(days=days, microseconds=1))
+            ticks = list(self._between(start, now))
+            if ticks or start == after:
                 break
-            if len(ticks) > CATCH_UP:
-                del ticks[:-1]
         if not ticks:
             return None
-        return ticks[-1], self._chosen(ticks, now)
+        in_time = [tick for tick in ticks if tick >= since]
+        return ticks[-1], in_time if in_time or self.missed == "skip" else [ticks[-1]]
+
+    def _between(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """The ticks in (after, until]."""
+        return takewhile(lambda tick: tick <= until, self._ticks.ticks(after, self._zone))
 
     def job(self, tick: datetime) -> NewJob:
         """The one job of a tick."""
@@ -128,13 +139,6 @@ class Schedule:
             key=tick_key(self.name, tick),
             actor=f"schedule:{self.name}"[:200],
         )
-
-    def _chosen(self, ticks: Sequence[datetime], now: datetime) -> list[datetime]:
-        if self.missed == "all":
-            return list(ticks)
-        since = now - timedelta(seconds=LATE_SECONDS)
-        in_time = [tick for tick in ticks if tick >= since]
-        return in_time if in_time or self.missed == "skip" else [ticks[-1]]
 
 
 def tick_key(name: str, tick: datetime) -> str:

@@ -49,10 +49,15 @@ class Ask:
 
 
 class QueueGroups:
-    """Builds the next claim. `kinds_of` names the kinds to claim in a queue; None: all."""
+    """Builds the next claim. `kinds_of` names the kinds to claim in a queue; None: all. `is_there`: whether the queue
+    exists; one that was removed is not asked."""
 
     def __init__(
-        self, worker: WorkerId, config: WorkerConfig, kinds_of: Callable[[str], tuple[str, ...] | None]
+        self,
+        worker: WorkerId,
+        config: WorkerConfig,
+        kinds_of: Callable[[str], tuple[str, ...] | None],
+        is_there: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._claim = Claim(
             worker, (), 0, affinity=config.affinity, lease_seconds=config.lease_seconds, strict=config.strict
@@ -60,12 +65,14 @@ class QueueGroups:
         """What all claims of this worker have in common."""
         self._config = config
         self._kinds_of = kinds_of
+        self._is_there = is_there
         self._kinds = self._kinds_now()
+        """By queue that exists."""
         self._groups = self._build()
         self.wakes = 0
 
     def refresh(self) -> None:
-        """Policies were read again: build the groups anew if the kinds to claim have changed."""
+        """Policies were read again: build the groups anew if queues or the kinds to claim have changed."""
         kinds = self._kinds_now()
         if kinds != self._kinds:
             self._kinds = kinds
@@ -93,7 +100,7 @@ class QueueGroups:
         """
         kinds = set(self._kinds.values())
         common = kinds.pop() if len(kinds) == 1 else self._config.kinds
-        claim = replace(self._claim, queues=self._config.queue_names, limit=limit, kinds=common, held=held)
+        claim = replace(self._claim, queues=tuple(self._kinds), limit=limit, kinds=common, held=held)
         return Ask(claim, self.wakes)
 
     def wake(self) -> None:
@@ -112,23 +119,22 @@ class QueueGroups:
         return all(group.is_empty for group in self._groups)
 
     def _kinds_now(self) -> dict[str, tuple[str, ...] | None]:
-        return {name: self._kinds_of(name) for name in self._config.queue_names}
+        return {name: self._kinds_of(name) for name in self._config.queue_names if self._is_there(name)}
 
     def _build(self) -> list[QueueGroup]:
         config, kinds = self._config, self._kinds
         limits = config.queue_concurrency
         if isinstance(config.queues, Mapping):
-            return [
-                QueueGroup((name,), kinds[name], weight, limits.get(name)) for name, weight in config.queues.items()
-            ]
+            weights = config.queues
+            return [QueueGroup((name,), found, weights[name], limits.get(name)) for name, found in kinds.items()]
         if config.strict and (limits or len(set(kinds.values())) > 1):
-            return [QueueGroup((name,), kinds[name], 1, limits.get(name)) for name in config.queues]
+            return [QueueGroup((name,), found, 1, limits.get(name)) for name, found in kinds.items()]
         together: dict[tuple[str, ...] | None, list[str]] = {}
-        for name in config.queues:
+        for name, found in kinds.items():
             if name not in limits:
-                together.setdefault(kinds[name], []).append(name)
+                together.setdefault(found, []).append(name)
         groups = [QueueGroup(tuple(names), found, len(names)) for found, names in together.items()]
-        return groups + [QueueGroup((name,), kinds[name], 1, limit) for name, limit in limits.items()]
+        return groups + [QueueGroup((name,), kinds[name], 1, limit) for name, limit in limits.items() if name in kinds]
 
 
 def _next_by_weight(groups: list[QueueGroup]) -> QueueGroup:

@@ -31,7 +31,8 @@ class Execution:
     handler: Handler | None
     taken_at: float
     fence_at: float
-    """When the lease may have run out, by this machine's clock that never jumps and counts sleep."""
+    """When the handler is stopped unless a heartbeat comes through: before its lease can have run out, by a clock of
+    this machine that never jumps and counts sleep."""
     started: bool = False
     stays_here: bool = False
     """A suspect that no process of its own can import: it runs in this process, alone."""

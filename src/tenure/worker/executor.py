@@ -395,8 +395,6 @@ class Executor:
         if execution.ended:
             return
         events = () if isinstance(outcome, Completed) else context.take_events()
-        if not events and context.progress_text is None and context.outgoing is None:
-            return
         try:
             await self._write(execution, events)
         except StoreUnavailable:

@@ -12,7 +12,8 @@ several times in a row leaves jobs that come due to them, until it is given one.
 
 **When the database is away** the loop backs off to 30 s. Outcomes stay in the outbox. A claim whose reply was lost may
 have granted jobs that this worker does not know of; the next claim names what is held, and the store grants the rest
-again. The loop ends when it was told to finish and nothing is held any more.
+again; so it does before it ends, to give them back. The loop ends when it was told to finish and nothing is held any
+more.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import contextlib
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError
+from tenure.errors import GateClosed, StoreClosed, StoreUnavailable, TenureError, UnknownQueue
 from tenure.model.clock import steady_now
 from tenure.model.job import Grant
 from tenure.model.log_event import ERROR, INFO, WARNING
@@ -72,6 +73,8 @@ class Fetcher:
         self._groups = groups
         self.is_listening: Callable[[], bool] = lambda: False
         """Whether wake-ups are believed to arrive."""
+        self.find_queues: Callable[[], Awaitable[None]] | None = None
+        """Looks which of the worker's queues there are, after a claim named one that is not there any more."""
         self._is_shared = not store.url.startswith("sqlite")
         self._loop = asyncio.get_running_loop()
         self._asleep: asyncio.Future[None] | None = None
@@ -189,7 +192,7 @@ class Fetcher:
             return False
         if self._config.drain and not self.is_finishing and self._groups.is_empty and not self._held:
             self.finish()
-        return self.is_finishing and not (self._held or self._outbox.waiting)
+        return self.is_finishing and not (self._held or self._outbox.waiting or self._unheard)
 
     def _next(self) -> tuple[list[Outcome], Ask | None] | None:
         """What the next exchange carries; None while there is nothing to send."""
@@ -212,6 +215,8 @@ class Fetcher:
     def _ask(self) -> Ask | None:
         """The claim of the next exchange, if the worker may hold more and a queue is worth asking."""
         now = self._loop.time()
+        if self.is_finishing and self._unheard:  # what was granted unheard is to be given back
+            return self._groups.ask_all(self._unheard, list(self._held))
         if self.is_finishing or self._is_paused or now < self._no_claim_until or self._leases.is_due():
             return None
         self.prefetch.measure(now)
@@ -303,7 +308,7 @@ class Fetcher:
         grants = arrived.grants
         if arrived.taken_back:
             self._log.taken_back(arrived.taken_back)
-        if self._unheard:
+        if ask.claim.held is not None:  # the repeat; the reply to a claim that left before a loss says nothing of it
             self._unheard = 0
             grants = [grant for grant in grants if not is_held(grant, self._held)]
         if ask.group is not None and ask.wakes == self._groups.wakes:  # else it looked before a wake-up
@@ -357,7 +362,10 @@ class Fetcher:
             self._back_off(exc, exc.code)
 
     def _gate_closed(self, exc: GateClosed) -> None:
-        """Nothing is granted for now. The poll looks whether the gate is open again; a drain has no more to do."""
+        """Nothing is granted for now. The poll looks whether the gate is open again; a drain has no more to do, and a
+        worker that stops does not wait for it."""
+        if self.is_finishing:
+            self._unheard = 0
         self._no_claim_until = self._loop.time() + self._config.poll_seconds * 0.75
         self._groups.sleep()
         if self._gate != exc.gate:
@@ -366,12 +374,14 @@ class Fetcher:
 
     async def _refused(self, exc: Exception, outcomes: list[Outcome]) -> None:
         """The store refused the request as a whole."""
-        if not outcomes:
-            code = exc.code if isinstance(exc, TenureError) else type(exc).__name__
-            self._log.event("claim_refused", ERROR, str(exc), code=code)
-            self._back_off(exc, code)
-            return
         try:
-            await settle_singly(self._store, self._outbox, outcomes, self._log)
+            if outcomes:
+                await settle_singly(self._store, self._outbox, outcomes, self._log)
+            else:
+                code = exc.code if isinstance(exc, TenureError) else type(exc).__name__
+                self._log.event("claim_refused", ERROR, str(exc), code=code)
+                self._back_off(exc, code)
+            if isinstance(exc, UnknownQueue) and self.find_queues is not None:
+                await self.find_queues()
         except StoreUnavailable as away:
             self._back_off(away, away.code)

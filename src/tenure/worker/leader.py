@@ -215,13 +215,15 @@ class Leader:
         """Carry out every tick that is due. Answers the next one."""
         now = _steady_moment() + self._offset
         following: datetime | None = None
-        for i, (row, schedule) in enumerate(self._rows):
+        kept: list[tuple[ScheduleRow, Schedule]] = []
+        for row, schedule in self._rows:
             due = schedule.due(row.last_tick, now)
-            if due is not None:
-                await self._tick(row, schedule, *due)
-                self._rows[i] = (replace(row, last_tick=due[0]), schedule)
+            if due is not None and not await self._tick(row, schedule, *due):
+                continue  # until the next look at the schedules
+            kept.append((row if due is None else replace(row, last_tick=due[0]), schedule))
             upcoming = schedule.next_tick(now)
             following = upcoming if following is None else min(following, upcoming)
+        self._rows = kept
         return following
 
     async def say_goodbye(self) -> None:
@@ -243,10 +245,10 @@ class Leader:
         while True:
             try:
                 await act()
-            except StoreUnavailable:
-                pass  # the fetcher logs it already, and the next round comes
             except AccessDenied as exc:
                 self._tell_denied(act.__name__.strip("_"), exc)
+            except StoreUnavailable:
+                pass  # the fetcher logs it already, and the next round comes
             except TenureError as exc:
                 self._log.event("upkeep_failed", ERROR, str(exc), code=exc.code)
             await asyncio.sleep(seconds * random.uniform(0.7, 1.0))
@@ -354,14 +356,22 @@ class Leader:
                 self._log.event("schedule_failed", ERROR, str(exc), code=exc.code)
             await asyncio.sleep(delay + random.uniform(0.0, 0.05))
 
-    async def _tick(self, row: ScheduleRow, schedule: Schedule, tick: datetime, runs: list[datetime]) -> None:
+    async def _tick(self, row: ScheduleRow, schedule: Schedule, tick: datetime, runs: list[datetime]) -> bool:
+        """Carry out one tick. False if the store refuses its jobs, which must not hold up other schedules."""
         jobs = [schedule.job(run) for run in runs]
-        done = await self._store.ado(TickSchedule(row.name, row.last_tick, tick, jobs))
+        try:
+            done = await self._store.ado(TickSchedule(row.name, row.last_tick, tick, jobs))
+        except StoreUnavailable:
+            raise
+        except TenureError as exc:
+            self._log.event("schedule_failed", ERROR, str(exc), code=exc.code, schedule=row.name)
+            return False
         if done:
             self._log.event("ticked", INFO, schedule=row.name, tick=tick.isoformat(), jobs=len(jobs))
             self._log.queued(jobs)
         else:
             self._rows_read_at = None  # another leader was first, or it was paused: look again
+        return True
 
     def _parse(self, row: ScheduleRow) -> Schedule | None:
         try:

@@ -16,7 +16,8 @@ thread still hangs in a request to a silent database. So by the time another wor
 **How much may be held** follows from how long heartbeats take: no more jobs than one can carry within a third of the
 lease (`capacity`). A heartbeat that is due goes before the next claim (`is_due`).
 
-Progress and log lines of handlers go out with the heartbeat, at most once a second.
+Progress of handlers goes out with the heartbeat, at most once a second. Their log lines go out behind it, from the
+event loop: a store that cannot take one now must cost no lease.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 
 from tenure.errors import GateClosed, StoreUnavailable, TenureError
+from tenure.handler.context import Context
 from tenure.handler.signals import Interrupt
 from tenure.model.clock import steady_now
 from tenure.model.log_event import ERROR, INFO, WARNING
@@ -49,6 +51,11 @@ FENCE_SHARE = 0.1
 FENCE_MOST_SECONDS = 5.0
 OLDER = 0.7
 """How much an earlier heartbeat counts beside the next one in the measured duration."""
+
+
+def until_fence(lease_seconds: float) -> float:
+    """How long after a lease was asked for its handler may run without a further heartbeat."""
+    return lease_seconds - min(lease_seconds * FENCE_SHARE, FENCE_MOST_SECONDS)
 
 
 class Leases:
@@ -86,6 +93,10 @@ class Leases:
         """How many jobs one round of heartbeats can carry within a third of the lease; None before it was measured."""
         self._seconds = self._jobs = 0.0
         """What the last heartbeats took and how many jobs they carried, older ones counting less and less."""
+        self._writing: asyncio.Task[None] | None = None
+        """Writes log lines, of one job after the other."""
+        self._append: tuple[Execution, asyncio.Task[None]] | None = None
+        """The log lines that are on their way to the store, and whose they are."""
 
     def start(self) -> None:
         """Begin to send heartbeats."""
@@ -110,9 +121,7 @@ class Leases:
             await asyncio.sleep(max(0.02, min(1.0, self._policies.heartbeat_seconds() / 4)))
             now = steady_now()
             for execution in snapshot(self._held):
-                lease = self._policies.lease_seconds(execution)
-                margin = min(lease * FENCE_SHARE, FENCE_MOST_SECONDS)
-                if now >= execution.fence_at - margin and self.interrupt(execution, Interrupt.FENCED):
+                if now >= execution.fence_at and self.interrupt(execution, Interrupt.FENCED):
                     self._log.job(
                         "fenced",
                         WARNING,
@@ -120,8 +129,15 @@ class Leases:
                         "no heartbeat came through for nearly a whole lease, so the handler is stopped",
                     )
 
+    async def written(self, execution: Execution) -> None:
+        """Wait for log lines of a job that are on their way to the store."""
+        if self._append is not None and self._append[0] is execution:
+            await asyncio.wait({self._append[1]})
+
     async def close(self, timeout: float) -> None:
         """Send no more heartbeats. Waits for one in flight, but not for ever."""
+        if self._writing is not None:
+            self._writing.cancel()
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -151,7 +167,7 @@ class Leases:
                 self._send_by(monotonic() + min(1.0, self._policies.heartbeat_seconds() / 4))
             self._is_sending = False
             with contextlib.suppress(RuntimeError):  # the loop has closed
-                self._loop.call_soon_threadsafe(self.sent)
+                self._loop.call_soon_threadsafe(self._after_heartbeat)
 
     def _heartbeat(self) -> bool:
         """One round of heartbeats. False if the store could not be reached, or refused."""
@@ -167,8 +183,6 @@ class Leases:
                 self._jobs = self._jobs * OLDER + len(executions)
                 per_job = max(self._seconds, 1e-6) / self._jobs
                 self.capacity = int(self._policies.shortest_lease() / HEARTBEATS_PER_LEASE / per_job)
-            for execution in executions:
-                self._write_events(execution)
         except StoreUnavailable as exc:
             self._failed(exc, exc.code)
             return False
@@ -230,29 +244,50 @@ class Leases:
     ) -> None:
         for execution in executions:
             if execution.grant.id not in beat.lost:
-                execution.fence_at = sent + self._policies.lease_seconds(execution)
+                execution.fence_at = sent + until_fence(self._policies.lease_seconds(execution))
         for execution, text in progress:
             if execution.context is not None and execution.context.progress_text is text:
                 execution.context.progress_text = None
-
-    def _write_events(self, execution: Execution) -> None:
-        context = execution.context
-        if context is None or not context.events or execution.ended:
-            return
-        events = context.take_events()
-        try:
-            self._store.do(AppendEvents(execution.grant.id, execution.grant.token, events))
-        except StoreUnavailable:
-            context.events.extendleft(reversed(events))
-            raise
-        except Exception as exc:  # noqa: BLE001 - the events of one job must not cost the leases of the others
-            self._log.job("events_refused", WARNING, execution, f"{len(events)} events were dropped: {exc}")
 
     def _failed(self, exc: Exception, code: str) -> None:
         self.failures += 1
         self._log.event("heartbeat_failed", WARNING, str(exc), code=code, failures=self.failures)
 
     # --- back on the loop ---------------------------------------------------------------------------------------------
+
+    def _after_heartbeat(self) -> None:
+        self.sent()
+        if self._have_events() and not self._is_closed and (self._writing is None or self._writing.done()):
+            self._writing = self._loop.create_task(self._write_events(), name="tenure-events")
+
+    def _have_events(self) -> bool:
+        """Whether a held job has log lines that are not written yet."""
+        return any(one.context is not None and one.context.events and not one.ended for one in self._held.values())
+
+    async def _write_events(self) -> None:
+        """Write the log lines of all held jobs, one job after the other."""
+        try:
+            for execution in snapshot(self._held):
+                if execution.context is not None and execution.context.events and not execution.ended:
+                    append = self._loop.create_task(self._append_events(execution, execution.context))
+                    self._append = (execution, append)
+                    await append
+        except StoreUnavailable:
+            pass  # the fetcher logs it already
+        finally:
+            self._append = None
+            if self._have_events():
+                self.write_soon()
+
+    async def _append_events(self, execution: Execution, context: Context) -> None:
+        events = context.take_events()
+        try:
+            await self._store.ado(AppendEvents(execution.grant.id, execution.grant.token, events))
+        except StoreUnavailable:
+            context.return_events(events)
+            raise
+        except Exception as exc:  # noqa: BLE001 - what one job says must not keep the others from being heard
+            self._log.job("events_refused", WARNING, execution, f"{len(events)} events were dropped: {exc}")
 
     def _stop_unwanted(self, executions: Held, beat: Beat) -> None:
         """Stop handlers whose job has passed on or was cancelled. One that has ended is settled by its token."""

@@ -78,6 +78,10 @@ class Policies:
         self._named.update(found)
         return found
 
+    def is_there(self, queue: str) -> bool:
+        """Whether the queue existed at the last look."""
+        return queue in self._policies
+
     def unknown_kind_rule(self, queue: str) -> UnknownKindRule:
         """What becomes of a job whose kind has no handler here."""
         policy = self._policies.get(queue)
@@ -97,8 +101,10 @@ class Policies:
         return self._config.lease_seconds
 
     def lease_seconds(self, execution: Execution) -> float:
-        """How long a heartbeat extends the lease of a execution."""
-        return self.asked_seconds(execution) or self.granted_seconds[execution.grant.queue]
+        """How long a heartbeat extends the lease of an execution: what is asked for, as far as the queue allows it."""
+        queue = execution.grant.queue
+        most = self._policies.get(queue, QueuePolicy()).lease_max_seconds
+        return min(self.asked_seconds(execution) or self.granted_seconds[queue], most)
 
     def shortest_lease(self) -> float:
         """The shortest lease, in seconds, that this worker may hold a job under."""

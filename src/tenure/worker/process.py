@@ -286,7 +286,7 @@ def _pass_on(op: Any, message: dict[str, Any], execution: Execution) -> None:
         context.progress_text = str(message["text"])
         context.services.write_soon(context)
     elif op == "event":
-        context.events.append(NewEvent(str(message["kind"]), str(message["data"]), execution.grant.id))
+        context.keep_event(NewEvent(str(message["kind"]), str(message["data"]), execution.grant.id))
         context.services.write_soon(context)
     elif op == "heartbeat":
         context.services.heartbeat(context)

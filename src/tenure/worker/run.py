@@ -39,7 +39,7 @@ from tenure.worker.executor import CANNOT_RUN_SECONDS, Executor
 from tenure.worker.fetcher import Fetcher
 from tenure.worker.flow import Flow
 from tenure.worker.leader import Leader
-from tenure.worker.leases import Leases
+from tenure.worker.leases import Leases, until_fence
 from tenure.worker.log import WorkerLog
 from tenure.worker.outcomes import only_waited, outcome_of
 from tenure.worker.policies import Policies
@@ -92,8 +92,9 @@ class WorkerRun:
         self._streams = Streams(store, log)
         self.outbox = Outbox(self.held, log, lambda: self._run_suspects() if self._alone else None)
         self.leases = Leases(store, self.held, self._row, policies, log, self._busy)
-        self._groups = QueueGroups(worker, config, policies.claimed_kinds)
+        self._groups = QueueGroups(worker, config, policies.claimed_kinds, policies.is_there)
         self.fetcher = Fetcher(store, config, self.held, self.outbox, log, self._take, self.leases, self._groups)
+        self.fetcher.find_queues = self._refresh_policies
         self.outbox.observers = getattr(registry, "settle_observers", ())
         self.leases.sent = self.fetcher.poke
         self._processes = Processes(config.jobs_per_process, config.artifacts_dir, limits)
@@ -164,7 +165,9 @@ class WorkerRun:
         for grant in grants:
             if grant.id in held:
                 self._granted_again(held[grant.id])
-            execution = held[grant.id] = Execution(grant, find(grant.kind), now, sent + leases[grant.queue])
+            execution = held[grant.id] = Execution(
+                grant, find(grant.kind), now, sent + until_fence(leases[grant.queue])
+            )
             executions.append(execution)
             self._log.job("claimed", INFO, execution)
         self._alone.extend(execution for execution in executions if execution.grant.suspicion >= ALONE_FROM)
@@ -224,6 +227,7 @@ class WorkerRun:
     async def _write(self, execution: Execution, events: tuple[NewEvent, ...]) -> None:
         """Write what a handler reported last, before its end is settled."""
         grant, context = execution.grant, execution.context
+        await self.leases.written(execution)
         if context is not None:
             await self._streams.finish(context)
         if events:

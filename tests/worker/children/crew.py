@@ -148,6 +148,12 @@ def talk(payload: dict[str, Any], ctx: Context) -> str:
 
 
 @job("process")
+def chatter(payload: dict[str, Any], ctx: Context) -> None:
+    for number in range(payload["events"]):
+        ctx.event("custom", number)
+
+
+@job("process")
 def segfault(payload: dict[str, Any]) -> None:
     note(payload, "segfault")
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)

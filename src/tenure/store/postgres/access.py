@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tenure.model.clock import from_us
 from tenure.store.access import (
     ApiToken,
     CountUnsealed,
@@ -30,16 +31,16 @@ from tenure.store.access import (
     WriteAudit,
 )
 from tenure.store.contract import Request
-from tenure.store.postgres.codec import Call, encode, maybe_moment, moment, text
+from tenure.store.postgres.codec import Call, encode, maybe_moment, text
 
 
 def _token(row: dict[str, Any]) -> ApiToken:
     maybe = {name: maybe_moment(row[name]) for name in ("last_used_at", "revoked_at")}
-    return ApiToken(**(row | maybe | {name: moment(row[name]) for name in ("created_at", "expires_at")}))
+    return ApiToken(**(row | maybe | {name: from_us(row[name]) for name in ("created_at", "expires_at")}))
 
 
 def _session(row: dict[str, Any]) -> Session:
-    times = {name: moment(row[name]) for name in ("created_at", "seen_at", "expires_at")}
+    times = {name: from_us(row[name]) for name in ("created_at", "seen_at", "expires_at")}
     return Session(**(row | times | {"ended_at": maybe_moment(row["ended_at"])}))
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tenure.errors import AccessDenied, IllegalMove, SchemaError
+from tenure.errors import AccessDenied, IllegalMove, InvalidArgument, SchemaError
 from tenure.model.clock import from_us, to_us
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, Token
@@ -29,6 +29,7 @@ from tenure.store.admin import (
     SetQueues,
     TriageDeadLetters,
 )
+from tenure.store.checks import is_uuid
 from tenure.store.contract import Clone, EditJob, Enqueue, Prune, Pruned, Request, Revive
 from tenure.store.measuring import DropQueue, Measure
 from tenure.store.postgres.codec import (
@@ -36,7 +37,6 @@ from tenure.store.postgres.codec import (
     effect_json,
     encode,
     encode_enqueue,
-    moment,
     policy_columns,
     priority_number,
     text,
@@ -84,6 +84,9 @@ def _resolve_effect(request: ResolveEffect) -> str:
 
 def _act_on_jobs(request: Revive | Clone) -> str:
     ids = dict(request.job_ids) if isinstance(request, Clone) else list(request.job_ids)
+    for new_id in request.job_ids.values() if isinstance(request, Clone) else ():
+        if not is_uuid(new_id):
+            raise InvalidArgument(f"id: {new_id!r} is not a UUID in its canonical form. Nothing was cloned.")
     asked: dict[str, Any] = {"job_ids": ids, "actor": request.actor, "reason": request.reason}
     if isinstance(request, Revive):
         asked |= {"from_step": request.from_step, "versions": dict(request.versions)}
@@ -176,7 +179,7 @@ def install_profile(url: str, asked: InstallProfile) -> InstalledProfile:
 
 
 def _to_profile(found: dict[str, Any]) -> ProfileRow:
-    times = {name: moment(found[name]) for name in ("installed_at", "updated_at")}
+    times = {name: from_us(found[name]) for name in ("installed_at", "updated_at")}
     return ProfileRow(**(found | times | {"policy": to_policy(found["policy"])}))
 
 
@@ -228,7 +231,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     RemoveQueues: Call("remove_queues", encode, lambda answer, _request: answer),
     SetGate: Call("set_gate", encode, lambda answer, _request: to_gate(answer)),
     AcquireLease: Call(
-        "acquire_lease", encode, lambda answer, _request: NamedLease(**(answer | {"until": moment(answer["until"])}))
+        "acquire_lease", encode, lambda answer, _request: NamedLease(**(answer | {"until": from_us(answer["until"])}))
     ),
     ReleaseLease: Call("release_lease", encode, lambda answer, _request: answer),
     RemoveWorkers: Call("remove_workers", encode, lambda answer, _request: answer),

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tenure.model.approval import Approval, Vote
+from tenure.model.clock import from_us
 from tenure.store.approvals import CountApprovals, DecideApproval, ListApprovals, check_decision, check_list
 from tenure.store.contract import Request
-from tenure.store.postgres.codec import Call, encode, maybe_moment, moment
+from tenure.store.postgres.codec import Call, encode, maybe_moment
 from tenure.store.queries import Page
 
 
@@ -32,7 +33,7 @@ def _approval(row: Sequence[Any]) -> Approval:
     values[8] = tuple(row[8])
     values[13:17] = map(maybe_moment, row[13:17])
     values[25] = tuple(
-        Vote(who, choice, note, door, moment(at), vouched_by) for who, choice, note, door, at, vouched_by in row[25]
+        Vote(who, choice, note, door, from_us(at), vouched_by) for who, choice, note, door, at, vouched_by in row[25]
     )
     return Approval(*values)
 

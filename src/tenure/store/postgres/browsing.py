@@ -10,7 +10,7 @@ from tenure.model.clock import from_us, to_us
 from tenure.model.ids import JobId
 from tenure.store.browsing import Browsed, BrowseJobs, Death, ListDeaths
 from tenure.store.contract import Request
-from tenure.store.postgres.codec import Call, encode, maybe_moment, moment, text
+from tenure.store.postgres.codec import Call, encode, maybe_moment, text
 from tenure.store.postgres.queries import to_job
 
 
@@ -38,7 +38,7 @@ def _browsed(answer: dict[str, Any], request: BrowseJobs) -> Browsed:
 
 
 def _death(row: dict[str, Any]) -> Death:
-    return Death(**(row | {"moved_at": moment(row["moved_at"]), "triaged_at": maybe_moment(row["triaged_at"])}))
+    return Death(**(row | {"moved_at": from_us(row["moved_at"]), "triaged_at": maybe_moment(row["triaged_at"])}))
 
 
 CALLS: Final[Mapping[type[Request[Any]], Call]] = {

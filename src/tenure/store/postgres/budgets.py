@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tenure.model.budget import Budget, Refusal
+from tenure.model.clock import from_us
 from tenure.store.budgets import (
     ListBudgets,
     RaiseBudgets,
@@ -20,7 +21,7 @@ from tenure.store.budgets import (
     check_reserve,
 )
 from tenure.store.contract import Request
-from tenure.store.postgres.codec import Call, encode, maybe_moment, moment, text
+from tenure.store.postgres.codec import Call, encode, maybe_moment, text
 
 
 def _set(request: SetBudgets) -> str:
@@ -52,7 +53,7 @@ def _budget(row: Sequence[Any]) -> Budget:
     scope, unit, per, limit, used, reserved, on_empty, window_from, window_until, waiting, updated_at, since = row
     window = maybe_moment(window_from), maybe_moment(window_until)
     counted = limit, used, reserved
-    return Budget(scope, unit, per, *counted, on_empty, *window, waiting, moment(updated_at), maybe_moment(since))
+    return Budget(scope, unit, per, *counted, on_empty, *window, waiting, from_us(updated_at), maybe_moment(since))
 
 
 def _reserved(answer: Any, _: ReserveBudget) -> Reserved | None:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from json.encoder import encode_basestring_ascii as quote
 from operator import attrgetter
 from typing import Any, Final
@@ -37,6 +37,7 @@ from tenure.model.outcome import (
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import ALONE_FROM
 from tenure.model.step import NewGroup, NewStep, Step
+from tenure.store.checks import check_backoff, check_number, is_uuid
 from tenure.store.contract import (
     Cancel,
     Cancelled,
@@ -61,9 +62,6 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _EXTRAS: Final = tuple(name for name in NEW_JOB_EXTRAS if name != "backoff")
 _rarely_set: Final = attrgetter(*NEW_JOB_EXTRAS)
 _NOTHING_RARE: Final = (None,) * len(NEW_JOB_EXTRAS)
-_LATEST: Final = datetime.max.replace(tzinfo=UTC)
-_LATEST_US: Final = 253_402_300_800_000_000
-"""The first microsecond that a datetime cannot hold. Moments from there on, 'infinity' too, are shown as the last."""
 
 BACKOFF: Final = tuple(f.name for f in dataclasses.fields(Backoff))
 POLICY: Final = tuple(f.name for f in dataclasses.fields(QueuePolicy) if f.name not in {"backoff", "forbidden_keys"})
@@ -80,14 +78,9 @@ class Call:
     """The parsed JSON answer and the request, to the result the request promises."""
 
 
-def moment(us: int) -> datetime:
-    """A moment from the wire."""
-    return from_us(us) if us < _LATEST_US else _LATEST
-
-
 def maybe_moment(us: int | None) -> datetime | None:
     """A moment from the wire, where there may be none."""
-    return None if us is None else moment(us)
+    return None if us is None else from_us(us)
 
 
 def encode(request: Any) -> str:
@@ -146,6 +139,8 @@ def _policies(policies: Any) -> str:
 
 
 def _job_row(job: NewJob) -> str:
+    if not is_uuid(job.id):
+        raise InvalidArgument(f"id: {job.id!r} is not a UUID in its canonical form. Nothing was enqueued.")
     row = f'{{"i":{quote(job.id)},"p":{job.payload}'
     if job.priority is not None:
         row += f',"r":{priority_number(job.priority)}'
@@ -169,6 +164,7 @@ def _extras(job: NewJob) -> str:
             raise InvalidArgument(f"{name} is {value!r}; it must be a UUID, such as {job.id}. Nothing was enqueued.")
     found = [f'"{name}":{quote(value)}' for name in _EXTRAS if (value := getattr(job, name)) is not None]
     if job.backoff is not None:
+        check_backoff(job.backoff)
         found.append(f'"backoff":{job.backoff}')
     return ",".join(found)
 
@@ -311,14 +307,17 @@ def _rest_row(outcome: Outcome) -> str:
     fields: dict[str, Any] = {"i": outcome.job_id, "t": outcome.token}
     match outcome:
         case Failed():
+            check_number("retry_after_seconds", outcome.retry_after_seconds)
             fields |= {"o": "fail", "e": outcome.error, "c": outcome.failure_class, "d": outcome.retry_after_seconds}
         case Rejected():
             fields |= {"o": "reject", "e": outcome.error, "c": outcome.failure_class}
         case Released():
             check_outcome(outcome)
+            check_number("delay_seconds", outcome.delay_seconds)
             fields |= {"o": "release", "e": outcome.error, "c": outcome.failure_class, "d": outcome.delay_seconds}
             fields["l"] = outcome.limiter
         case Suspended():
+            check_number("delay_seconds", outcome.delay_seconds)
             fields |= {"o": "suspend", "c": "suspended", "w": outcome.waiting_for, "d": outcome.delay_seconds}
         case Stopped():
             fields |= {"o": "stop", "e": outcome.error, "c": "cancelled"}
@@ -409,7 +408,7 @@ def _encode_cancel(request: Cancel) -> str:
 
 def _decode_cancelled(answer: Any, request: Cancel) -> list[Cancelled]:
     found = {job_id: Cancelled(JobId(job_id), word, state) for job_id, word, state in answer}
-    return [found[job_id.lower()] for job_id in request.job_ids]
+    return [found.get(job_id.lower()) or Cancelled(job_id, "refused", None) for job_id in request.job_ids]
 
 
 def _encode_wake(request: Wake) -> str:

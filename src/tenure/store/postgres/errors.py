@@ -238,9 +238,15 @@ def _bad_value(said: _Said, where: str) -> TenureError:
 
 
 def _bad_text(said: _Said, where: str) -> TenureError:
-    return errors.InvalidPayload(
+    return errors.InvalidArgument(
         f"{where} cannot hold this text: {said.message}. Nothing was changed. "
-        "Take NUL characters and lone surrogates out, or nest less deeply."
+        "Take NUL characters and lone surrogates out."
+    )
+
+
+def _too_deep(said: _Said, where: str) -> TenureError:
+    return errors.InvalidPayload(
+        f"{where} cannot hold this value: {said.message}. Nothing was changed. Nest it less deeply."
     )
 
 
@@ -275,7 +281,7 @@ _STATES: Final[dict[str, _Make]] = {
     "42883": _missing,
     "42P01": _missing,
     "53100": _disk_full,
-    "54001": _bad_text,  # nested too deeply
+    "54001": _too_deep,
     "55P03": _busy,
     "57014": _busy,
     "XX001": _corrupt,

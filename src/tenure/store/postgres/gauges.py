@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tenure.model.clock import from_us
 from tenure.store.contract import Request
 from tenure.store.gauges import CountBacklog, Gauges, QueueLoad, QuotaUse, ReadGauges, ReadQuotaUse, ReadTotals, Total
-from tenure.store.postgres.codec import Call, encode, maybe_moment, moment
+from tenure.store.postgres.codec import Call, encode, maybe_moment
 
 
 def _load(row: list[Any]) -> QueueLoad:
@@ -17,7 +18,7 @@ def _load(row: list[Any]) -> QueueLoad:
 
 def _gauges(answer: dict[str, Any], _: ReadGauges) -> Gauges:
     return Gauges(
-        at=moment(answer["at"]),
+        at=from_us(answer["at"]),
         queues=[_load(row) for row in answer["queues"]],
         delayed=answer["delayed"],
         leases_run_out=answer["leases_run_out"],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tenure.errors import NotFound
+from tenure.model.clock import from_us
 from tenure.model.ids import JobId
 from tenure.model.limiter import Limiter, check_block, check_key
 from tenure.store.contract import Request
@@ -21,7 +22,7 @@ from tenure.store.limits import (
     check_limiter,
     check_tokens,
 )
-from tenure.store.postgres.codec import Call, encode, maybe_moment, moment
+from tenure.store.postgres.codec import Call, encode, maybe_moment
 
 
 def _limiter(row: Sequence[Any]) -> Limiter:
@@ -36,13 +37,13 @@ def _limiter(row: Sequence[Any]) -> Limiter:
         reason,
         room,
         maybe_moment(opens_at),
-        moment(updated_at),
+        from_us(updated_at),
     )
 
 
 def _limited(row: Sequence[Any]) -> LimitedJobs:
     queue, limiter, jobs, oldest_at, first = row
-    return LimitedJobs(queue, limiter, jobs, moment(oldest_at), [JobId(one) for one in first])
+    return LimitedJobs(queue, limiter, jobs, from_us(oldest_at), [JobId(one) for one in first])
 
 
 def _set(request: SetLimiter) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
+from tenure.model.clock import from_us
 from tenure.model.memo import Memo, MemoTold
 from tenure.store.contract import Request
 from tenure.store.memo import (
@@ -19,7 +20,7 @@ from tenure.store.memo import (
     read_cursor,
     write_cursor,
 )
-from tenure.store.postgres.codec import Call, encode, maybe_moment, moment, text
+from tenure.store.postgres.codec import Call, encode, maybe_moment, text
 from tenure.store.queries import Page
 
 
@@ -53,7 +54,7 @@ def _page(answer: dict[str, Any], _: ListMemos) -> Page[Memo]:
 
 
 def _memo(row: list[Any]) -> Memo:
-    told: list[Any] = [*row[:8], moment(row[8]), maybe_moment(row[9])]
+    told: list[Any] = [*row[:8], from_us(row[8]), maybe_moment(row[9])]
     return Memo(*told)
 
 

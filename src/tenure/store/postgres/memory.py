@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from tenure.model.clock import to_us
+from tenure.model.clock import from_us, to_us
 from tenure.store.contract import Request
 from tenure.store.memory import (
     AgentEvent,
@@ -33,7 +33,7 @@ from tenure.store.memory import (
     WriteAgentEvents,
     WriteMemories,
 )
-from tenure.store.postgres.codec import Call, encode, maybe_moment, moment, text
+from tenure.store.postgres.codec import Call, encode, maybe_moment, text
 
 _ARRAY_HEAD: Final = 20
 """Bytes before the first element of `array_send`; each element has its length before it."""
@@ -70,7 +70,7 @@ def _forget(request: ForgetMemories) -> str:
 
 
 def _event(row: dict[str, Any]) -> AgentEvent:
-    return AgentEvent(**(row | {"at": moment(row["at"])}))
+    return AgentEvent(**(row | {"at": from_us(row["at"])}))
 
 
 def _source(row: list[Any]) -> EventSource:
@@ -78,7 +78,7 @@ def _source(row: list[Any]) -> EventSource:
 
 
 def _memory(row: dict[str, Any]) -> Memory:
-    return Memory(**(row | {"at": moment(row["at"]), "expires_at": maybe_moment(row["expires_at"])}))
+    return Memory(**(row | {"at": from_us(row["at"]), "expires_at": maybe_moment(row["expires_at"])}))
 
 
 def _memories(answer: list[dict[str, Any]], request: GetMemories) -> list[Memory | None]:
@@ -100,7 +100,7 @@ def _bytes(sent: str) -> bytes:
 
 def _stats(answer: dict[str, Any], _: CountMemories) -> MemoryStats:
     counts = [
-        MemoryCount(agent, model, number, moment(oldest), moment(newest))
+        MemoryCount(agent, model, number, from_us(oldest), from_us(newest))
         for agent, model, number, oldest, newest in answer["counts"]
     ]
     models: dict[str, int] = {}

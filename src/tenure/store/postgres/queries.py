@@ -21,7 +21,7 @@ from tenure.model.state import State
 from tenure.store.contract import Pruned, Request, WorkerRow
 from tenure.store.metrics import CountedSpans, ListMetrics, Metric, ReadMetrics, RolledUp, RollUp, SpanCounts
 from tenure.store.postgres import migrate as migrations
-from tenure.store.postgres.codec import BACKOFF, POLICY, Call, encode, maybe_moment, moment, text
+from tenure.store.postgres.codec import BACKOFF, POLICY, Call, encode, maybe_moment, text
 from tenure.store.postgres.errors import driver_errors
 from tenure.store.postgres.sql import statement
 from tenure.store.queries import (
@@ -78,7 +78,7 @@ _JOB_MAYBE_MOMENTS: Final = (
 def to_job(row: dict[str, Any]) -> Job:
     """A job from its JSON object."""
     for name in _JOB_MOMENTS:
-        row[name] = moment(row[name])
+        row[name] = from_us(row[name])
     for name in _JOB_MAYBE_MOMENTS:
         row[name] = maybe_moment(row[name])
     row["state"] = State(row["state"])
@@ -92,8 +92,8 @@ def to_queue_row(row: dict[str, Any]) -> QueueRow:
         policy=to_policy(row),
         paused_at=maybe_moment(row["paused_at"]),
         paused_by=row["paused_by"],
-        created_at=moment(row["created_at"]),
-        updated_at=moment(row["updated_at"]),
+        created_at=from_us(row["created_at"]),
+        updated_at=from_us(row["updated_at"]),
     )
 
 
@@ -113,25 +113,25 @@ def to_gate(row: dict[str, Any]) -> Gate:
 
 def to_effect(row: dict[str, Any]) -> Effect:
     """An effect from its JSON object."""
-    return Effect(**(row | {"intended_at": moment(row["intended_at"]), "updated_at": moment(row["updated_at"])}))
+    return Effect(**(row | {"intended_at": from_us(row["intended_at"]), "updated_at": from_us(row["updated_at"])}))
 
 
 def _to_dead_letter(row: dict[str, Any]) -> DeadLetter:
-    row["moved_at"] = moment(row["moved_at"])
+    row["moved_at"] = from_us(row["moved_at"])
     row["triaged_at"] = maybe_moment(row["triaged_at"])
     row["state"] = State(row["state"])
     return DeadLetter(**row)
 
 
 def _to_attempt(row: dict[str, Any]) -> Attempt:
-    row["ended_at"] = moment(row["ended_at"])
+    row["ended_at"] = from_us(row["ended_at"])
     for name in ("claimed_at", "run_at"):
         row[name] = maybe_moment(row[name])
     return Attempt(**row)
 
 
 def _to_group(row: dict[str, Any]) -> DeadLetterGroup:
-    return DeadLetterGroup(**(row | {"first_at": moment(row["first_at"]), "last_at": moment(row["last_at"])}))
+    return DeadLetterGroup(**(row | {"first_at": from_us(row["first_at"]), "last_at": from_us(row["last_at"])}))
 
 
 def _to_worker(row: dict[str, Any]) -> WorkerSeen:
@@ -149,8 +149,8 @@ def _to_worker(row: dict[str, Any]) -> WorkerSeen:
             current_job_id=row["current_job_id"],
             info=text(row["info"]),
         ),
-        started_at=moment(row["started_at"]),
-        last_seen_at=moment(row["last_seen_at"]),
+        started_at=from_us(row["started_at"]),
+        last_seen_at=from_us(row["last_seen_at"]),
         ticks=row["ticks"],
         held=row["held"],
         is_leader=row["is_leader"],
@@ -163,11 +163,11 @@ def _to_count(row: dict[str, Any]) -> Count:
 
 
 def _to_event(row: dict[str, Any]) -> Event:
-    return Event(**(row | {"at": moment(row["at"])}))
+    return Event(**(row | {"at": from_us(row["at"])}))
 
 
 def _to_audit(row: dict[str, Any]) -> Audit:
-    return Audit(**(row | {"at": moment(row["at"])}))
+    return Audit(**(row | {"at": from_us(row["at"])}))
 
 
 def _get_jobs(answer: list[dict[str, Any]], request: GetJobs) -> list[Job | None]:

@@ -13,12 +13,13 @@ from typing import Any, TypeVar, cast
 import psycopg
 from pydantic_core import from_json
 
-from tenure.errors import InternalError, ReadOnly, StoreBusy, TenureError, TooWide
+from tenure.errors import InternalError, InvalidArgument, ReadOnly, StoreBusy, TenureError, TooWide
 from tenure.model import failpoints
 from tenure.model.clock import from_us
 from tenure.model.job import Enqueued
 from tenure.store.admin import InstalledProfile, InstallProfile
 from tenure.store.browsing import look_seconds, within_look
+from tenure.store.checks import CHECKED_APART, check_request
 from tenure.store.contract import (
     Claim,
     Enqueue,
@@ -111,6 +112,8 @@ class PostgresStore:
             return cast(T, self._exchange(request))
         if isinstance(request, Claim):
             return cast(T, self._exchange(Exchange((), request)).grants)
+        if type(request) not in CHECKED_APART:
+            check_request(request)
         if isinstance(request, Measure):
             return cast(T, admin.measure(self.url, request))
         if isinstance(request, DropQueue):
@@ -230,6 +233,11 @@ class PostgresStore:
                     row = connection.execute(statement, values).fetchone()
                     failpoints.point("after_commit_before_reply")
                     return None if row is None or row[0] is None else from_json(row[0])
+                except UnicodeEncodeError as exc:
+                    raise InvalidArgument(
+                        "A text in the request holds half of a surrogate pair, which is no character. Nothing was "
+                        "changed."
+                    ) from exc
                 except psycopg.Error as exc:
                     if seconds is not None and isinstance(exc, psycopg.errors.QueryCanceled):
                         raise TooWide(seconds) from exc

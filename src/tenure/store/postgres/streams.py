@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from tenure.model.clock import from_us
 from tenure.model.stream import Chunk, StreamInfo, StreamPage
 from tenure.store.contract import Request
-from tenure.store.postgres.codec import Call, encode, moment, text
+from tenure.store.postgres.codec import Call, encode, text
 from tenure.store.streams import Appended, AppendStreams, ListStreams, ReadStream, check_chunks
 
 
@@ -20,7 +21,7 @@ def _append(request: AppendStreams) -> str:
 def _page(answer: dict[str, Any] | None, _: ReadStream) -> StreamPage | None:
     if answer is None:
         return None
-    chunks = [Chunk(offset, kind, said, token, moment(at)) for offset, kind, said, token, at in answer["chunks"]]
+    chunks = [Chunk(offset, kind, said, token, from_us(at)) for offset, kind, said, token, at in answer["chunks"]]
     return StreamPage(chunks, answer["is_over"] and not answer["more"])
 
 

@@ -26,6 +26,7 @@ from tenure.store.admin import (
     SetQueues,
     TriageDeadLetters,
 )
+from tenure.store.checks import is_uuid
 from tenure.store.contract import Cancel, Cancelled, Clone, Revive
 from tenure.store.flow import ForgetSteps
 from tenure.store.memory import EMBEDDING_QUEUE, EMBEDDING_SETTINGS
@@ -34,9 +35,13 @@ from tenure.store.sqlite import codec, flow, queries
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction
 
+NAMED_LEASE_MAX_SECONDS: Final = 366 * 86_400.0
+
 _SQL: Final = load("admin")
 _GROUPS: Final = load("groups")
-_GATE: Final = re.compile(r"(?:[^\s.:]+\.)?(?:master|worker|notify|heartbeat)|(?:queue|kind|worker):\S.*")
+_GATE: Final = re.compile(
+    r"(?:[A-Za-z0-9_-]+\.)?(?:master|worker|notify|heartbeat)|(?:queue|kind|worker):(?=.*\S).{1,200}", re.DOTALL
+)
 
 
 def cancel(transaction: Transaction, request: Cancel) -> list[Cancelled]:
@@ -149,6 +154,8 @@ def _clone(transaction: Transaction, request: Clone, job_id: JobId, new_id: JobI
         raise IllegalMove(f"Job {job_id} is {state}. Only a job that has ended can be cloned. Nothing was cloned.")
     if is_pruned:
         raise IllegalMove(f"The payload of job {job_id} was pruned, so it cannot be cloned. Enqueue a new job.")
+    if not is_uuid(new_id):
+        raise InvalidArgument(f"id: {new_id!r} is not a UUID in its canonical form. Nothing was cloned.")
     values = {"now": transaction.now, "job_id": job_id, "new_id": new_id, "slot": slot}
     duplicate_of = None
     if transaction.run(_SQL["clone"], values).rowcount > 0:
@@ -276,8 +283,12 @@ def set_gate(transaction: Transaction, request: SetGate) -> Gate:
 
 def acquire_lease(transaction: Transaction, request: AcquireLease) -> NamedLease:
     """See store.admin.AcquireLease."""
-    if request.seconds <= 0:
-        raise InvalidArgument(f"seconds: expected more than 0, got {request.seconds:g}. No lease was taken.")
+    if not 0 < request.seconds <= NAMED_LEASE_MAX_SECONDS:
+        raise InvalidArgument(
+            f"seconds: expected more than 0 and at most a year, got {request.seconds:g}. No lease was taken."
+        )
+    if not request.name.strip() or not request.owner.strip():
+        raise InvalidArgument("A named lease needs a name and an owner. No lease was taken.")
     until = transaction.now + round(request.seconds * 1_000_000)
     values = {"name": request.name, "owner": request.owner, "now": transaction.now, "until": until}
     is_ours = transaction.run(_SQL["lease_acquire"], values).rowcount > 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from tenure.model.ids import JobId
 from tenure.model.job import Grant
 from tenure.model.outcome import Settled
 from tenure.store.contract import SOON_SECONDS, Claim, Exchange, Exchanged
-from tenure.store.sqlite import admin, flow, limits, settle, steps
+from tenure.store.sqlite import admin, codec, flow, limits, settle, steps
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction, check_limit, dump
 
@@ -138,13 +137,12 @@ def _look(transaction: Transaction, request: Claim) -> list[_Queue]:
 
 def _lease(seconds: float, queue: str, lease_max: int) -> int:
     """The lease that a claim asks for, in microseconds."""
-    asked = round(seconds * 1_000_000)
-    if not 0 < asked <= lease_max:
+    if not 0 < seconds * 1_000_000 <= lease_max:
         raise InvalidArgument(
             f"lease_seconds: queue {queue!r} gives leases of more than 0 and at most {lease_max / 1e6:g} s, "
             f"got {seconds:g}. Nothing was claimed."
         )
-    return asked
+    return round(seconds * 1_000_000)
 
 
 def _make_due(transaction: Transaction, limit: int) -> tuple[bool, list[Settled]]:
@@ -381,5 +379,5 @@ def _extras(values: dict[str, Any]) -> dict[str, Any]:
     extras = {name: value for name, value in values.items() if value is not None}
     for name in ("progress", "backoff"):
         if name in extras:
-            extras[name] = json.loads(extras[name])
+            extras[name] = codec.readable(extras[name])
     return extras

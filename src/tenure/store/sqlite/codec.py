@@ -73,7 +73,7 @@ def child(row: Row) -> Child:
     """A row of `children`: the columns in the order of Child's fields."""
     values = list(row)
     values[3] = None if values[3] is None else State(values[3])
-    values[4] = _json(values[4])
+    values[4] = readable(values[4])
     return Child(*values)
 
 
@@ -82,7 +82,7 @@ def job(row: Row) -> Job:
     values = list(row)
     values[3] = State(values[3])
     for place in _JOB_JSON:
-        values[place] = _json(values[place])
+        values[place] = readable(values[place])
     for place in _JOB_MOMENTS:
         values[place] = moment(values[place])
     return Job(*values)
@@ -110,7 +110,7 @@ def dead_letter(row: Row) -> DeadLetter:
     """A row of `dead_letters`: the columns in the order of DeadLetter's fields."""
     values = list(row)
     values[4] = State(values[4])
-    values[5] = _json(values[5])
+    values[5] = readable(values[5])
     values[11] = moment(values[11])
     values[15] = moment(values[15])
     return DeadLetter(*values)
@@ -185,8 +185,8 @@ def effect(row: Row) -> Effect:
         state=state,
         token=token,
         key=key,
-        args=_json(args),
-        result=_json(result),
+        args=readable(args),
+        result=readable(result),
         error=error,
         intended_at=from_us(intended_at),
         updated_at=from_us(updated_at),
@@ -207,7 +207,7 @@ def moment(us: int | None) -> datetime | None:
     return None if us is None else from_us(us)
 
 
-def _json(text: str | None) -> Any:
+def readable(text: str | None) -> Any:
     """A stored value, parsed. What came in by plain SQL and no client may be able to parse is shown as such, so that
     one row never hides the others. The bounds are those of PostgreSQL's `tenure.readable`."""
     if text is None:

@@ -44,7 +44,7 @@ def edit_job(transaction: Transaction, request: EditJob) -> Job:
     priority = row.priority if request.priority is None else request.priority
     if (payload, priority) != (row.payload, row.priority):
         _refuse(request, row)
-        _write(transaction, request, row, payload or "null", priority)
+        _write(transaction, request, row, "null" if payload is None else payload, priority)
     (job,) = queries.get_jobs(transaction, GetJobs([request.job_id]))
     assert job is not None
     return job

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import math
-import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -18,6 +17,7 @@ from tenure.model.clock import to_us
 from tenure.model.ids import JobId
 from tenure.model.job import NEW_JOB_EXTRAS, Enqueued, NewJob
 from tenure.model.policy import QueuePolicy
+from tenure.store.checks import check_backoff, check_text, is_uuid
 from tenure.store.contract import SOON_SECONDS, Enqueue
 from tenure.store.sqlite import admin
 from tenure.store.sqlite.statements import load
@@ -32,7 +32,6 @@ _CONNECTION: Final = load("connection")
 _extras = attrgetter(*NEW_JOB_EXTRAS)
 _NO_EXTRAS: Final = (None,) * len(NEW_JOB_EXTRAS)
 _UUIDS: Final = frozenset({"created_by_user_id", "requested_by_user_id", "workflow_id", "parent_id", "run_id"})
-_is_uuid = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 _RUN_AT, _SLOT, _HASH = 8, 11, 12
 """Places in a row for `insert`."""
 
@@ -158,11 +157,13 @@ def _refuse_other_profiles(declared: Mapping[str, QueuePolicy], terms: Mapping[s
 
 def _row(job: NewJob, term: Terms, now: int) -> Row:
     """A job for `insert`; refuses what the queue's policy or PostgreSQL's types refuse."""
-    if not _is_uuid(job.id):
+    if not is_uuid(job.id):
         raise InvalidArgument(f"id: {job.id!r} is not a UUID in its canonical form. Nothing was enqueued.")
-    max_attempts = term.max_attempts if job.max_attempts is None else _in_64_bits(job.max_attempts)
-    if max_attempts < 1:
-        raise InvalidArgument(f"max_attempts: expected at least 1, got {max_attempts}. Nothing was enqueued.")
+    max_attempts = term.max_attempts if job.max_attempts is None else job.max_attempts
+    if not 1 <= max_attempts < 2**31:
+        raise InvalidArgument(
+            f"max_attempts: expected at least 1 and fewer than 2**31, got {max_attempts}. Nothing was enqueued."
+        )
     priority = term.priority_default if job.priority is None else job.priority
     check_priority(job, priority, term)
     run_at = now if job.run_at is None and job.delay_seconds is None else _run_at(job, now)
@@ -225,20 +226,17 @@ def check_priority(job: NewJob, priority: int, term: Terms) -> None:
 
 def _check_extras(extras: Mapping[str, str]) -> None:
     for name, value in extras.items():
-        if name in _UUIDS and not _is_uuid(value):
+        if name in _UUIDS and not is_uuid(value):
             raise InvalidArgument(f"{name}: {value!r} is not a UUID in its canonical form. Nothing was enqueued.")
-        _refuse_nul(name, value)
-
-
-def _refuse_nul(name: str, value: str) -> None:
-    if "\0" in value:
-        raise InvalidArgument(f"{name}: it must not hold a NUL character. Nothing was enqueued.")
+        check_text(name, value)
+    if "backoff" in extras:
+        check_backoff(extras["backoff"])
 
 
 def _slot_and_hash(job: NewJob, key: str, term: Terms) -> tuple[str | None, str]:
     """dedup_slot and payload_hash of a job with a key. The slot gives the length of the kind, so that no kind and key
     can be read as another kind and key."""
-    _refuse_nul("key", key)
+    check_text("key", key)
     space = f"{len(job.kind)}\x1f{job.kind}" if term.key_space == "kind" else ""
     return None if term.slot is None else f"{term.slot}{space}\x1f{key}", payload_hash(job.payload)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ _Grant = tuple[JobId, int]
 
 def heartbeat(transaction: Transaction, request: Heartbeat) -> Beat:
     """See store.contract.Heartbeat."""
-    if request.lease_seconds is not None and request.lease_seconds <= 0:
+    if request.lease_seconds is not None and not 0 < request.lease_seconds < math.inf:
         raise InvalidArgument(
             f"lease_seconds: expected more than 0, got {request.lease_seconds:g}. No lease was extended."
         )
@@ -78,6 +79,8 @@ def _leased(transaction: Transaction, values: dict[str, Any]) -> set[JobId]:
 def _write_worker(transaction: Transaction, worker: WorkerRow, *, is_all: bool) -> None:
     """Write the worker's row, unless a gate is closed. Leases are extended either way: no gate may cost a worker
     its jobs."""
+    if not worker.id.strip():
+        raise InvalidArgument("worker: its id is blank. Nothing was changed.")
     gate = transaction.one(_SQL["gate"], {"queues": dump(list(worker.queues))})
     if gate is not None and gate[0] is not None:
         if is_all:

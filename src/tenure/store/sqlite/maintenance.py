@@ -21,7 +21,7 @@ _LAG: Final = _MINUTE
 
 def prune(transaction: Transaction, request: Prune) -> Pruned:
     """See store.contract.Prune."""
-    check_limit(request.limit)
+    check_limit(request.limit, 1)
     values = {
         "now": transaction.now,
         "limit": request.limit,
@@ -72,7 +72,7 @@ def remove_workers(transaction: Transaction, request: RemoveWorkers) -> list[Wor
 
 def _remove_silent(transaction: Transaction, seconds: float, limit: int) -> list[WorkerId]:
     """The rows of workers that were not seen for so long and hold nothing."""
-    values = {"now": transaction.now, "unseen": round(seconds * 1_000_000)}
+    values = {"now": transaction.now, "unseen": min(round(seconds * 1_000_000), transaction.now)}
     settle.take_back_held(transaction, transaction.all(_SQL["silent_holds"], values))
     unseen = [WorkerId(row[0]) for row in transaction.all(_SQL["workers_unseen"], {**values, "limit": limit})]
     return [worker for worker in unseen if _remove(transaction, worker)]

@@ -114,7 +114,7 @@ def drop(transaction: Transaction, seconds: float, limit: int) -> int:
     for span, kept in _KEPT.items():
         transaction.run(_SQL["drop_parts"], {"span": span, "until": transaction.now - kept, "limit": 10 * limit})
     transaction.run(_SQL["drop_spans"], {"until": transaction.now - _KEPT["hour"], "limit": limit})
-    values = {"until": transaction.now - round(seconds * 1_000_000), "limit": limit}
+    values = {"until": transaction.now - min(round(seconds * 1_000_000), transaction.now), "limit": limit}
     return transaction.run(_SQL["drop"], values).rowcount
 
 

@@ -21,14 +21,14 @@ import errno
 import logging
 import os
 import secrets
-import select
+import selectors
 import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tenure.errors import StoreUnavailable
 from tenure.store.sqlite import files
@@ -191,25 +191,28 @@ class _Listener:
         return [] if self._connection is None else [self._connection]
 
     def _run(self) -> None:
+        # No `select.select`: it takes no descriptor above 1,023, and a server may have thousands of them open.
+        selector = selectors.DefaultSelector()
         try:
+            selector.register(self._stop_out, selectors.EVENT_READ)
+            if self.mailbox.socket is not None:
+                selector.register(self.mailbox.socket, selectors.EVENT_READ)
             while not self._is_stopping:
                 try:
-                    self._listen()
+                    self._listen(selector)
                 except Exception:  # noqa: BLE001 - whatever came in, the next wake-up must still be heard
                     _log.exception("A wake-up could not be read")
                     time.sleep(POLL_SECONDS)
         finally:
+            selector.close()
             self.mailbox.close()
             with self.looking:
                 self._close_connection()
             self._stop_in.close()
             self._stop_out.close()
 
-    def _listen(self) -> None:
-        sockets: list[Any] = [self._stop_out]
-        if self.mailbox.socket is not None:
-            sockets.append(self.mailbox.socket)
-        ready, _, _ = select.select(sockets, [], [], POLL_SECONDS)
+    def _listen(self, selector: selectors.BaseSelector) -> None:
+        ready = selector.select(POLL_SECONDS)
         self._looked_at = time.monotonic()
         queues = self.mailbox.receive()
         if queues is None or queues:
@@ -324,9 +327,8 @@ class Sender:
             return
         with contextlib.suppress(OSError):
             if self._socket is None:
-                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._socket.setblocking(False)
-                self._address, self._opened = _address(self._folder)
+                self._open()
+            assert self._socket is not None
             for name in names:
                 try:
                     self._socket.sendto(message, f"{self._address}/{name}")
@@ -335,13 +337,23 @@ class Sender:
                         with contextlib.suppress(OSError):
                             (self._folder / name).unlink()
 
+    def _open(self) -> None:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        made.setblocking(False)
+        try:
+            self._address, self._opened = _address(self._folder)
+        except OSError:
+            made.close()
+            raise
+        self._socket = made
+
     def close(self) -> None:
         """Let go of the socket."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        _close(self._opened)
-        self._opened = None
+        opened, self._opened = self._opened, None
+        _close(opened)
 
     def _mailboxes(self) -> list[str]:
         """Who listens, read from the folder, and read again only when that has changed. A folder that another user

@@ -243,10 +243,10 @@ def _page(
     cursor: Callable[[Row], str],
 ) -> Page[T]:
     """One row more than asked for tells whether there is a next page."""
-    check_limit(limit)
+    check_limit(limit, 1)
     found = transaction.all(statement, {**values, "limit": limit + 1})
     items = [make(row) for row in found[:limit]]
-    return Page(items, cursor(found[limit - 1]) if len(found) > limit > 0 else None)
+    return Page(items, cursor(found[limit - 1]) if len(found) > limit else None)
 
 
 def _cursor(after: str | None, parts: int) -> Sequence[Any]:

@@ -46,6 +46,7 @@ from tenure.model.state import (
 )
 from tenure.model.step import OVERDUE
 from tenure.store.admin import SetGate
+from tenure.store.checks import check_number
 from tenure.store.contract import Enqueue, Reap, Settle
 from tenure.store.limits import check_outcome
 from tenure.store.sqlite import admin, effects, enqueue, flow, limits, parking, steps
@@ -178,6 +179,7 @@ def _reported(outcome: Outcome) -> _End:
     job_id, token = outcome.job_id, outcome.token
     match outcome:
         case Failed():
+            check_number("retry_after_seconds", outcome.retry_after_seconds)
             failure_class = outcome.failure_class.value
             return _End(job_id, token, Move.RETRY, failure_class, outcome.error, outcome.retry_after_seconds)
         case Rejected():
@@ -185,9 +187,11 @@ def _reported(outcome: Outcome) -> _End:
         case Released():
             given = None if outcome.failure_class is None else outcome.failure_class.value
             check_outcome(outcome)
+            check_number("delay_seconds", outcome.delay_seconds)
             delay, key = outcome.delay_seconds, outcome.limiter
             return _End(job_id, token, Move.RELEASE, given, outcome.error, delay, limiter=key)
         case Suspended():
+            check_number("delay_seconds", outcome.delay_seconds)
             return _End(
                 job_id,
                 token,
@@ -396,7 +400,7 @@ def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
         "error": error,
         "fingerprint": fingerprint(failure_class or "", error) if is_failure else None,
         "next_run_at": run_at if to is State.QUEUED else None,
-        "final_error": (error or "").strip() or failure_class,
+        "final_error": (error or "").strip(" ") or failure_class,
         "moved_by": held.lease_owner.strip() or "tenure",
     }
     transaction.run(_SQL["end"], values)

@@ -22,6 +22,7 @@ from tenure.store import queries as asked
 from tenure.store import schedules as timed
 from tenure.store import summary as summed
 from tenure.store import workflows as graphed
+from tenure.store.checks import CHECKED_APART, check_request
 from tenure.store.migrations import Migration
 from tenure.store.sqlite import (
     access,
@@ -195,6 +196,8 @@ class SqliteStore:
     def do(self, request: contract.Request[T]) -> T:
         """See store.contract.Store."""
         shared, kind = self._shared(), type(request)
+        if kind not in CHECKED_APART:
+            check_request(request)
         if isinstance(request, measuring.Measure):
             return cast(T, bench.measure(self._path, request))
         if kind in READS:
@@ -219,6 +222,8 @@ class SqliteStore:
         import asyncio  # late: a command that is over in a moment never needs it
 
         shared, kind = self._shared(), type(request)
+        if kind not in CHECKED_APART:
+            check_request(request)
         if isinstance(request, measuring.Measure):
             return cast(T, await asyncio.to_thread(bench.measure, self._path, request))
         if kind in READS:

@@ -94,7 +94,7 @@ dump: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 """JSON text for a statement that takes an array."""
 
 
-def check_limit(limit: int) -> None:
+def check_limit(limit: int, least: int = 0) -> None:
     """Refuse a limit that makes no sense; SQLite would take a negative one for none at all."""
-    if limit < 0:
-        raise InvalidArgument(f"limit: expected 0 or more, got {limit}. Nothing was changed.")
+    if not least <= limit < 2**31:
+        raise InvalidArgument(f"limit: expected {least} or more, below 2**31, got {limit}. Nothing was changed.")

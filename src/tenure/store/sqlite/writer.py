@@ -152,7 +152,10 @@ class Writer:
             return
         self.transactions += 1
         if woken or stops:
-            self._after_commit(woken, stops)
+            try:
+                self._after_commit(woken, stops)
+            except Exception:  # noqa: BLE001 - a wake-up is a hint; without this thread nothing would be written any more
+                _log.exception("The wake-ups after a commit to %s failed", self._path)
         for item in begun:
             if item.refusal is None:
                 item.future.set_result(item.answer)

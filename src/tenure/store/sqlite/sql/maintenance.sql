@@ -65,6 +65,8 @@ WHERE rowid IN (
     WHERE j.finished_at IS NOT NULL
         AND j.cleaned_at IS NULL
         AND j.finished_at <= :now - 1000000 * coalesce(:older_than_seconds, q.retain_seconds)
+        -- The same for the queue that retains least, which ends the walk of the index there.
+        AND j.finished_at <= :now - 1000000 * coalesce(:older_than_seconds, (SELECT min(retain_seconds) FROM tenure_queue))
         AND NOT EXISTS (SELECT 1 FROM tenure_dead_letter AS d WHERE d.job_id = j.id AND d.triage <> 'closed')
         -- What a job that has not ended may still read of its children stays.
         AND (j.group_id IS NULL OR NOT EXISTS (

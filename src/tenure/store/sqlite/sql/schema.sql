@@ -61,6 +61,10 @@ CREATE TABLE tenure_queue (
         AND backoff_base_seconds >= 0 AND backoff_cap_seconds >= 0 AND backoff_jitter >= 0 AND key_window_seconds > 0
         AND coalesce(concurrency, 1) >= 1 AND coalesce(concurrency_per_key, 1) >= 1
         AND coalesce(retain_seconds, 0) >= 0 AND coalesce(aging_seconds, 1) > 0
+    ),
+    CONSTRAINT queue_numbers_32_bits CHECK (
+        max_attempts <= 2147483647 AND coalesce(concurrency, 1) <= 2147483647 AND coalesce(concurrency_per_key, 1) <= 2147483647
+        AND priority_default BETWEEN -2147483648 AND 2147483647
     )
 ) STRICT;
 -- Empty unless a queue keeps lifecycle or agent events: one look at it tells every move that there is nothing to write.
@@ -156,6 +160,10 @@ CREATE TABLE tenure_job (
     ),
     CONSTRAINT job_payload_gone_only_when_cleaned CHECK (payload IS NOT NULL OR cleaned_at IS NOT NULL),
     CONSTRAINT job_payload_is_json CHECK (payload IS NULL OR json_valid(payload)),
+    -- One each: SQLite looks again only at those whose column a statement writes.
+    CONSTRAINT job_backoff_is_json CHECK (backoff IS NULL OR json_valid(backoff)),
+    CONSTRAINT job_progress_is_json CHECK (progress IS NULL OR json_valid(progress)),
+    CONSTRAINT job_result_is_json CHECK (result IS NULL OR json_valid(result)),
     CONSTRAINT job_kind_not_blank CHECK (
         trim(kind) <> '' AND length(kind) <= 200 AND kind NOT GLOB '*[' || char(1) || '-' || char(31) || ']*'
     ),
@@ -264,7 +272,9 @@ CREATE TABLE tenure_worker (
     CONSTRAINT worker_executor_kind_known CHECK (
         executor_kind IN ('DOT', 'Agent', 'Hermes', 'Codex', 'PG_worker', 'external_worker', 'future_Kestra_adapter')
     ),
-    CONSTRAINT worker_status_known CHECK (status IN ('ok', 'warn', 'error'))
+    CONSTRAINT worker_status_known CHECK (status IN ('ok', 'warn', 'error')),
+    CONSTRAINT worker_info_is_json CHECK (json_valid(info)),
+    CONSTRAINT worker_numbers_32_bits CHECK (pid BETWEEN -2147483648 AND 2147483647 AND concurrency BETWEEN -2147483648 AND 2147483647)
 ) STRICT;
 CREATE INDEX worker_seen_idx ON tenure_worker (last_seen_at);
 
@@ -297,7 +307,8 @@ CREATE TABLE tenure_event (
     kind TEXT NOT NULL,
     job_id TEXT,
     queue TEXT,
-    data TEXT NOT NULL DEFAULT '{}'
+    data TEXT NOT NULL DEFAULT '{}',
+    CONSTRAINT event_data_is_json CHECK (json_valid(data))
 ) STRICT;
 CREATE INDEX event_job_idx ON tenure_event (job_id, seq) WHERE job_id IS NOT NULL;
 
@@ -315,7 +326,8 @@ CREATE TABLE tenure_effect (
     intended_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     PRIMARY KEY (job_id, step, name),
-    CONSTRAINT effect_state_known CHECK (state IN ('intended', 'sent', 'confirmed', 'failed', 'unknown'))
+    CONSTRAINT effect_state_known CHECK (state IN ('intended', 'sent', 'confirmed', 'failed', 'unknown')),
+    CONSTRAINT effect_values_are_json CHECK (json_valid(args) AND (result IS NULL OR json_valid(result)))
 ) STRICT;
 CREATE INDEX effect_open_idx ON tenure_effect (state, job_id) WHERE state <> 'confirmed';
 

@@ -8,7 +8,7 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 BEGIN
-    IF coalesce(btrim(p_actor), '') = '' THEN
+    IF coalesce(p_actor, '') !~ '\S' THEN
         RAISE EXCEPTION 'The actor must say who does this; it is empty, so % was refused and nothing was changed.', p_act
             USING ERRCODE = 'TN007';
     END IF;
@@ -249,7 +249,7 @@ DECLARE
     v_name text := p_request ->> 'name';
     v_is_open boolean := (p_request ->> 'is_open')::boolean;
 BEGIN
-    IF v_name IS NULL OR v_name !~ '^(([A-Za-z0-9_-]+\.)?(master|worker|notify|heartbeat)|(queue|kind|worker):.{1,200})$' THEN
+    IF v_name IS NULL OR v_name !~ '^(([A-Za-z0-9_-]+\.)?(master|worker|notify|heartbeat)|(queue|kind|worker):(?=.*\S).{1,200})$' THEN
         RAISE EXCEPTION 'There can be no gate %. Gates are master, worker, notify, heartbeat, PROFILE.GATE, queue:NAME, kind:NAME and worker:ID.',
             coalesce(quote_literal(v_name), 'without a name') USING ERRCODE = 'TN007';
     END IF;
@@ -323,7 +323,7 @@ BEGIN
     IF v_seconds IS NULL OR NOT v_seconds > 0 OR v_seconds > 86400 * 366 THEN
         RAISE EXCEPTION 'A named lease lasts more than 0 seconds and at most a year, not % seconds.', v_seconds USING ERRCODE = 'TN007';
     END IF;
-    IF coalesce(btrim(v_owner), '') = '' OR coalesce(btrim(p_request ->> 'name'), '') = '' THEN
+    IF coalesce(v_owner, '') !~ '\S' OR coalesce(p_request ->> 'name', '') !~ '\S' THEN
         RAISE EXCEPTION 'A named lease needs a name and an owner.' USING ERRCODE = 'TN007';
     END IF;
     -- Most who ask find it taken. They look and go: no lock, nothing written, nothing synced.
@@ -405,11 +405,13 @@ END
 $$;
 
 -- tick_schedule: {"name", "after", "tick", "jobs": an enqueue request} → whether this caller was the one.
--- The row decides, under its lock. A key that is taken is no error here: that job is left out.
+-- The row decides, under its lock. A key that is taken is no error here: that job is left out, and no other.
 CREATE OR REPLACE FUNCTION tenure.tick_schedule(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
+DECLARE
+    v_group record;
 BEGIN
     UPDATE tenure.schedule AS s
     SET last_tick = tenure.from_us((p_request ->> 'tick')::bigint),
@@ -420,13 +422,17 @@ BEGIN
     IF NOT FOUND THEN
         RETURN to_json(false);
     END IF;
-    BEGIN
-        IF p_request -> 'jobs' IS NOT NULL THEN
-            PERFORM tenure.enqueue(p_request -> 'jobs');
-        END IF;
-    EXCEPTION WHEN SQLSTATE 'TN004' THEN
-        NULL;
-    END;
+    FOR v_group IN
+        SELECT json_build_object('queue', g.queue, 'kind', g.kind, 'jobs', json_build_array(j.value)) AS one
+        FROM json_to_recordset(p_request -> 'jobs' -> 'groups') AS g(queue text, kind text, jobs json)
+        CROSS JOIN LATERAL json_array_elements(g.jobs) AS j
+    LOOP
+        BEGIN
+            PERFORM tenure.enqueue(json_build_object('groups', json_build_array(v_group.one)));
+        EXCEPTION WHEN SQLSTATE 'TN004' THEN
+            NULL;
+        END;
+    END LOOP;
     RETURN to_json(true);
 END
 $$;

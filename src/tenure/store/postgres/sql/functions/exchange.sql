@@ -33,6 +33,7 @@ BEGIN
             RETURN CASE WHEN tenure.has_flow_events()
                 THEN json_build_object('settled', v_settled, 'flow', true) ELSE json_build_object('settled', v_settled) END;
         END IF;
+        v_now := tenure.now();  -- the settling may have waited for rows that others held, and leases count from their grant
     END IF;
     BEGIN
         v_granted := tenure.claim_jobs(v_claim, v_now);
@@ -257,6 +258,9 @@ DECLARE
 BEGIN
     queues := '{}';
     is_limited := false;
+    IF cardinality(p_names) = 0 THEN
+        RAISE EXCEPTION 'A claim must name at least one queue. Nothing was claimed.' USING ERRCODE = 'TN007';
+    END IF;
     IF NOT tenure.may('reap') THEN  -- it has no role of ours: it is bound to queues
         PERFORM tenure.refuse_unbound(p_names);
     END IF;
@@ -632,8 +636,8 @@ AS $$
             'source_ref', (p_job).source_ref, 'target_ref', (p_job).target_ref, 'payload_ref', (p_job).payload_ref, 'actor', (p_job).actor,
             'created_by_user_id', (p_job).created_by_user_id, 'requested_by_user_id', (p_job).requested_by_user_id,
             'tenant', (p_job).tenant, 'workflow_id', (p_job).workflow_id, 'parent_id', (p_job).parent_id, 'run_id', (p_job).run_id,
-            'trace', (p_job).trace, 'artifacts_path', (p_job).artifacts_path, 'progress', (p_job).progress,
-            'backoff', (p_job).backoff))
+            'trace', (p_job).trace, 'artifacts_path', (p_job).artifacts_path, 'progress', tenure.readable((p_job).progress),
+            'backoff', tenure.readable((p_job).backoff)))
         END,
         (p_job).suspicion,
         CASE WHEN (p_job).step_token IS NOT NULL THEN tenure.granted_steps((p_job).id) END)
@@ -761,7 +765,9 @@ BEGIN
             SELECT * INTO v_job FROM tenure.job AS j
             WHERE j.id = v_out.i AND j.token = v_out.t AND j.lease_until > v_cutoff AND j.lease_login = v_login
             FOR UPDATE;
-            IF NOT FOUND THEN
+            -- A success that could not be taken in above ends the job only where a cancel was requested. Otherwise its lease had run out then,
+            -- and a heartbeat that was sent in time has extended it since.
+            IF NOT FOUND OR v_out.move = 'complete' AND v_job.cancel_requested_at IS NULL THEN
                 v_answers := v_answers || tenure.settled_before(v_out.i, v_out.t, v_out.move, v_out.c, v_login);
                 CONTINUE;
             END IF;

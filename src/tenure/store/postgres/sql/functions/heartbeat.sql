@@ -186,7 +186,7 @@ CREATE OR REPLACE FUNCTION tenure.worker_name(p_worker text) RETURNS text
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF coalesce(btrim(p_worker), '') = '' THEN
+    IF coalesce(p_worker, '') !~ '\S' THEN
         RAISE EXCEPTION 'A worker needs a name that is not blank, and unique per process. Nothing was changed.' USING ERRCODE = 'TN007';
     END IF;
     RETURN p_worker;
@@ -207,7 +207,10 @@ BEGIN
     IF v_queue IS NULL THEN
         RETURN to_json(false);
     END IF;
-    IF EXISTS (SELECT 1 FROM json_to_recordset(p_request -> 'events') AS e(job_id uuid) WHERE e.job_id <> v_job_id) THEN
+    IF EXISTS (
+        SELECT 1 FROM json_to_recordset(p_request -> 'events') AS e(job_id text)
+        WHERE e.job_id IS NOT NULL AND tenure.as_uuid(e.job_id) IS DISTINCT FROM v_job_id
+    ) THEN
         RAISE EXCEPTION 'An event names another job than %, which is held. Nothing was written. Append events to the job that you hold.', v_job_id
             USING ERRCODE = 'TN010';
     END IF;

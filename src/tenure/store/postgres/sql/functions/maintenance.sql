@@ -19,11 +19,12 @@ DECLARE
     v_chunks bigint;
     v_memos bigint;
 BEGIN
+    -- First of all, because it alone may wait for job rows.
+    v_workers := cardinality(tenure.remove_silent_workers(v_worker_seconds, v_limit, v_now));
     v_cleaned := tenure.clean_jobs((p_request ->> 'older_than_seconds')::double precision, v_limit, v_now);
     IF v_delete_after IS NOT NULL THEN
         v_deleted := tenure.delete_jobs(v_delete_after, v_limit, v_now);
     END IF;
-    v_workers := cardinality(tenure.remove_silent_workers(v_worker_seconds, v_limit, v_now));
     DELETE FROM tenure.signal AS s
     WHERE s.id IN (SELECT e.id FROM tenure.signal AS e WHERE e.expires_at <= v_now ORDER BY e.expires_at LIMIT v_limit FOR UPDATE SKIP LOCKED);
     v_metrics := tenure.drop_metrics(coalesce((p_request ->> 'metric_seconds')::double precision, 2592000), v_limit, v_now);
@@ -60,6 +61,8 @@ BEGIN
         WHERE j.finished_at IS NOT NULL
             AND j.cleaned_at IS NULL
             AND j.finished_at <= p_now - coalesce(p_older_than, q.retain_seconds) * interval '1 second'
+            -- The same for the queue that retains least, which ends the walk of the index there.
+            AND j.finished_at <= p_now - coalesce(p_older_than, (SELECT min(r.retain_seconds) FROM tenure.queue AS r)) * interval '1 second'
             AND NOT EXISTS (SELECT 1 FROM tenure.dead_letter AS d WHERE d.job_id = j.id AND d.triage <> 'closed')
             -- What a job that has not ended may still read of its children stays.
             AND (j.group_id IS NULL OR NOT EXISTS (

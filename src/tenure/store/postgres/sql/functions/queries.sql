@@ -152,7 +152,7 @@ AS $$
             (p_job).step_token,
             (p_job).run_id,
             (p_job).trace,
-            (p_job).backoff,
+            tenure.readable((p_job).backoff) AS backoff,
             tenure.readable((p_job).progress) AS progress,
             tenure.readable((p_job).result) AS result,
             (p_job).result_summary,

@@ -401,7 +401,12 @@ SET enable_seqscan = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
-    v_ids uuid[] := ARRAY(SELECT DISTINCT g.id::uuid FROM json_array_elements_text(p_request -> 'job_ids') AS g(id) ORDER BY 1);
+    v_ids uuid[] := ARRAY(
+        SELECT DISTINCT a.id
+        FROM json_array_elements_text(p_request -> 'job_ids') AS g(id)
+        CROSS JOIN LATERAL tenure.as_uuid(g.id) AS a(id)
+        WHERE a.id IS NOT NULL
+        ORDER BY 1);
     v_id uuid;
     v_answers json[] := '{}';
 BEGIN
@@ -478,8 +483,7 @@ BEGIN
         PERFORM pg_notify('tenure', 'cancel:' || v_job.lease_owner);
     END IF;
     IF v_answer <> 'refused' THEN
-        INSERT INTO tenure.audit (at, actor, act, subject, reason, detail)
-        VALUES (p_now, p_actor, 'cancel', p_id::text, p_reason, json_build_object('state', v_job.state));
+        PERFORM tenure.write_audit(p_now, p_actor, 'cancel', p_id::text, p_reason, json_build_object('state', v_job.state));
         PERFORM tenure.tell(CASE v_answer WHEN 'requested' THEN 'cancel_requested' ELSE 'cancelled' END, ARRAY[p_id], p_now);
         IF p_children AND EXISTS (SELECT 1 FROM tenure.job_group AS g WHERE g.parent_id = p_id) THEN
             PERFORM tenure.put_flow_event('cancel', NULL, NULL, p_id, json_build_object('actor', p_actor, 'reason', p_reason));
@@ -509,7 +513,7 @@ SET search_path = pg_catalog, tenure, pg_temp
 SET enable_seqscan = off
 AS $$
 DECLARE
-    v_asked uuid[] := ARRAY(SELECT g.id::uuid FROM json_array_elements_text(coalesce(p_request -> 'job_ids', '[]')) AS g(id));
+    v_asked uuid[] := ARRAY(SELECT tenure.as_uuid(g.id) FROM json_array_elements_text(coalesce(p_request -> 'job_ids', '[]')) AS g(id));
     v_locked uuid[];
 BEGIN
     PERFORM tenure.lock_runs(
