@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import timedelta
 
@@ -10,9 +11,13 @@ import pytest
 from tenure.errors import IllegalMove, InvalidArgument, KeyConflict, NotFound, UnknownQueue
 from tenure.flow.workflows import prepare, requests
 from tenure.model.ids import new_job_id
-from tenure.model.job import NewJob
+from tenure.model.job import Grant, NewJob
+from tenure.model.outcome import Stopped, Suspended
 from tenure.model.policy import Limits
+from tenure.model.step import NewGroup, NewStep
 from tenure.model.workflow import Escalation, FailureThreshold, Workflow
+from tenure.store.admin import RemoveQueues
+from tenure.store.flow import FillGroup, RecordSteps, SweepFlow
 from tenure.store.queries import GetJobs
 from tenure.store.workflows import (
     AnswerEscalation,
@@ -36,8 +41,10 @@ from tests.conformance.acts import (
     fail,
     get,
     letters,
+    make_queue,
     new_job,
     revive,
+    settle,
     suspend,
 )
 from tests.conformance.runs import AGENT, escalations, fold, grants, id_of, run, start, states, tasks, tend, work
@@ -571,6 +578,55 @@ def test_a_fan_out_over_nothing_succeeds_at_once_and_over_no_list_fails(store: S
     assert "no list at" in (tasks(store, wrong)["pictures"].last_error or "")
 
 
+def test_a_fan_out_whose_items_a_queue_refuses_has_failed(store: Subject) -> None:
+    """The task that it fans out over could not be settled on SQLite, and on PostgreSQL no workflow was folded any
+    more."""
+    flow = fan()
+    flow.task("after", agent="A", task_type="t", after=[flow.tasks["pictures"].ended])
+    flow_id = start(store, flow).id
+    make_queue(store, "P", max_attempts=1, forbidden_keys=("vector",))
+
+    assert work(store, flow_id, "A", "P", results={"norm": {"files": [{"vector": [1, 2]}]}})[0] == "norm"
+
+    assert states(store, flow_id)["norm"] == "succeeded"
+    failed = tasks(store, flow_id)["pictures"]
+    assert (failed.state, failed.outcome) == ("failed", "failed")
+    assert "vector" in (failed.last_error or "")
+
+
+def test_a_workflow_that_cannot_go_on_fails_and_the_others_go_on(store: Subject) -> None:
+    """The second page of a fan-out is refused by its queue."""
+    flow_id, other = start(store, fan()).id, start(store, flat(3)).id
+    make_queue(store, "P", max_attempts=1, forbidden_keys=("vector",))
+    items = [{"n": number} for number in range(1100)] + [{"vector": [1]}]
+
+    work(store, flow_id, "A", results={"norm": {"files": items}})
+    fold(store)
+
+    found = run(store, flow_id)
+    assert (found.state, found.phase) == ("failed", "stopped")
+    assert "It could not go on" in (found.error or "")
+    assert "vector" in (found.error or "")
+    assert found.counts["open"] == 0
+    assert run(store, other).state == "completed"
+    assert fold(store) == 0
+
+
+def test_a_deadline_that_cannot_be_kept_keeps_no_other_from_being_kept(store: Subject) -> None:
+    """What is to be undone has no queue any more."""
+    flow = flat(1, deadline=HOUR)
+    flow.tasks["t0"].undo = "cancel"
+    broken, other = start(store, flow).id, start(store, flat(1, deadline=HOUR)).id
+    store.do(RemoveQueues(["compensation"], "ops"))
+    store.clock.advance(3600)
+
+    tend(store)
+
+    assert [run(store, one).state for one in (broken, other)] == ["failed", "failed"]
+    assert "compensation" in (run(store, broken).error or "")
+    assert tend(store) == 0
+
+
 def test_a_large_fan_out_is_made_in_pages(store: Subject) -> None:
     flow_id = start(store, fan()).id
 
@@ -739,6 +795,79 @@ def test_an_agent_that_dies_or_says_nothing_hands_on_to_the_next_level(store: Su
 
         found = escalations(store, flow_id)
         assert [(one.level, one.state, one.person) for one in found] == [(1, "passed", None), (2, "open", "ops")]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"answer": ["go_on"]},
+        {"answer": {"go_on": True}},
+        {"answer": "raise_threshold"},
+        {"answer": "raise_threshold", "threshold": {"count": 0}},
+        {"answer": "raise_threshold", "threshold": {"count": "5"}},
+        {"answer": "raise_threshold", "threshold": {"count": True}},
+        {"answer": "raise_threshold", "threshold": {"count": 10**12}},
+        {"answer": "raise_threshold", "threshold": {"count": 2, "ppm": 2}},
+        {"answer": "raise_threshold", "threshold": {"ppm": 500_000, "at_least": "many"}},
+        {"answer": "raise_threshold", "threshold": {"ppm": 500_000, "at_least": False}},
+        {"answer": "raise_threshold", "threshold": [2]},
+        ["go_on"],
+        "go_on",
+    ],
+    ids=json.dumps,
+)
+def test_whatever_an_agent_answers_hurts_no_other_workflow(store: Subject, result: object) -> None:
+    """A list as the answer made the whole settle fail on SQLite; an `at_least` that is no number stopped the folding of
+    every workflow."""
+    supervisor = Escalation(agent="Supervisor", task_type="review", after=HOUR, then_person="ops")
+    flow_id = breached(store, escalating(supervisor))
+    other = start(store, flat(1)).id
+
+    complete(store, claim_one(store, queue="Supervisor"), result=json.dumps(result))
+    fold(store)
+
+    assert [(one.level, one.state) for one in escalations(store, flow_id)] == [(1, "passed"), (2, "open")]
+    work(store, other, "A")
+    assert run(store, other).state == "completed"
+
+
+def test_an_agent_may_raise_the_threshold(store: Subject) -> None:
+    for threshold in ({"count": 2}, {"count": 2, "ppm": None}, {"ppm": 400_000, "at_least": 1}):
+        flow_id = breached(store, escalating(Escalation(agent="Supervisor", task_type="review")))
+        result = {"answer": "raise_threshold", "threshold": threshold}
+        complete(store, claim_one(store, queue="Supervisor"), result=json.dumps(result))
+        fold(store)
+
+        work(store, flow_id, "A")
+        assert run(store, flow_id).state == "completed"
+
+
+def test_a_level_that_cannot_be_asked_is_passed_over(store: Subject) -> None:
+    """Its queue was removed, which is allowed while it is empty. No workflow at all was folded any more."""
+    ladder = (Escalation(agent="Supervisor", task_type="review", after=HOUR), PERSON)
+    flow_id = start(store, escalating(*ladder)).id
+    store.do(RemoveQueues(["Supervisor"], "ops"))
+
+    work(store, flow_id, "A", failing={"t0"})
+
+    found = escalations(store, flow_id)
+    assert [(one.level, one.state) for one in found] == [(1, "passed"), (2, "open")]
+    assert "'Supervisor' does not exist" in (found[0].note or "") or "no queue 'Supervisor'" in (found[0].note or "")
+
+
+def test_an_escalated_workflow_is_judged_by_its_deadline_once_it_goes_on(store: Subject) -> None:
+    """The deadline that passed while a person was asked was forgotten."""
+    flow_id = breached(store, escalating(PERSON, deadline=HOUR))
+    store.clock.advance(3600)
+    assert tend(store) == 0
+
+    [asked] = escalations(store, flow_id)
+    store.do(AnswerEscalation(asked.id, "go_on", "jane"))
+    assert tend(store) == 1
+
+    assert [(one.round, one.reason, one.state) for one in escalations(store, flow_id)] == [
+        (1, "threshold", "answered"), (2, "deadline", "open"),
+    ]  # fmt: skip
 
 
 def test_a_revived_task_answers_the_question_of_its_workflow(store: Subject) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tenure.errors import IllegalMove, InvalidArgument, NotFound
-from tenure.model.workflow import Answer
+from tenure.model.workflow import Answer, is_threshold
 from tenure.store import workflows as asked
 from tenure.store.sqlite import admin
 from tenure.store.sqlite.statements import load
@@ -17,12 +19,12 @@ from tenure.store.sqlite.workflow_judging import (
     begin_retry,
     breach,
     close_escalations,
-    is_threshold,
+    give_up,
     pass_on,
     stop,
 )
 from tenure.store.sqlite.workflow_reading import find_escalation, read_workflow
-from tenure.store.sqlite.workflow_row import get_run
+from tenure.store.sqlite.workflow_row import get_run, refusal_of
 
 _SQL: Final = load("workflow_acts")
 
@@ -42,19 +44,24 @@ def tend(transaction: Transaction, request: asked.TendWorkflows) -> int:
     for (workflow_id,) in late:
         transaction.run(_SQL["clear_deadline"], (workflow_id,))
         run = get_run(transaction, workflow_id)
-        if run.state == "running":
-            breach(transaction, run, "deadline", "the deadline has passed")
+        _or_give_up(transaction, workflow_id, partial(breach, transaction, run, "deadline", "the deadline has passed"))
     unanswered = transaction.all(_SQL["unanswered"], values)
-    for (escalation_id,) in unanswered:
-        pass_on(transaction, escalation_id)
+    for escalation_id, workflow_id in unanswered:
+        _or_give_up(transaction, workflow_id, partial(pass_on, transaction, escalation_id))
     if late or unanswered:
         advance_by(transaction)
     return len(late) + len(unanswered)
 
 
+def _or_give_up(transaction: Transaction, workflow_id: str, act: Callable[[], None]) -> None:
+    refusal = refusal_of(transaction, act)
+    if refusal is not None:
+        give_up(transaction, workflow_id, str(refusal))
+
+
 def answer_escalation(transaction: Transaction, request: asked.AnswerEscalation) -> asked.EscalationRow:
     """See store.workflows.AnswerEscalation."""
-    if request.answer not in {answer.value for answer in Answer}:
+    if request.answer not in list(Answer):
         raise InvalidArgument(f"answer is {request.answer!r}; it may be {', '.join(Answer)}. Nothing was changed.")
     threshold = None if request.threshold is None else json.loads(request.threshold)
     if request.answer == Answer.RAISE_THRESHOLD and not is_threshold(threshold):

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+from tenure.errors import TenureError
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import NewJob
 from tenure.store.contract import Enqueue, Revive
@@ -19,7 +21,7 @@ from tenure.store.sqlite import admin, enqueue
 from tenure.store.sqlite.flow import NEVER
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Row, Transaction, check_limit, dump
-from tenure.store.sqlite.workflow_judging import RETRIED, hear, judge
+from tenure.store.sqlite.workflow_judging import RETRIED, give_up, hear, judge
 from tenure.store.sqlite.workflow_row import (
     COUNTS,
     add_tasks,
@@ -29,6 +31,7 @@ from tenure.store.sqlite.workflow_row import (
     grow,
     move,
     put_events,
+    refusal_of,
 )
 from tenure.store.workflows import PAGE_TASKS, Advanced, AdvanceWorkflows
 
@@ -50,12 +53,23 @@ def advance(transaction: Transaction, request: AdvanceWorkflows) -> Advanced:
 
 
 def advance_by(transaction: Transaction, limit: int = 500) -> Advanced:
-    """Fold up to `limit` events."""
+    """Fold up to `limit` events. A workflow that cannot go on fails, and the others go on."""
     taken = sorted(transaction.all(_SQL["take_events"], {"limit": limit}))
-    if taken:
-        _Fold(transaction).run(taken)
+    if taken and refusal_of(transaction, partial(_Fold(transaction).run, taken)) is not None:
+        _fold_each(transaction, taken)
     more = bool(taken) and transaction.one(_SQL["has_events"]) is not None
     return Advanced(len(taken), more)
+
+
+def _fold_each(transaction: Transaction, taken: Sequence[Row]) -> None:
+    """Fold workflow by workflow, and fail those that cannot go on."""
+    by_workflow: dict[str, list[Row]] = {}
+    for row in taken:
+        by_workflow.setdefault(row[2], []).append(row)
+    for workflow_id, events in by_workflow.items():
+        refusal = refusal_of(transaction, partial(_Fold(transaction).run, events))
+        if refusal is not None:
+            give_up(transaction, workflow_id, str(refusal))
 
 
 class _Change(NamedTuple):
@@ -288,7 +302,13 @@ class _Fold:
             for place, item in enumerate(page)
         ]
         if made:
-            enqueue.enqueue(self._transaction, Enqueue(made), is_gated=False)
+            try:
+                enqueue.enqueue(self._transaction, Enqueue(made), is_gated=False)
+            except TenureError as exc:  # what a queue takes is looked at before anything is written
+                if after:
+                    raise  # items of earlier pages are at work
+                self._end_fan_out(job_id, error=str(exc), result=None)
+                return
             tasks = [
                 (job.id, f"{name}/{after + place}", 0, depth + 1, 1, None, job_id, 1) for place, job in enumerate(made)
             ]
@@ -400,9 +420,7 @@ class _Fold:
         return self._phases[workflow_id]
 
     def _cancel_jobs(self, ids: Sequence[JobId], failure_class: str, error: str) -> set[str]:
-        done = cancel_jobs(self._transaction, ids, failure_class, error)
-        self._transaction.record("cancelled", done)
-        return set(done)
+        return set(cancel_jobs(self._transaction, ids, failure_class, error))
 
     def _block_again(self, ids: Sequence[JobId]) -> None:
         values = {"ids": dump(ids), "never": NEVER, "now": self._transaction.now}

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
-from tenure.model.workflow import UNDO_KIND, UNDO_QUEUE, Answer
+from tenure.model.workflow import ENDED_STATES, UNDO_KIND, UNDO_QUEUE, WITH_WORKFLOW, Answer, is_reached, is_threshold
 from tenure.store.contract import Enqueue
 from tenure.store.sqlite import admin, enqueue
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction
 from tenure.store.sqlite.workflow_reading import find_escalation
-from tenure.store.sqlite.workflow_row import COUNTS, Run, cancel_jobs, find_run, get_run, move, put_events
+from tenure.store.sqlite.workflow_row import COUNTS, Run, cancel_jobs, find_run, get_run, move, put_events, refusal_of
 from tenure.store.workflows import EscalationRow
 
 RETRIED: Final = ("failed", "tolerated", "cancelled")
@@ -26,7 +26,8 @@ def judge(transaction: Transaction, workflow_id: str) -> None:
     run = find_run(transaction, workflow_id)
     if run is None or run.state not in ("running", "escalated") or run.phase in ("loading", "retrying"):
         return
-    is_breached = bool(run.is_judged) and _is_reached(run)
+    threshold = json.loads(run.policy).get("fail")
+    is_breached = bool(run.is_judged) and is_reached(threshold, failed=run.failed, ended=run.ended, total=run.total)
     if run.state == "escalated":
         reason = transaction.one(_SQL["open_reason"], (workflow_id,))
         if not is_breached and reason is not None and reason[0] == "threshold":
@@ -44,15 +45,6 @@ def judge(transaction: Transaction, workflow_id: str) -> None:
         move(transaction, run, "failed" if run.phase == "draining" else "completed", phase=run.phase)
         if run.phase == "draining":
             _undo(transaction, run)
-
-
-def _is_reached(run: Run) -> bool:
-    fail = json.loads(run.policy).get("fail") or {}
-    if "count" in fail:
-        return run.failed >= int(fail["count"])
-    if "ppm" not in fail or run.failed == 0 or run.ended < int(fail.get("at_least", 0)):
-        return False
-    return run.failed * 1_000_000 >= int(fail["ppm"]) * run.total
 
 
 def breach(transaction: Transaction, run: Run, reason: str, detail: str) -> None:
@@ -76,6 +68,16 @@ def stop(transaction: Transaction, run: Run, state: str, error: str) -> None:
     move(transaction, run, state, phase="stopped", error=error)
     put_events(transaction, [("cancel", run.id, None, "all", None, "")])
     _undo(transaction, run)
+
+
+def give_up(transaction: Transaction, workflow_id: str, why: str) -> None:
+    """A workflow that cannot go on has failed: no other must wait for it."""
+    run = find_run(transaction, workflow_id)
+    if run is None or run.state in ENDED_STATES:
+        return
+    close_escalations(transaction, run.id)
+    move(transaction, run, "failed", phase="stopped", error=f"It could not go on: {why}")
+    put_events(transaction, [("cancel", run.id, None, "all", None, "")])
 
 
 def _undo(transaction: Transaction, run: Run) -> None:
@@ -133,15 +135,17 @@ def _escalate(transaction: Transaction, run: Run, reason: str, detail: str, leve
         workflow_id=run.id,
         actor="orchestrator",
     )
-    enqueue.enqueue(transaction, Enqueue([asking]), is_gated=False)
+    refusal = refusal_of(transaction, lambda: enqueue.enqueue(transaction, Enqueue([asking]), is_gated=False))
+    if refusal is not None:
+        pass_on(transaction, escalation_id, str(refusal))
 
 
-def pass_on(transaction: Transaction, escalation_id: str) -> None:
-    """A level did not answer: ask the next, or fail where there is none."""
+def pass_on(transaction: Transaction, escalation_id: str, why: str | None = None) -> None:
+    """A level did not answer, or cannot be asked: ask the next, or fail where there is none."""
     found = find_escalation(transaction, escalation_id)
     if found is None or found.state != "open":
         return
-    _end_escalation(transaction, escalation_id, "passed")
+    _end_escalation(transaction, escalation_id, "passed", note=why)
     run = get_run(transaction, found.workflow_id)
     if run.state != "escalated":
         return
@@ -159,7 +163,7 @@ def hear(transaction: Transaction, escalation_id: str, state: str, result: str |
     said, threshold, note = told.get("answer"), told.get("threshold"), told.get("note")
     found = find_escalation(transaction, escalation_id)
     assert found is not None
-    if said in {answer.value for answer in Answer} and (said != Answer.RAISE_THRESHOLD or is_threshold(threshold)):
+    if said in list(Answer) and (said != Answer.RAISE_THRESHOLD or is_threshold(threshold)):
         apply_answer(transaction, found, said, queue, note if isinstance(note, str) else None, threshold)
     else:
         pass_on(transaction, escalation_id)
@@ -203,11 +207,4 @@ def close_escalations(transaction: Transaction, workflow_id: str) -> None:
     rows = transaction.all(_SQL["close_escalations"], {"id": workflow_id, "now": transaction.now})
     jobs = [job_id for (job_id,) in rows if job_id is not None]
     if jobs:
-        cancel_jobs(transaction, jobs, "workflow", "The question is no longer open.")
-
-
-def is_threshold(given: Any) -> bool:
-    if not isinstance(given, dict):
-        return False
-    numbers = [given[name] for name in ("count", "ppm") if name in given]
-    return len(numbers) == 1 and isinstance(numbers[0], int) and not isinstance(numbers[0], bool) and numbers[0] > 0
+        cancel_jobs(transaction, jobs, WITH_WORKFLOW, "The question is no longer open.")

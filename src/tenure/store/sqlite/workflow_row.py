@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from tenure.errors import NotFound
 from tenure.model.ids import JobId
@@ -14,6 +15,7 @@ from tenure.store.sqlite.transaction import Row, Transaction, dump
 COUNTS: Final = ("succeeded", "failed", "tolerated", "skipped", "cancelled")
 """How tasks end."""
 _SQL: Final = load("workflow_row")
+_CONNECTION: Final = load("connection")
 
 
 class Run(NamedTuple):
@@ -101,7 +103,9 @@ def cancel_jobs(transaction: Transaction, ids: Sequence[JobId], failure_class: s
     values = {"ids": dump(list(ids)), "class": failure_class, "error": error, "now": transaction.now}
     rows = transaction.all(_SQL["cancel_jobs"], values)
     end_durable(transaction, rows)
-    return sorted(row[0] for row in rows)
+    done = sorted(row[0] for row in rows)
+    transaction.record("cancelled", done)
+    return done
 
 
 def end_durable(transaction: Transaction, ended: Sequence[Row]) -> None:
@@ -109,3 +113,23 @@ def end_durable(transaction: Transaction, ended: Sequence[Row]) -> None:
     durable = [job_id for job_id, is_durable in ended if is_durable]
     if durable:
         flow.end_durable(transaction, durable)
+
+
+def refusal_of(transaction: Transaction, act: Callable[[], Any]) -> Exception | None:
+    """Carry out an act. If it raises, it is undone and the error answered: what one workflow's data make impossible
+    must stop no other. Errors of the database itself are raised."""
+    transaction.run(_CONNECTION["row_savepoint"])
+    try:
+        act()
+    except sqlite3.Error as exc:
+        if not isinstance(exc, sqlite3.IntegrityError):
+            raise
+        refusal: Exception | None = exc
+    except Exception as exc:  # noqa: BLE001 - whatever it is, it is that workflow's own
+        refusal = exc
+    else:
+        refusal = None
+    if refusal is not None:
+        transaction.run(_CONNECTION["row_undo"])
+    transaction.run(_CONNECTION["row_release"])
+    return refusal

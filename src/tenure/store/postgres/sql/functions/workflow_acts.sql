@@ -106,11 +106,12 @@ LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT to_json(EXISTS (SELECT 1 FROM tenure.workflow_event)
-        OR EXISTS (SELECT 1 FROM tenure.workflow AS w WHERE w.due_at <= tenure.now())
+        OR EXISTS (SELECT 1 FROM tenure.workflow AS w WHERE w.due_at <= tenure.now() AND w.state = 'running')
         OR EXISTS (SELECT 1 FROM tenure.escalation AS e WHERE e.state = 'open' AND e.due_at <= tenure.now()))
 $$;
 
--- tend_workflows: deadlines that passed, and levels that were not answered, up to {"limit"} each → how many there were.
+-- tend_workflows: deadlines that passed, and levels that were not answered, up to {"limit"} each → how many there were. A workflow that is
+-- escalated is judged by its deadline once it goes on.
 CREATE OR REPLACE FUNCTION tenure.tend_workflows(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -120,31 +121,49 @@ DECLARE
     v_limit integer := coalesce((p_request ->> 'limit')::integer, 100);
     v_ids uuid[];
     v_run tenure.workflow;
-    v_asked uuid;
     v_done integer := 0;
 BEGIN
     v_ids := ARRAY(
         SELECT s.id
         FROM (
-            (SELECT w.id FROM tenure.workflow AS w WHERE w.due_at <= v_now ORDER BY w.due_at LIMIT v_limit)
+            (SELECT w.id FROM tenure.workflow AS w WHERE w.due_at <= v_now AND w.state = 'running' ORDER BY w.due_at LIMIT v_limit)
             UNION
             (SELECT e.workflow_id FROM tenure.escalation AS e WHERE e.state = 'open' AND e.due_at <= v_now ORDER BY e.due_at LIMIT v_limit)
         ) AS s
         ORDER BY s.id
     );
     FOR v_run IN SELECT w.* FROM tenure.workflow AS w WHERE w.id = ANY (v_ids) ORDER BY w.id FOR UPDATE LOOP
-        IF v_run.due_at <= v_now THEN
-            v_done := v_done + 1;
-            UPDATE tenure.workflow AS w SET due_at = NULL WHERE w.id = v_run.id;
-            IF v_run.state = 'running' THEN
-                PERFORM tenure.breach_workflow(v_run, 'deadline', 'the deadline has passed', v_now);
+        BEGIN
+            v_done := v_done + tenure.tend_workflow(v_run, v_now);
+        EXCEPTION WHEN OTHERS THEN
+            IF NOT tenure.is_refusal(SQLSTATE) THEN
+                RAISE;
             END IF;
-        END IF;
-        FOR v_asked IN SELECT e.id FROM tenure.escalation AS e WHERE e.workflow_id = v_run.id AND e.state = 'open' AND e.due_at <= v_now LOOP
+            PERFORM tenure.give_up_workflow(v_run.id, SQLERRM, v_now);
             v_done := v_done + 1;
-            PERFORM tenure.pass_on(v_asked, v_now);
-        END LOOP;
+        END;
     END LOOP;
     RETURN to_json(v_done);
+END
+$$;
+
+-- tend_workflow: what is over by time in one workflow, whose row is locked. Answers how many things that were.
+CREATE OR REPLACE FUNCTION tenure.tend_workflow(p_run tenure.workflow, p_now timestamptz) RETURNS integer
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_asked uuid;
+    v_done integer := 0;
+BEGIN
+    IF p_run.due_at <= p_now AND p_run.state = 'running' THEN
+        v_done := v_done + 1;
+        UPDATE tenure.workflow AS w SET due_at = NULL WHERE w.id = p_run.id;
+        PERFORM tenure.breach_workflow(p_run, 'deadline', 'the deadline has passed', p_now);
+    END IF;
+    FOR v_asked IN SELECT e.id FROM tenure.escalation AS e WHERE e.workflow_id = p_run.id AND e.state = 'open' AND e.due_at <= p_now LOOP
+        v_done := v_done + 1;
+        PERFORM tenure.pass_on(v_asked, p_now);
+    END LOOP;
+    RETURN v_done;
 END
 $$;

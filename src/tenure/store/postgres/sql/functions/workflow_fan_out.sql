@@ -54,8 +54,17 @@ BEGIN
     ) AS n;
     made := coalesce(cardinality(v_ids), 0);
     IF made > 0 THEN
-        PERFORM tenure.put_jobs(json_build_array(json_build_object('queue', v_job.queue, 'kind', v_job.kind, 'jobs', v_jobs)), false,
-            p_login => v_job.enqueued_by);
+        BEGIN
+            PERFORM tenure.put_jobs(json_build_array(json_build_object('queue', v_job.queue, 'kind', v_job.kind, 'jobs', v_jobs)), false,
+                p_login => v_job.enqueued_by);
+        EXCEPTION WHEN OTHERS THEN
+            IF v_after > 0 OR NOT tenure.is_refusal(SQLSTATE) THEN
+                RAISE;  -- items of earlier pages are at work
+            END IF;
+            made := 0;
+            changes := tenure.end_fan_out(v_task.job_id, SQLERRM, NULL, p_now);
+            RETURN;
+        END;
         INSERT INTO tenure.task (job_id, workflow_id, name, depth, is_optional, is_released, parent)
         SELECT n.id, v_task.workflow_id, v_task.name || '/' || (v_after + n.nth - 1), v_task.depth + 1, true, true, v_task.job_id
         FROM unnest(v_ids) WITH ORDINALITY AS n(id, nth);

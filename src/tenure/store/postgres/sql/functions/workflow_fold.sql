@@ -25,15 +25,53 @@ BEGIN
 END
 $$;
 
--- advance_workflows: fold up to {"limit"} events → {"events", "more"}.
+-- advance_workflows: fold up to {"limit"} events → {"events", "more"}. A workflow that cannot go on fails, and the others go on.
 CREATE OR REPLACE FUNCTION tenure.advance_workflows(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
-    v_folded integer := tenure.fold_workflows(coalesce((p_request ->> 'limit')::integer, 500), tenure.now());
+    v_now timestamptz := tenure.now();
+    v_limit integer := coalesce((p_request ->> 'limit')::integer, 500);
+    v_folded integer;
 BEGIN
+    BEGIN
+        v_folded := tenure.fold_workflows(v_limit, v_now);
+    EXCEPTION WHEN OTHERS THEN
+        IF NOT tenure.is_refusal(SQLSTATE) THEN
+            RAISE;
+        END IF;
+        v_folded := tenure.fold_each(v_limit, v_now);
+    END;
     RETURN json_build_object('events', v_folded, 'more', v_folded > 0 AND EXISTS (SELECT 1 FROM tenure.workflow_event));
+END
+$$;
+
+-- fold_each: fold the oldest events workflow by workflow, and fail those that cannot go on. Answers how many events.
+CREATE OR REPLACE FUNCTION tenure.fold_each(p_limit integer, p_now timestamptz) RETURNS integer
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_folded integer := 0;
+    v_events record;
+BEGIN
+    FOR v_events IN
+        SELECT o.workflow_id, array_agg(o.seq) AS picked
+        FROM (SELECT e.workflow_id, e.seq FROM tenure.workflow_event AS e ORDER BY e.seq LIMIT p_limit FOR UPDATE SKIP LOCKED) AS o
+        GROUP BY o.workflow_id
+        ORDER BY o.workflow_id
+    LOOP
+        v_folded := v_folded + cardinality(v_events.picked);
+        BEGIN
+            PERFORM tenure.fold_workflows(p_limit, p_now, NULL, v_events.picked);
+        EXCEPTION WHEN OTHERS THEN
+            IF NOT tenure.is_refusal(SQLSTATE) THEN
+                RAISE;
+            END IF;
+            PERFORM tenure.give_up_workflow(v_events.workflow_id, SQLERRM, p_now);
+        END;
+    END LOOP;
+    RETURN v_folded;
 END
 $$;
 
@@ -42,8 +80,9 @@ $$;
 -- Up to 1,000 edges and jobs are touched, ends among them; what is beyond that is put back as events. Two folds at once take different events; those of
 -- one workflow follow each other, by the lock on its row. An event says no more than «look at this job», so the order does not matter.
 -- p_only: a workflow whose row the caller has locked; then only what is left to do of that one is folded, without ends, so that no other
--- row is waited for.
-CREATE OR REPLACE FUNCTION tenure.fold_workflows(p_limit integer, p_now timestamptz, p_only uuid DEFAULT NULL) RETURNS integer
+-- row is waited for. p_picked: events that the caller has locked; then just these are folded.
+CREATE OR REPLACE FUNCTION tenure.fold_workflows(p_limit integer, p_now timestamptz, p_only uuid DEFAULT NULL, p_picked bigint[] DEFAULT NULL)
+RETURNS integer
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -65,7 +104,9 @@ DECLARE
     v_step record;
     v_asked record;
 BEGIN
-    IF p_only IS NULL THEN
+    IF p_picked IS NOT NULL THEN
+        v_picked := p_picked;
+    ELSIF p_only IS NULL THEN
         v_picked := ARRAY(SELECT n.seq FROM tenure.workflow_event AS n ORDER BY n.seq LIMIT p_limit FOR UPDATE SKIP LOCKED);
     ELSE
         v_picked := ARRAY(

@@ -61,11 +61,17 @@ AS $$
     FROM (SELECT (p_run).policy -> 'fail' AS fail) AS f
 $$;
 
+-- is_threshold: whether a JSON value says a threshold. model/workflow.py has the same rule.
 CREATE OR REPLACE FUNCTION tenure.is_threshold(p_given json) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT coalesce(json_typeof(p_given) = 'object' AND num_nonnulls(p_given ->> 'count', p_given ->> 'ppm') = 1
-        AND coalesce(p_given ->> 'count', p_given ->> 'ppm') ~ '^[1-9][0-9]{0,8}$', false)
+    SELECT coalesce(
+        json_typeof(p_given) = 'object' AND num_nonnulls(p_given ->> 'count', p_given ->> 'ppm') = 1
+            AND coalesce(nullif(json_typeof(p_given -> 'count'), 'null'), json_typeof(p_given -> 'ppm')) = 'number'
+            AND coalesce(p_given ->> 'count', p_given ->> 'ppm') ~ '^[1-9][0-9]{0,8}$'
+            AND (p_given ->> 'at_least' IS NULL
+                OR json_typeof(p_given -> 'at_least') = 'number' AND p_given ->> 'at_least' ~ '^(0|[1-9][0-9]{0,8})$'),
+        false)
 $$;
 
 -- breach_workflow: too much failed, or it took too long: do what the policy says.
@@ -101,6 +107,33 @@ BEGIN
     WHERE w.id = p_id;
     INSERT INTO tenure.workflow_event (kind, workflow_id, was, after) VALUES ('cancel', p_id, 'all', '00000000-0000-0000-0000-000000000000');
     PERFORM tenure.undo_workflow(w) FROM tenure.workflow AS w WHERE w.id = p_id;
+END
+$$;
+
+-- is_refusal: whether an error is due to what was given or stands in the database, so that another try would end alike: one of our own
+-- refusals, or a value that does not fit. What one workflow's data make impossible must stop no other.
+CREATE OR REPLACE FUNCTION tenure.is_refusal(p_sqlstate text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT left(p_sqlstate, 2) IN ('TN', '22', '23', 'P0') $$;
+
+-- give_up_workflow: a workflow that cannot go on has failed: no other must wait for it. What was to be folded of it goes; the cancel looks at
+-- every task that is not counted yet.
+CREATE OR REPLACE FUNCTION tenure.give_up_workflow(p_id uuid, p_why text, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_run tenure.workflow;
+BEGIN
+    SELECT * INTO v_run FROM tenure.workflow AS w WHERE w.id = p_id FOR UPDATE;
+    DELETE FROM tenure.workflow_event AS e
+    WHERE e.seq IN (SELECT o.seq FROM tenure.workflow_event AS o WHERE o.workflow_id = p_id FOR UPDATE SKIP LOCKED);
+    IF v_run.state IN ('running', 'escalated') THEN
+        PERFORM tenure.close_escalations(p_id, p_now);
+        UPDATE tenure.workflow AS w
+        SET state = 'failed', phase = 'stopped', error = 'It could not go on: ' || p_why, finished_at = p_now, due_at = NULL, updated_at = p_now
+        WHERE w.id = p_id;
+        INSERT INTO tenure.workflow_event (kind, workflow_id, was, after) VALUES ('cancel', p_id, 'all', '00000000-0000-0000-0000-000000000000');
+    END IF;
 END
 $$;
 
@@ -160,25 +193,32 @@ BEGIN
     IF NOT FOUND OR v_job IS NULL THEN
         RETURN;
     END IF;
-    PERFORM tenure.put_jobs(json_build_array(json_build_object(
-        'queue', v_target ->> 'queue', 'kind', v_target ->> 'kind', 'jobs', json_build_array(json_build_object(
-            'i', v_job, 'x', json_build_object('workflow_id', p_run.id, 'actor', 'orchestrator'), 'p', json_build_object(
-                'escalation_id', v_id, 'workflow_id', p_run.id, 'workflow', p_run.kind, 'reason', p_reason, 'detail', p_detail,
-                'level', p_level, 'counts', json_build_object('total', p_run.total, 'succeeded', p_run.succeeded, 'failed', p_run.failed,
-                    'tolerated', p_run.tolerated, 'skipped', p_run.skipped, 'cancelled', p_run.cancelled),
-                'answers', json_build_array('go_on', 'retry_failed', 'raise_threshold', 'fail', 'cancel')))))), false);
+    BEGIN
+        PERFORM tenure.put_jobs(json_build_array(json_build_object(
+            'queue', v_target ->> 'queue', 'kind', v_target ->> 'kind', 'jobs', json_build_array(json_build_object(
+                'i', v_job, 'x', json_build_object('workflow_id', p_run.id, 'actor', 'orchestrator'), 'p', json_build_object(
+                    'escalation_id', v_id, 'workflow_id', p_run.id, 'workflow', p_run.kind, 'reason', p_reason, 'detail', p_detail,
+                    'level', p_level, 'counts', json_build_object('total', p_run.total, 'succeeded', p_run.succeeded, 'failed', p_run.failed,
+                        'tolerated', p_run.tolerated, 'skipped', p_run.skipped, 'cancelled', p_run.cancelled),
+                    'answers', json_build_array('go_on', 'retry_failed', 'raise_threshold', 'fail', 'cancel')))))), false);
+    EXCEPTION WHEN OTHERS THEN
+        IF NOT tenure.is_refusal(SQLSTATE) THEN
+            RAISE;
+        END IF;
+        PERFORM tenure.pass_on(v_id, p_now, SQLERRM);
+    END;
 END
 $$;
 
--- pass_on: a level did not answer: ask the next, or fail where there is none. The workflow's row is locked.
-CREATE OR REPLACE FUNCTION tenure.pass_on(p_id uuid, p_now timestamptz) RETURNS void
+-- pass_on: a level did not answer, or cannot be asked: ask the next, or fail where there is none. The workflow's row is locked.
+CREATE OR REPLACE FUNCTION tenure.pass_on(p_id uuid, p_now timestamptz, p_why text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql
 AS $$
 DECLARE
     v_asked tenure.escalation;
     v_run tenure.workflow;
 BEGIN
-    UPDATE tenure.escalation AS e SET state = 'passed', ended_at = p_now WHERE e.id = p_id AND e.state = 'open' RETURNING * INTO v_asked;
+    UPDATE tenure.escalation AS e SET state = 'passed', ended_at = p_now, note = p_why WHERE e.id = p_id AND e.state = 'open' RETURNING * INTO v_asked;
     IF NOT FOUND THEN
         RETURN;
     END IF;

@@ -24,6 +24,7 @@ BEGIN
     IF num_nulls(v_id, v_new ->> 'name', v_new ->> 'profile', v_new ->> 'total', v_new ->> 'policy', v_new ->> 'data') > 0 THEN
         RAISE EXCEPTION 'A workflow needs id, name, profile, total, policy and data. Nothing was started.' USING ERRCODE = 'TN007';
     END IF;
+    PERFORM tenure.refuse_policy(v_id, v_new -> 'policy');
     IF (v_new ->> 'total')::bigint NOT BETWEEN 1 AND 1000000 THEN
         RAISE EXCEPTION 'Workflow % is to have % tasks; a run has 1 to 1,000,000. Nothing was started. Split it into several.', v_id, v_new ->> 'total'
             USING ERRCODE = 'TN007';
@@ -78,6 +79,7 @@ BEGIN
                 is_due = false
             WHERE j.id = ANY (v_jobs) AND j.state = 'queued' AND j.token = 0 AND NOT j.is_due;
             PERFORM tenure.refuse_names(v_id, p_request -> 'tasks');
+            PERFORM tenure.refuse_fan_outs(v_id, p_request -> 'tasks');
             INSERT INTO tenure.task (job_id, workflow_id, name, needs, depth, is_optional, fan_out)
             SELECT (g.value ->> 0)::uuid, v_id, g.value ->> 1, (g.value ->> 2)::integer, (g.value ->> 3)::integer, (g.value ->> 4)::boolean,
                 CASE WHEN json_typeof(g.value -> 5) = 'object' THEN g.value -> 5 END
@@ -120,6 +122,57 @@ BEGIN
         END IF;
     END IF;
     RETURN json_build_object('id', v_id, 'state', (SELECT w.state FROM tenure.workflow AS w WHERE w.id = v_id), 'duplicate', false);
+END
+$$;
+
+-- refuse_policy: refuse a policy by which no workflow can be judged. model/workflow.py says what there may be.
+CREATE OR REPLACE FUNCTION tenure.refuse_policy(p_workflow_id uuid, p_policy json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_ladder json := coalesce(p_policy -> 'ladder', '[]');
+    v_wrong text;
+BEGIN
+    v_wrong := CASE
+        WHEN json_typeof(p_policy) <> 'object' THEN 'it is no object'
+        WHEN p_policy ->> 'fail' IS NOT NULL AND NOT tenure.is_threshold(p_policy -> 'fail')
+            THEN '`fail` is neither {"count": n} nor {"ppm": parts of a million, "at_least": n}'
+        WHEN coalesce(p_policy ->> 'on_breach', 'fail') NOT IN ('fail', 'drain', 'continue', 'escalate')
+            THEN '`on_breach` is none of fail, drain, continue, escalate'
+        WHEN json_typeof(v_ladder) <> 'array' THEN '`ladder` is no list of up to 5 levels'
+        WHEN json_array_length(v_ladder) > 5 THEN '`ladder` is no list of up to 5 levels'
+        WHEN p_policy ->> 'on_breach' = 'escalate' AND json_array_length(v_ladder) = 0 THEN '`ladder` says no one who is asked'
+        WHEN EXISTS (
+            SELECT 1 FROM json_array_elements(v_ladder) AS l
+            WHERE json_typeof(l.value) <> 'object' OR (l.value ->> 'person' IS NULL) = (num_nulls(l.value ->> 'queue', l.value ->> 'kind') > 0)
+                OR CASE coalesce(json_typeof(l.value -> 'after'), 'null') WHEN 'number' THEN (l.value ->> 'after')::numeric <= 0 WHEN 'null' THEN false ELSE true END
+        ) THEN 'a level of `ladder` has neither `person` nor `queue` and `kind`, or an `after` that is no number of seconds'
+        WHEN coalesce(json_typeof(p_policy -> 'undo'), 'object') <> 'object' THEN '`undo` is no object of names and kinds'
+    END;
+    IF v_wrong IS NOT NULL THEN
+        RAISE EXCEPTION 'Workflow %: by its policy it cannot be judged: %. Nothing was started.', p_workflow_id, v_wrong USING ERRCODE = 'TN007';
+    END IF;
+END
+$$;
+
+-- refuse_fan_outs: refuse fan-outs (of tasks as start_workflow takes them) that could not be expanded.
+CREATE OR REPLACE FUNCTION tenure.refuse_fan_outs(p_workflow_id uuid, p_tasks json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_name text;
+BEGIN
+    SELECT g.value ->> 1 INTO v_name
+    FROM json_array_elements(p_tasks) AS g
+    WHERE json_typeof(g.value -> 5) = 'object' AND (
+        tenure.as_uuid(g.value -> 5 ->> 'of') IS NULL OR json_typeof(g.value -> 5 -> 'path') IS DISTINCT FROM 'array'
+        OR coalesce(g.value -> 5 ->> 'tolerate_count', g.value -> 5 ->> 'tolerate_ppm', '0') !~ '^[0-9]{1,9}$'
+        OR (SELECT json_typeof(j.payload) FROM tenure.job AS j WHERE j.id = (g.value ->> 0)::uuid) <> 'object')
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'Workflow %: the fan-out % needs `of` (a job), `path` (a list), `tolerate_count` or `tolerate_ppm`, and an object as payload. Nothing was started.',
+            p_workflow_id, quote_literal(v_name) USING ERRCODE = 'TN007';
+    END IF;
 END
 $$;
 
