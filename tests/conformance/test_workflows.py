@@ -493,6 +493,72 @@ def test_a_cancelled_workflow_releases_nothing_more(store: Subject) -> None:
         store.do(RetryWorkflow(flow_id, "ops", "no"))
 
 
+def armed(store: Subject, *steps: NewStep, groups: tuple[NewGroup, ...] = ()) -> Grant:
+    """The only task of a workflow, which has something to undo and waits."""
+    grant = claim_one(store, queue="A")
+    store.do(RecordSteps(grant.id, grant.token, [NewStep("undo/book", "undo", "armed")]))
+    wait = NewStep("wait/go", "signal", "open", awaits="signal:go")
+    assert settle(store, Suspended(grant.id, grant.token, "go", steps=(wait, *steps), groups=groups)).state == "waiting"
+    return grant
+
+
+def test_a_durable_task_that_waits_is_undone_when_its_workflow_is_cancelled(store: Subject) -> None:
+    """It was cancelled at once, and what it had armed was never called."""
+    flow_id = start(store, flat(1)).id
+    task = armed(store)
+
+    store.do(CancelWorkflow(flow_id, "ops", "not needed"))
+    fold(store)
+
+    assert get(store, task.id).state == "queued"
+    again = claim_one(store, queue="A")
+    assert "$undoing" in [step.key for step in again.steps]
+    settle(store, Stopped(again.id, again.token))
+    fold(store)
+    assert (get(store, task.id).state, get(store, task.id).failure_class) == ("cancelled", "workflow")
+    assert (run(store, flow_id).cancelled, run(store, flow_id).counts["open"]) == (1, 0)
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["waiting", "held"])
+def test_the_children_of_a_task_are_cancelled_with_its_workflow(store: Subject, is_held: bool) -> None:
+    make_queue(store, "q")
+    flow_id = start(store, flat(1)).id
+    group = NewGroup("parts", tuple(new_job("child", queue="q") for _ in range(3)))
+    if is_held:
+        grant = claim_one(store, queue="A")
+        store.do(FillGroup(grant.id, grant.token, group, 0, 3))
+    else:
+        armed(store, groups=(group,))
+
+    store.do(CancelWorkflow(flow_id, "ops", "not needed"))
+    fold(store)
+    while store.do(SweepFlow()).more:
+        pass
+
+    assert [get(store, child.id).state for child in group.jobs] == ["cancelled"] * 3
+
+
+def test_a_retry_runs_what_was_at_work_when_the_workflow_failed(store: Subject) -> None:
+    """A task that was asked to stop counted as cancelled by a person, and stayed so."""
+    flow_id = start(store, flat(4)).id
+    first, second, third, fourth = grants(store, "A")
+    cancel(store, third.id)
+    fail(store, first)
+    fold(store)
+    assert run(store, flow_id).state == "failed"
+    settle(store, Stopped(second.id, second.token))
+    settle(store, Stopped(third.id, third.token))
+    complete(store, fourth)
+    fold(store)
+    classes = [get(store, one.id).failure_class for one in (second, third, fourth)]
+    assert classes == ["workflow", "cancelled", "workflow"]
+
+    store.do(RetryWorkflow(flow_id, "ops", "fixed"))
+    fold(store)
+
+    assert states(store, flow_id) == {"t0": "queued", "t1": "queued", "t2": "cancelled", "t3": "queued"}
+
+
 def test_a_completed_workflow_cannot_be_cancelled_and_an_unknown_one_is_told(store: Subject) -> None:
     flow_id = start(store, flat(1)).id
     work(store, flow_id, "A")

@@ -303,9 +303,9 @@ def undoing_step(
     return NewStep("$undoing", value=json.dumps({"end": end, "error": error, "class": failure_class}))
 
 
-def queue_undo(transaction: Transaction, job_id: JobId) -> None:
-    """Queue a job that no worker holds, to undo what it has done."""
-    row = transaction.one(_SQL["queue_undo"], {"job_id": job_id, "now": transaction.now})
+def queue_undo(transaction: Transaction, job_id: JobId, mark: str | None) -> None:
+    """Queue a job that no worker holds, to undo what it has done. `mark`: the failure class that it is to have."""
+    row = transaction.one(_SQL["queue_undo"], {"job_id": job_id, "mark": mark, "now": transaction.now})
     assert row is not None
     transaction.woken.add(row[0])
 

@@ -45,6 +45,7 @@ from tenure.model.state import (
     undo_first,
 )
 from tenure.model.step import OVERDUE
+from tenure.model.workflow import WITH_WORKFLOW
 from tenure.store.admin import SetGate
 from tenure.store.contract import Enqueue, Reap, Settle
 from tenure.store.limits import check_outcome
@@ -358,7 +359,7 @@ def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
         is_vanished=end.is_vanished,
         has_class=end.failure_class is not None,
     )
-    failure_class = "cancelled" if rule.to is State.CANCELLED else end.failure_class
+    failure_class = _class_of(rule, end, held)
     if parked.step_token is not None and rule.to in BAD_ENDS:
         undoing = flow.undoing_step(transaction, end.job_id, rule.to.value, failure_class, end.error)
         if undoing is not None:
@@ -413,6 +414,13 @@ def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
     if rule.event is not None:
         transaction.record(rule.event, [end.job_id])
     return Settled(end.job_id, end.token, to.value, run_at if to is State.QUEUED else None)
+
+
+def _class_of(rule: Rule, end: _End, held: _Held) -> str | None:
+    if rule.to is not State.CANCELLED:
+        return end.failure_class
+    # Cancelled with its workflow, where that marked it.
+    return WITH_WORKFLOW if held.failure_class == WITH_WORKFLOW else FailureClass.CANCELLED.value
 
 
 def _tell_end(transaction: Transaction, job_id: JobId, held: _Held, to: State, *, is_durable: bool) -> None:

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 from tenure.errors import TenureError
 from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import NewJob
-from tenure.store.contract import Enqueue, Revive
+from tenure.model.workflow import WITH_WORKFLOW
+from tenure.store.contract import Cancel, Enqueue, Revive
 from tenure.store.sqlite import admin, enqueue
 from tenure.store.sqlite.flow import NEVER
 from tenure.store.sqlite.statements import load
@@ -35,6 +36,9 @@ from tenure.store.sqlite.workflow_row import (
 )
 from tenure.store.workflows import PAGE_TASKS, Advanced, AdvanceWorkflows
 
+PAGE: Final = 250
+"""Tasks that one transaction cancels or retries."""
+CANCELLED: Final = "Cancelled with its workflow."
 UPSTREAM: Final = "A task that it needs did not succeed."
 _SQL: Final = load("workflow_fold")
 
@@ -366,12 +370,17 @@ class _Fold:
         """`all` with a workflow that failed or was cancelled; `blocked` with one that drains."""
         if self._phase(workflow_id) != ("stopped" if mode == "all" else "draining"):
             return  # it was set going again meanwhile
-        limit = self._budget
+        limit = min(self._budget, PAGE)
         values = {"id": workflow_id, "after": after, "blocked": mode != "all", "limit": limit}
         rows = self._transaction.all(_SQL["open_tasks"], values)
-        ids = [job_id for job_id, _, _ in rows]
-        self._cancel_jobs(ids, "workflow", "Cancelled with its workflow.")
-        if self._transaction.all(_SQL["stop_jobs"], {"ids": dump(ids), "now": self._transaction.now}):
+        ids: list[JobId] = [job_id for job_id, _ in rows]
+        # Jobs with steps may have children, and something to undo first.
+        if durable := [job_id for job_id, is_durable in rows if is_durable]:
+            admin.cancel(self._transaction, Cancel(durable, "orchestrator", CANCELLED), WITH_WORKFLOW)
+        plain = [job_id for job_id, is_durable in rows if not is_durable]
+        self._cancel_jobs(plain, WITH_WORKFLOW, CANCELLED)
+        values = {"ids": dump(plain), "mark": WITH_WORKFLOW, "now": self._transaction.now}
+        if self._transaction.all(_SQL["stop_jobs"], values):
             self._transaction.stops = True
         self._budget -= len(rows)
         # Also those whose jobs had ended by themselves, and that a retry has blocked again.
@@ -382,13 +391,13 @@ class _Fold:
     def _retry_page(self, workflow_id: str, outcome: str, after: str) -> None:
         if self._phase(workflow_id) != "retrying":
             return
-        limit = min(self._budget, 250)
+        limit = min(self._budget, PAGE)
         values = {"id": workflow_id, "outcome": outcome, "after": after, "limit": limit}
         rows = self._transaction.all(_SQL["ended_tasks"], values)
         self._budget -= len(rows)
         changes = []
         for job_id, _, parent, is_released, is_fan_out, items, failure_class in rows:
-            if outcome == "cancelled" and failure_class != "workflow":
+            if outcome == "cancelled" and failure_class != WITH_WORKFLOW:
                 continue  # a person cancelled this task alone
             if is_fan_out and items is not None and outcome != "cancelled":
                 continue  # it follows its items

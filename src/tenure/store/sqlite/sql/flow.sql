@@ -205,6 +205,7 @@ UPDATE tenure_job
 SET state = 'queued',
     attempt = 0,
     crashes = 0,
+    failure_class = coalesce(:mark, failure_class),
     waiting_for = NULL,
     run_at = coalesce(place_at, run_at),
     is_due = coalesce(place_at, run_at) <= :now,

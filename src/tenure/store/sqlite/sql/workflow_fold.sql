@@ -154,17 +154,18 @@ SET state = 'waiting',
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('cancelled', 'failed', 'succeeded');
 
 -- name: open_tasks
--- Tasks that have not ended, in pages; with `blocked` only those that were not released.
-SELECT job_id, workflow_id, parent
-FROM tenure_task
-WHERE workflow_id = :id AND outcome IS NULL AND job_id > :after AND (is_released = 0 OR NOT :blocked)
-ORDER BY job_id
+-- Tasks that have not ended, in pages, and whether their jobs have steps; with `blocked` only those that were not released.
+SELECT t.job_id, (SELECT j.step_token IS NOT NULL AND j.finished_at IS NULL FROM tenure_job AS j WHERE j.id = t.job_id)
+FROM tenure_task AS t
+WHERE t.workflow_id = :id AND t.outcome IS NULL AND t.job_id > :after AND (t.is_released = 0 OR NOT :blocked)
+ORDER BY t.job_id
 LIMIT :limit;
 
 -- name: stop_jobs
--- Held jobs are asked to stop.
+-- Held jobs are asked to stop; those that were not before carry the mark until their end.
 UPDATE tenure_job
 SET cancel_requested_at = coalesce(cancel_requested_at, :now),
+    failure_class = CASE WHEN cancel_requested_at IS NULL THEN :mark ELSE failure_class END,
     updated_at = :now
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('leased', 'running')
 RETURNING id;

@@ -1,12 +1,15 @@
 -- Cancelling and retrying the tasks of a workflow, page by page. SQLite: workflow_fold.py.
 
--- cancel_page: `all` of what is open in a workflow that failed or was cancelled, `blocked` in one that drains.
+-- cancel_page: `all` of what is open in a workflow that failed or was cancelled, `blocked` in one that drains; up to 250 tasks.
 CREATE OR REPLACE FUNCTION tenure.cancel_page(p_event tenure.workflow_event, p_limit integer, p_now timestamptz) RETURNS tenure.task_change[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
     v_phase text := CASE p_event.was WHEN 'all' THEN 'stopped' ELSE 'draining' END;
+    v_limit integer := least(p_limit, 250);
     v_jobs uuid[];
+    v_durable uuid[];
+    v_plain uuid[];
     v_owner text;
 BEGIN
     IF (SELECT w.phase FROM tenure.workflow AS w WHERE w.id = p_event.workflow_id) <> v_phase THEN
@@ -18,19 +21,26 @@ BEGIN
         WHERE t.workflow_id = p_event.workflow_id AND t.outcome IS NULL AND t.job_id > p_event.after::uuid
             AND (p_event.was = 'all' OR NOT t.is_released)
         ORDER BY t.job_id
-        LIMIT p_limit
+        LIMIT v_limit
     );
-    PERFORM tenure.cancel_blocked(v_jobs, 'workflow', 'Cancelled with its workflow.', p_now);
+    SELECT coalesce(array_agg(o.id ORDER BY o.id) FILTER (WHERE o.step_token IS NOT NULL), '{}'),
+        coalesce(array_agg(o.id ORDER BY o.id) FILTER (WHERE o.step_token IS NULL), '{}')
+    INTO v_durable, v_plain
+    FROM (SELECT j.id, j.step_token FROM tenure.job AS j WHERE j.id = ANY (v_jobs) AND j.finished_at IS NULL ORDER BY j.id FOR UPDATE) AS o;
+    -- Jobs with steps may have children, and something to undo first.
+    PERFORM tenure.cancel_job(d.id, 'orchestrator', 'Cancelled with its workflow.', true, p_now, NULL, 'workflow') FROM unnest(v_durable) AS d(id);
+    PERFORM tenure.cancel_blocked(v_plain, 'workflow', 'Cancelled with its workflow.', p_now);
     FOR v_owner IN
         UPDATE tenure.job AS j
         SET cancel_requested_at = coalesce(j.cancel_requested_at, p_now),
+            failure_class = CASE WHEN j.cancel_requested_at IS NULL THEN 'workflow' ELSE j.failure_class END,
             updated_at = p_now
-        WHERE j.id = ANY (v_jobs) AND j.state IN ('leased', 'running')
+        WHERE j.id = ANY (v_plain) AND j.state IN ('leased', 'running')
         RETURNING j.lease_owner
     LOOP
         PERFORM pg_notify('tenure', 'cancel:' || v_owner);
     END LOOP;
-    IF cardinality(v_jobs) >= p_limit THEN
+    IF cardinality(v_jobs) >= v_limit THEN
         INSERT INTO tenure.workflow_event (kind, workflow_id, was, after)
         VALUES ('cancel', p_event.workflow_id, p_event.was, v_jobs[cardinality(v_jobs)]::text);
     END IF;
