@@ -48,8 +48,8 @@ def close_due_steps(transaction: Transaction, ids: Sequence[str]) -> None:
 def wake_on(transaction: Transaction, awaits: str, limit: int = WAKE_LIMIT) -> int:
     """A condition may be met: wake those who wait for it. Answers how many."""
     waiters = transaction.all(_SQL["waiters"], {"awaits": awaits, "limit": limit})
-    woken = [job_id for job_id, key in waiters if close_if_met(transaction, job_id, key, awaits)]
-    if woken and len(woken) == limit:
+    woken = close_met(transaction, ((job_id, key, awaits) for job_id, key in waiters))
+    if woken and len(waiters) == limit:
         put_event(transaction, "look", awaits)
     return len(queue_waiting(transaction, woken))
 
@@ -57,9 +57,20 @@ def wake_on(transaction: Transaction, awaits: str, limit: int = WAKE_LIMIT) -> i
 def wake_one(transaction: Transaction, job_id: JobId, awaits: str) -> None:
     """A condition may be met for this job alone."""
     waits = transaction.all(_SQL["waits_of"], {"awaits": awaits, "job_id": job_id})
-    met = [close_if_met(transaction, job_id, key, awaits) for (key,) in waits]  # each is to be closed
-    if any(met):
-        queue_waiting(transaction, [job_id])
+    queue_waiting(transaction, close_met(transaction, ((job_id, key, awaits) for (key,) in waits)))
+
+
+def close_met(transaction: Transaction, waits: Iterable[tuple[JobId, str, str]]) -> list[JobId]:
+    """Close those of these steps (job, key, condition) whose condition is met. Answers the jobs that may go on.
+
+    One signal ends a wait: what came for another step of the same job stays for its next wait.
+    """
+    met: dict[JobId, None] = {}
+    for job_id, key, awaits in waits:
+        is_enough = job_id in met and awaits.startswith("signal:")
+        if not is_enough and close_if_met(transaction, job_id, key, awaits):
+            met[job_id] = None
+    return list(met)
 
 
 def queue_waiting(transaction: Transaction, ids: Sequence[str]) -> list[JobId]:
@@ -120,7 +131,12 @@ def _group_condition(transaction: Transaction, _: JobId, group_id: str) -> tuple
 
 
 def _job_condition(transaction: Transaction, _: JobId, job_id: str) -> tuple[str, str | None] | None:
-    return None if transaction.one(_SQL["watch_job"], (job_id,)) is not None else ("done", None)
+    return None if transaction.one(_SQL["is_open"], (job_id,)) is not None else ("done", None)
+
+
+def watch_job(transaction: Transaction, job_id: str) -> None:
+    """Let the end of a job tell those who wait for it."""
+    transaction.run(_SQL["watch_job"], (job_id,))
 
 
 def _approval_condition(transaction: Transaction, _: JobId, approval_id: str) -> tuple[str, str | None] | None:

@@ -340,10 +340,11 @@ def _end(transaction: Transaction, end: _End) -> Settled | None:
 
 def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
     # Woken while a worker held it: the wake-up counts for the suspend that follows.
-    parked = parking.Parked(held.step_token, is_met=held.wake_token == end.token, due_at=None)
+    is_woken = held.wake_token == end.token
+    parked = parking.Parked(held.step_token, is_woken, due_at=None)
     if end.suspended is not None:
-        found = parking.park(transaction, end.suspended, held.step_token, is_cancelled=bool(held.cancel_requested))
-        parked = replace(found, is_met=found.is_met or parked.is_met)
+        is_cancelled = bool(held.cancel_requested)
+        parked = parking.park(transaction, end.suspended, held.step_token, is_cancelled=is_cancelled, is_woken=is_woken)
         if parked.is_past_deadline:
             end = _End(end.job_id, end.token, Move.REJECT, FailureClass.DEADLINE.value, OVERDUE)
     # Attempts are counted per stretch: where this grant has recorded a new step, its attempt counts as the first.

@@ -324,11 +324,8 @@ BEGIN
         -- The deadline ends every wait, whether or not this suspend names it.
         UPDATE tenure.step AS s SET token = p_job.token WHERE s.job_id = p_job.id AND s.key = '$deadline' AND s.state = 'open';
         FOR v_step IN SELECT * FROM tenure.step AS s WHERE s.job_id = p_job.id AND s.state = 'open' AND s.token = p_job.token ORDER BY s.ordinal LOOP
-            IF v_step.due_at <= p_now THEN
-                v_is_met := true;
-                CONTINUE;
-            END IF;
-            IF v_step.awaits IS NOT NULL THEN
+            -- One signal ends a wait; what else has come stays for the next one.
+            IF v_step.awaits IS NOT NULL AND NOT (v_is_met AND v_step.awaits LIKE 'signal:%') THEN
                 v_found := tenure.condition(v_step.awaits, p_job.id, p_now);
                 IF v_found.is_met THEN
                     PERFORM tenure.close_step(v_step, v_found.state, v_found.value, p_now);
@@ -337,6 +334,7 @@ BEGIN
                 END IF;
                 v_awaits := v_awaits || v_step.awaits;
             END IF;
+            v_is_met := v_is_met OR coalesce(v_step.due_at <= p_now, false);
             v_due := least(v_due, v_step.due_at);
         END LOOP;
         IF v_is_met THEN
@@ -800,6 +798,11 @@ BEGIN
         WHERE s.job_id = ANY (v_ids) AND s.state = 'open' AND s.awaits IS NOT NULL AND (s.awaits = ANY (p_awaits) OR s.job_id = ANY (p_looking))
         ORDER BY s.created_at, s.job_id
     LOOP
+        IF v_step.awaits LIKE 'signal:%' AND v_step.job_id = ANY (v_woken) THEN
+            -- One signal ends a wait; what else has come stays for the next one.
+            v_counts := v_counts || jsonb_build_object(v_step.awaits, coalesce((v_counts ->> v_step.awaits)::integer, 0) + 1);
+            CONTINUE;
+        END IF;
         v_found := tenure.condition(v_step.awaits, v_step.job_id, p_now);
         IF v_found.is_met THEN
             PERFORM tenure.close_step(v_step, v_found.state, v_found.value, p_now);
