@@ -86,9 +86,10 @@ def _cancelled(transaction: Transaction, request: Cancel, job_id: JobId, state: 
     """What follows a cancel: the event, the audit row, and the children."""
     transaction.record(event, [job_id])
     audit(transaction, request.actor, "cancel", job_id, request.reason, {"state": state})
-    if request.children and transaction.one(_GROUPS["has_groups"], (job_id,)) is not None:
+    if request.children:
         detail = {"actor": request.actor, "reason": request.reason}
-        flow.put_event(transaction, "cancel", job_id=job_id, detail=detail)
+        for (group_id,) in transaction.all(_GROUPS["open_groups"], (job_id,)):
+            flow.put_event(transaction, "cancel", group_id=group_id, detail=detail)
 
 
 def refuse_outdated(job_id: JobId, version: str | None, token: int, updated_at: int) -> None:

@@ -90,12 +90,11 @@ def put_event(
     awaits: str | None = None,
     *,
     group_id: str | None = None,
-    job_id: str | None = None,
-    detail: Mapping[str, str] | None = None,
+    detail: Mapping[str, Any] | None = None,
 ) -> None:
     """Leave work for SweepFlow."""
     told = None if detail is None else json.dumps(detail)
-    values = {"what": what, "awaits": awaits, "group_id": group_id, "job_id": job_id, "detail": told}
+    values = {"what": what, "awaits": awaits, "group_id": group_id, "detail": told}
     transaction.run(_SQL["event_put"], values)
     transaction.has_flow_events = True
 
@@ -172,9 +171,9 @@ def tell_groups(transaction: Transaction, ended: Iterable[tuple[str, str]], numb
 
 
 def count_ends(transaction: Transaction, counts: Mapping[str, tuple[int, int, int]], limit: int = WAKE_LIMIT) -> int:
-    """Count ends of children, by group; wake the parents of groups that are over, and let children go that wait for
-    room. Answers how many jobs were queued."""
-    jobs = 0
+    """Count ends of children, by group; wake the parents of groups that are over, and let up to `limit` children go
+    that wait for room. Answers how many jobs were queued."""
+    jobs, left = 0, limit
     for group_id, (ended, failed, cancelled) in sorted(counts.items()):
         values = {"id": group_id, "ended": ended, "failed": failed, "cancelled": cancelled, "now": transaction.now}
         row = transaction.one(_GROUPS["group_count"], values)
@@ -187,16 +186,18 @@ def count_ends(transaction: Transaction, counts: Mapping[str, tuple[int, int, in
                 detail = {"actor": "tenure", "reason": "its group is over"}
                 put_event(transaction, "cancel", group_id=group_id, detail=detail)
             jobs += wake_on(transaction, f"group:{group_id}")
-        if group.window_size is not None and group.released is not None:
-            wanted = group.ended + group.window_size
-            until = min(wanted, group.released + limit)
-            if until > group.released:
-                between = {"id": group_id, "first": group.released, "until": until}
-                ids = [row[0] for row in transaction.all(_GROUPS["members_between"], between)]
-                transaction.run(_GROUPS["group_release"], between)
-                jobs += len(queue_waiting(transaction, ids))
-                if until < wanted:
-                    put_event(transaction, "group", group_id=group_id)
+        if group.window_size is None or group.released is None:
+            continue
+        wanted = group.ended + group.window_size
+        if wanted > group.released:
+            until = min(wanted, group.released + left)
+            left -= until - group.released
+            between = {"id": group_id, "first": group.released, "until": until}
+            ids = [row[0] for row in transaction.all(_GROUPS["members_between"], between)]
+            transaction.run(_GROUPS["group_release"], between)
+            jobs += len(queue_waiting(transaction, ids))
+            if until < wanted:
+                put_event(transaction, "group", group_id=group_id)
     return jobs
 
 
@@ -288,8 +289,12 @@ def end_durable(transaction: Transaction, ids: Sequence[str]) -> None:
     """Durable jobs have ended, and their rows say so: what they still ask of people is void, the memos that they were
     to work out are for others, and those who wait for their end are woken."""
     transaction.run(_APPROVALS["void_of_jobs"], {"ids": dump(list(ids)), "now": transaction.now})
+    left = WAKE_LIMIT
     for (awaits,) in transaction.all(_SQL["met_by_end"], {"ids": dump(list(ids))}):
-        wake_on(transaction, awaits)
+        if left > 0:
+            left -= wake_on(transaction, awaits, left)
+        else:
+            put_event(transaction, "look", awaits)
 
 
 def place_of_step(transaction: Transaction, job_id: JobId, key: str) -> tuple[str | None, int | None]:

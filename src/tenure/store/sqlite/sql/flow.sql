@@ -170,11 +170,11 @@ LIMIT 1;
 UPDATE tenure_signal SET taken_by = :job_id WHERE id = :id;
 
 -- name: event_put
-INSERT INTO tenure_flow_event (what, awaits, group_id, job_id, detail) VALUES (:what, :awaits, :group_id, :job_id, :detail);
+INSERT INTO tenure_flow_event (what, awaits, group_id, detail) VALUES (:what, :awaits, :group_id, :detail);
 
 -- name: event_take
 -- The oldest event.
-DELETE FROM tenure_flow_event WHERE seq = (SELECT min(seq) FROM tenure_flow_event) RETURNING what, awaits, group_id, job_id, detail;
+DELETE FROM tenure_flow_event WHERE seq = (SELECT min(seq) FROM tenure_flow_event) RETURNING what, awaits, group_id, detail;
 
 -- name: event_any
 SELECT 1 FROM tenure_flow_event LIMIT 1;

@@ -488,8 +488,10 @@ BEGIN
         INSERT INTO tenure.audit (at, actor, act, subject, reason, detail)
         VALUES (p_now, p_actor, 'cancel', p_id::text, p_reason, json_build_object('state', v_job.state));
         PERFORM tenure.tell(CASE v_answer WHEN 'requested' THEN 'cancel_requested' ELSE 'cancelled' END, ARRAY[p_id], p_now);
-        IF p_children AND EXISTS (SELECT 1 FROM tenure.job_group AS g WHERE g.parent_id = p_id) THEN
-            PERFORM tenure.put_flow_event('cancel', NULL, NULL, p_id, json_build_object('actor', p_actor, 'reason', p_reason));
+        IF p_children THEN
+            PERFORM tenure.put_flow_event('cancel', NULL, g.id, NULL, json_build_object('actor', p_actor, 'reason', p_reason))
+            FROM tenure.job_group AS g
+            WHERE g.parent_id = p_id AND coalesce(g.ended < g.total, true);
         END IF;
     END IF;
     RETURN json_build_array(p_id, v_answer, CASE v_answer WHEN 'cancelled' THEN 'cancelled' ELSE v_job.state END);
