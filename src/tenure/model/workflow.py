@@ -150,6 +150,9 @@ class Escalation:
                 "An escalation asks exactly one of `agent`, `person` and `queue`; "
                 f"{' and '.join(named) if named else 'none'} was given."
             )
+        for name in (self.target, self.task_type, self.then_person):
+            if name is not None:
+                _checked_name("escalation", name)
         if self.person is None and not self.task_type:
             raise InvalidArgument(f"An escalation to {named[0]} {self.target!r} needs the `task_type` of its job.")
         _check_duration("escalation: `after`", self.after)
@@ -159,7 +162,7 @@ class Escalation:
     @property
     def target(self) -> str:
         """Who is asked."""
-        return str(self.agent or self.person or self.queue)
+        return self.agent or self.person or self.queue or ""
 
     @property
     def asks_queue(self) -> str | None:
@@ -295,6 +298,7 @@ class Workflow:
 
     def __post_init__(self) -> None:
         _checked_name("A workflow", self.name)
+        _checked_name("profile", self.profile)
         if self.on_breach not in ON_BREACH:
             raise InvalidArgument(f"on_breach is {self.on_breach!r}; it may be {', '.join(ON_BREACH)}.")
         if not isinstance(self.fail, FailureThreshold):
@@ -447,6 +451,8 @@ class Workflow:
                 "workflows, or fan out with `each`. Nothing was written."
             )
         _checked_name("A task", task.name)
+        if not isinstance(task.is_optional, bool):
+            raise InvalidArgument(f"Task {task.name!r}: `optional` is True or False, got {task.is_optional!r}.")
         if task.name in self.tasks:
             raise InvalidArgument(
                 f"Workflow {self.name!r} has a task {task.name!r} already. Give each a name of its own."
@@ -500,6 +506,8 @@ def _checked_name(what: str, name: Any) -> str:
         raise InvalidArgument(f"{what} needs a name, got {name!r}.")
     if len(name) > NAME_CHARS:
         raise InvalidArgument(f"{what}: the name {name[:40]!r}… has {len(name)} characters; {NAME_CHARS} are taken.")
+    if not name.isascii() and name != name.encode(errors="replace").decode():
+        raise InvalidArgument(f"{what}: the name {name[:40]!r} contains a lone surrogate, which is not UTF-8.")
     return name
 
 
@@ -510,7 +518,7 @@ def _check_duration(what: str, given: Any) -> None:
 
 def _tolerated(name: str, tolerate: str | int) -> dict[str, int]:
     """{"count": n} or {"ppm": p}."""
-    if isinstance(tolerate, int) and not isinstance(tolerate, bool) and tolerate >= 0:
+    if isinstance(tolerate, int) and _is_whole(tolerate, 0):
         return {"tolerate_count": tolerate}
     if isinstance(tolerate, str) and tolerate.endswith("%"):
         try:
