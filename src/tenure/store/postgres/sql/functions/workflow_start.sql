@@ -20,6 +20,8 @@ DECLARE
     -- As an array, so that jobs are looked up by key: joined, the planner may read the JSON once for every job.
     v_jobs uuid[] := ARRAY(SELECT (g.value ->> 0)::uuid FROM json_array_elements(coalesce(p_request -> 'tasks', '[]')) AS g);
     v_run tenure.workflow;
+    v_is_astray boolean;
+    v_is_back boolean;
 BEGIN
     IF num_nulls(v_id, v_new ->> 'name', v_new ->> 'profile', v_new ->> 'total', v_new ->> 'policy', v_new ->> 'data') > 0 THEN
         RAISE EXCEPTION 'A workflow needs id, name, profile, total, policy and data. Nothing was started.' USING ERRCODE = 'TN007';
@@ -87,22 +89,20 @@ BEGIN
             ON CONFLICT (job_id) DO NOTHING;
         END IF;
         IF p_request -> 'edges' IS NOT NULL THEN
-            IF EXISTS (
-                SELECT 1
-                FROM json_array_elements(p_request -> 'edges') AS g
-                CROSS JOIN LATERAL (VALUES ((g.value ->> 0)::uuid), ((g.value ->> 1)::uuid)) AS e(id)
-                WHERE NOT EXISTS (SELECT 1 FROM tenure.task AS t WHERE t.job_id = e.id AND t.workflow_id = v_id)
-            ) THEN
+            -- Each end is looked up by its key alone: with the workflow beside it, or as a join, the planner may read all tasks for each edge.
+            SELECT coalesce(bool_or(s.workflow_id IS DISTINCT FROM v_id OR d.workflow_id IS DISTINCT FROM v_id), false), bool_or(s.depth >= d.depth)
+            INTO v_is_astray, v_is_back
+            FROM json_array_elements(p_request -> 'edges') AS g
+            LEFT JOIN LATERAL (
+                SELECT t.workflow_id, t.depth FROM tenure.task AS t WHERE t.job_id = (g.value ->> 0)::uuid OFFSET 0
+            ) AS s ON true
+            LEFT JOIN LATERAL (
+                SELECT t.workflow_id, t.depth FROM tenure.task AS t WHERE t.job_id = (g.value ->> 1)::uuid OFFSET 0
+            ) AS d ON true;
+            IF v_is_astray THEN
                 RAISE EXCEPTION 'Workflow %: an edge names a job that is no task of this workflow. Nothing was started. Send the tasks first.', v_id
                     USING ERRCODE = 'TN007';
-            END IF;
-            IF EXISTS (
-                SELECT 1
-                FROM json_array_elements(p_request -> 'edges') AS g
-                JOIN tenure.task AS s ON s.job_id = (g.value ->> 0)::uuid
-                JOIN tenure.task AS d ON d.job_id = (g.value ->> 1)::uuid
-                WHERE s.depth >= d.depth
-            ) THEN
+            ELSIF v_is_back THEN
                 RAISE EXCEPTION 'Workflow %: a task waits for one that is not before it by depth, so the graph may have a circle. Nothing was started. Give each task a greater depth than all that it waits for.', v_id
                     USING ERRCODE = 'TN007';
             END IF;
