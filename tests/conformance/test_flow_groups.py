@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from tenure.model.state import State
 from tenure.model.step import GROUP_PAGE, TIMEOUT, Group, NewGroup, NewStep, Step
 from tenure.store.contract import Cancel, Exchange, Prune
 from tenure.store.flow import FillGroup, GetGroup, ListChildren, ListSteps, SweepFlow
+from tenure.store.queries import ListEvents
 from tests.conformance.acts import (
     Subject,
     cancel,
@@ -249,6 +252,23 @@ def test_a_large_group_is_made_by_pages_and_goes_on_where_it_was(store: Subject)
     assert [child.position for child in store.do(ListChildren(group.id, after=7, limit=1))] == [8]
 
 
+@pytest.mark.parametrize("is_repeat", [False, True], ids=["an empty page", "the first page again"])
+def test_a_group_whose_children_have_ended_is_over_once_it_is_complete(store: Subject, is_repeat: bool) -> None:
+    """PostgreSQL closed it in a later sweep; and never, if the page that told the total was the first one again."""
+    grant = parent(store)
+    first = NewGroup("parts", children(2))
+    store.do(FillGroup(grant.id, grant.token, first))
+    run(store, good=2)
+
+    last = first if is_repeat else replace(first, jobs=())
+    filled = store.do(FillGroup(grant.id, grant.token, last, 0 if is_repeat else 2, 2))
+
+    assert filled is not None
+    assert (filled.state, filled.total, filled.ended) == ("done", 2, 2)
+    wait = NewStep("parts", "group", "open", awaits=f"group:{first.id}")
+    assert settle(store, Suspended(grant.id, grant.token, "parts", steps=(wait,))).state == "queued"
+
+
 def test_a_page_that_does_not_fit_is_refused(store: Subject) -> None:
     grant = parent(store)
     group = NewGroup("parts", children(2))
@@ -312,7 +332,39 @@ def test_more_room_than_one_sweep_lets_go_is_filled_by_the_next(store: Subject) 
     assert len(claim(store, 10, queues=["q"])) == 3
 
 
+def test_one_sweep_lets_so_many_go_over_all_groups(store: Subject) -> None:
+    """Each of them counted on its own, so a sweep of a thousand groups could let a million children go."""
+    make_queue(store, "q", max_attempts=1)
+    for _ in range(3):
+        enqueue(store)
+        park(store, claim_one(store), NewGroup("parts", children(16), window=8))
+    held = claim(store, 24, queues=["q"])
+    store.do(Exchange([Completed(child.id, child.token) for child in held], None))
+
+    jobs = []
+    while (swept := store.do(SweepFlow(limit=10))).more or swept.jobs:
+        jobs.append(swept.jobs)
+
+    assert all(number <= 10 for number in jobs)
+    assert len(claim(store, 100, queues=["q"])) == 24
+
+
 # --- cancel, revive, retention
+
+
+def test_a_cancel_of_many_children_lets_none_of_them_go(store: Subject) -> None:
+    """Pages of them made room for others, which were queued and could begin before the next page."""
+    grant = parent(store)
+    make_queue(store, "q", max_attempts=1, events=True)
+    group = NewGroup("parts", children(600), window=5)
+    park(store, grant, group)
+
+    cancel(store, grant.id)
+    drain(store)
+
+    assert {get(store, child.id).state for child in group.jobs} == {State.CANCELLED}
+    told = Counter(event.kind for event in store.do(ListEvents(limit=5000)) if event.job_id != grant.id)
+    assert told == {"queued": 600, "cancelled": 600}
 
 
 def test_a_cancel_reaches_the_children_and_theirs(store: Subject) -> None:

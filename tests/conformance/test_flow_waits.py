@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -28,6 +29,7 @@ from tests.conformance.acts import (
     enqueue_many,
     fail,
     get,
+    make_queue,
     reject,
     settle,
 )
@@ -180,6 +182,52 @@ def test_a_job_waits_for_any_of_its_open_steps(store: Subject) -> None:
     steps = steps_of(store, job_id)
     assert get(store, job_id).state is State.QUEUED
     assert (steps["wait/a"].state, steps["wait/b"].state) == ("open", "done")
+
+
+@pytest.mark.parametrize("is_before", [True, False], ids=["signals before the wait", "signals after it"])
+def test_of_two_signals_one_ends_a_wait_and_the_other_is_kept(store: Subject, is_before: bool) -> None:
+    """Both were taken off their queues, and the second value was lost."""
+    if is_before:
+        signal(store, "a", 1, "queue")
+        signal(store, "b", 2, "queue")
+        enqueue(store)
+        assert park(store, claim_one(store), wait_for("a"), wait_for("b")).state == "queued"
+    else:
+        parked(store, wait_for("a"), wait_for("b"))
+        signal(store, "a", 1, "queue")
+        signal(store, "b", 2, "queue")
+    grant = claim_one(store)
+    assert {step.key: step.value for step in grant.steps if step.state == "done"} == {"wait/a": "1"}
+
+    assert park(store, grant, wait_for("b", name="wait/b/2")).state == "queued"
+    assert steps_of(store, grant.id)["wait/b/2"].value == "2"
+
+
+def test_a_wait_of_no_time_takes_what_has_come(store: Subject) -> None:
+    """It had timed out before it looked."""
+    signal(store, "stop", "now")
+    enqueue(store)
+
+    assert park(store, claim_one(store), wait_for("stop", 0.0), wait_for("other", 0.0)).state == "queued"
+
+    steps = {step.key: (step.state, step.value, step.error) for step in claim_one(store).steps}
+    assert steps == {"wait/stop": ("done", '"now"', None), "wait/other": ("failed", None, TIMEOUT)}
+
+
+def test_a_job_is_watched_only_by_one_that_waits_for_it(store: Subject) -> None:
+    """On SQLite it was marked although the wait was over at once."""
+    other = enqueue(store, queue=make_queue(store))
+    signal(store, "go")
+    enqueue(store)
+    waits = NewStep("job", "job", "open", awaits=f"job:{other}")
+
+    assert park(store, claim_one(store), waits, wait_for("go")).state == "queued"
+    sweep_events(store)
+    assert get(store, other).step_token is None
+
+    assert park(store, claim_one(store), replace(waits, key="again")).state == "waiting"
+    sweep_events(store)
+    assert get(store, other).step_token == 0
 
 
 def test_a_step_that_the_last_suspend_did_not_name_neither_wakes_nor_takes(store: Subject) -> None:

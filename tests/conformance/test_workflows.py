@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import timedelta
 
@@ -10,9 +11,13 @@ import pytest
 from tenure.errors import IllegalMove, InvalidArgument, KeyConflict, NotFound, UnknownQueue
 from tenure.flow.workflows import prepare, requests
 from tenure.model.ids import new_job_id
-from tenure.model.job import NewJob
+from tenure.model.job import Grant, NewJob
+from tenure.model.outcome import Stopped, Suspended
 from tenure.model.policy import Limits
+from tenure.model.step import NewGroup, NewStep
 from tenure.model.workflow import Escalation, FailureThreshold, Workflow
+from tenure.store.admin import RemoveQueues
+from tenure.store.flow import FillGroup, RecordSteps, SweepFlow
 from tenure.store.queries import GetJobs
 from tenure.store.workflows import (
     AnswerEscalation,
@@ -36,8 +41,10 @@ from tests.conformance.acts import (
     fail,
     get,
     letters,
+    make_queue,
     new_job,
     revive,
+    settle,
     suspend,
 )
 from tests.conformance.runs import AGENT, escalations, fold, grants, id_of, run, start, states, tasks, tend, work
@@ -486,6 +493,72 @@ def test_a_cancelled_workflow_releases_nothing_more(store: Subject) -> None:
         store.do(RetryWorkflow(flow_id, "ops", "no"))
 
 
+def armed(store: Subject, *steps: NewStep, groups: tuple[NewGroup, ...] = ()) -> Grant:
+    """The only task of a workflow, which has something to undo and waits."""
+    grant = claim_one(store, queue="A")
+    store.do(RecordSteps(grant.id, grant.token, [NewStep("undo/book", "undo", "armed")]))
+    wait = NewStep("wait/go", "signal", "open", awaits="signal:go")
+    assert settle(store, Suspended(grant.id, grant.token, "go", steps=(wait, *steps), groups=groups)).state == "waiting"
+    return grant
+
+
+def test_a_durable_task_that_waits_is_undone_when_its_workflow_is_cancelled(store: Subject) -> None:
+    """It was cancelled at once, and what it had armed was never called."""
+    flow_id = start(store, flat(1)).id
+    task = armed(store)
+
+    store.do(CancelWorkflow(flow_id, "ops", "not needed"))
+    fold(store)
+
+    assert get(store, task.id).state == "queued"
+    again = claim_one(store, queue="A")
+    assert "$undoing" in [step.key for step in again.steps]
+    settle(store, Stopped(again.id, again.token))
+    fold(store)
+    assert (get(store, task.id).state, get(store, task.id).failure_class) == ("cancelled", "workflow")
+    assert (run(store, flow_id).cancelled, run(store, flow_id).counts["open"]) == (1, 0)
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["waiting", "held"])
+def test_the_children_of_a_task_are_cancelled_with_its_workflow(store: Subject, is_held: bool) -> None:
+    make_queue(store, "q")
+    flow_id = start(store, flat(1)).id
+    group = NewGroup("parts", tuple(new_job("child", queue="q") for _ in range(3)))
+    if is_held:
+        grant = claim_one(store, queue="A")
+        store.do(FillGroup(grant.id, grant.token, group, 0, 3))
+    else:
+        armed(store, groups=(group,))
+
+    store.do(CancelWorkflow(flow_id, "ops", "not needed"))
+    fold(store)
+    while store.do(SweepFlow()).more:
+        pass
+
+    assert [get(store, child.id).state for child in group.jobs] == ["cancelled"] * 3
+
+
+def test_a_retry_runs_what_was_at_work_when_the_workflow_failed(store: Subject) -> None:
+    """A task that was asked to stop counted as cancelled by a person, and stayed so."""
+    flow_id = start(store, flat(4)).id
+    first, second, third, fourth = grants(store, "A")
+    cancel(store, third.id)
+    fail(store, first)
+    fold(store)
+    assert run(store, flow_id).state == "failed"
+    settle(store, Stopped(second.id, second.token))
+    settle(store, Stopped(third.id, third.token))
+    complete(store, fourth)
+    fold(store)
+    classes = [get(store, one.id).failure_class for one in (second, third, fourth)]
+    assert classes == ["workflow", "cancelled", "workflow"]
+
+    store.do(RetryWorkflow(flow_id, "ops", "fixed"))
+    fold(store)
+
+    assert states(store, flow_id) == {"t0": "queued", "t1": "queued", "t2": "cancelled", "t3": "queued"}
+
+
 def test_a_completed_workflow_cannot_be_cancelled_and_an_unknown_one_is_told(store: Subject) -> None:
     flow_id = start(store, flat(1)).id
     work(store, flow_id, "A")
@@ -569,6 +642,55 @@ def test_a_fan_out_over_nothing_succeeds_at_once_and_over_no_list_fails(store: S
 
     assert run(store, wrong).state == "failed"
     assert "no list at" in (tasks(store, wrong)["pictures"].last_error or "")
+
+
+def test_a_fan_out_whose_items_a_queue_refuses_has_failed(store: Subject) -> None:
+    """The task that it fans out over could not be settled on SQLite, and on PostgreSQL no workflow was folded any
+    more."""
+    flow = fan()
+    flow.task("after", agent="A", task_type="t", after=[flow.tasks["pictures"].ended])
+    flow_id = start(store, flow).id
+    make_queue(store, "P", max_attempts=1, forbidden_keys=("vector",))
+
+    assert work(store, flow_id, "A", "P", results={"norm": {"files": [{"vector": [1, 2]}]}})[0] == "norm"
+
+    assert states(store, flow_id)["norm"] == "succeeded"
+    failed = tasks(store, flow_id)["pictures"]
+    assert (failed.state, failed.outcome) == ("failed", "failed")
+    assert "vector" in (failed.last_error or "")
+
+
+def test_a_workflow_that_cannot_go_on_fails_and_the_others_go_on(store: Subject) -> None:
+    """The second page of a fan-out is refused by its queue."""
+    flow_id, other = start(store, fan()).id, start(store, flat(3)).id
+    make_queue(store, "P", max_attempts=1, forbidden_keys=("vector",))
+    items = [{"n": number} for number in range(1100)] + [{"vector": [1]}]
+
+    work(store, flow_id, "A", results={"norm": {"files": items}})
+    fold(store)
+
+    found = run(store, flow_id)
+    assert (found.state, found.phase) == ("failed", "stopped")
+    assert "It could not go on" in (found.error or "")
+    assert "vector" in (found.error or "")
+    assert found.counts["open"] == 0
+    assert run(store, other).state == "completed"
+    assert fold(store) == 0
+
+
+def test_a_deadline_that_cannot_be_kept_keeps_no_other_from_being_kept(store: Subject) -> None:
+    """What is to be undone has no queue any more."""
+    flow = flat(1, deadline=HOUR)
+    flow.tasks["t0"].undo = "cancel"
+    broken, other = start(store, flow).id, start(store, flat(1, deadline=HOUR)).id
+    store.do(RemoveQueues(["compensation"], "ops"))
+    store.clock.advance(3600)
+
+    tend(store)
+
+    assert [run(store, one).state for one in (broken, other)] == ["failed", "failed"]
+    assert "compensation" in (run(store, broken).error or "")
+    assert tend(store) == 0
 
 
 def test_a_large_fan_out_is_made_in_pages(store: Subject) -> None:
@@ -739,6 +861,79 @@ def test_an_agent_that_dies_or_says_nothing_hands_on_to_the_next_level(store: Su
 
         found = escalations(store, flow_id)
         assert [(one.level, one.state, one.person) for one in found] == [(1, "passed", None), (2, "open", "ops")]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"answer": ["go_on"]},
+        {"answer": {"go_on": True}},
+        {"answer": "raise_threshold"},
+        {"answer": "raise_threshold", "threshold": {"count": 0}},
+        {"answer": "raise_threshold", "threshold": {"count": "5"}},
+        {"answer": "raise_threshold", "threshold": {"count": True}},
+        {"answer": "raise_threshold", "threshold": {"count": 10**12}},
+        {"answer": "raise_threshold", "threshold": {"count": 2, "ppm": 2}},
+        {"answer": "raise_threshold", "threshold": {"ppm": 500_000, "at_least": "many"}},
+        {"answer": "raise_threshold", "threshold": {"ppm": 500_000, "at_least": False}},
+        {"answer": "raise_threshold", "threshold": [2]},
+        ["go_on"],
+        "go_on",
+    ],
+    ids=json.dumps,
+)
+def test_whatever_an_agent_answers_hurts_no_other_workflow(store: Subject, result: object) -> None:
+    """A list as the answer made the whole settle fail on SQLite; an `at_least` that is no number stopped the folding of
+    every workflow."""
+    supervisor = Escalation(agent="Supervisor", task_type="review", after=HOUR, then_person="ops")
+    flow_id = breached(store, escalating(supervisor))
+    other = start(store, flat(1)).id
+
+    complete(store, claim_one(store, queue="Supervisor"), result=json.dumps(result))
+    fold(store)
+
+    assert [(one.level, one.state) for one in escalations(store, flow_id)] == [(1, "passed"), (2, "open")]
+    work(store, other, "A")
+    assert run(store, other).state == "completed"
+
+
+def test_an_agent_may_raise_the_threshold(store: Subject) -> None:
+    for threshold in ({"count": 2}, {"count": 2, "ppm": None}, {"ppm": 400_000, "at_least": 1}):
+        flow_id = breached(store, escalating(Escalation(agent="Supervisor", task_type="review")))
+        result = {"answer": "raise_threshold", "threshold": threshold}
+        complete(store, claim_one(store, queue="Supervisor"), result=json.dumps(result))
+        fold(store)
+
+        work(store, flow_id, "A")
+        assert run(store, flow_id).state == "completed"
+
+
+def test_a_level_that_cannot_be_asked_is_passed_over(store: Subject) -> None:
+    """Its queue was removed, which is allowed while it is empty. No workflow at all was folded any more."""
+    ladder = (Escalation(agent="Supervisor", task_type="review", after=HOUR), PERSON)
+    flow_id = start(store, escalating(*ladder)).id
+    store.do(RemoveQueues(["Supervisor"], "ops"))
+
+    work(store, flow_id, "A", failing={"t0"})
+
+    found = escalations(store, flow_id)
+    assert [(one.level, one.state) for one in found] == [(1, "passed"), (2, "open")]
+    assert "'Supervisor' does not exist" in (found[0].note or "") or "no queue 'Supervisor'" in (found[0].note or "")
+
+
+def test_an_escalated_workflow_is_judged_by_its_deadline_once_it_goes_on(store: Subject) -> None:
+    """The deadline that passed while a person was asked was forgotten."""
+    flow_id = breached(store, escalating(PERSON, deadline=HOUR))
+    store.clock.advance(3600)
+    assert tend(store) == 0
+
+    [asked] = escalations(store, flow_id)
+    store.do(AnswerEscalation(asked.id, "go_on", "jane"))
+    assert tend(store) == 1
+
+    assert [(one.round, one.reason, one.state) for one in escalations(store, flow_id)] == [
+        (1, "threshold", "answered"), (2, "deadline", "open"),
+    ]  # fmt: skip
 
 
 def test_a_revived_task_answers_the_question_of_its_workflow(store: Subject) -> None:

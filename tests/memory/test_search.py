@@ -17,11 +17,13 @@ import pytest
 from tenure import App
 from tenure.errors import ConfigError
 from tenure.flow.embedding_jobs import embeddings
+from tenure.flow.vectors import VectorCache
 from tenure.model.ids import new_job_id
 from tenure.model.job import NewJob
 from tenure.model.outcome import Completed
 from tenure.store.contract import Claim, Enqueue, Exchange
 from tenure.store.memory import CountMemories
+from tests.waiting import wait_until
 
 LONG: Final = os.environ.get("TENURE_LONG") == "1"
 EVENTS: Final = 20_000 if LONG else 2_000
@@ -162,6 +164,27 @@ def test_what_was_forgotten_is_found_no_more_by_either(app: App) -> None:
 
 
 OFFLINE: Final = Path(__file__).parent / "children" / "offline.py"
+
+
+def test_a_memory_whose_time_is_over_is_dropped_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as its row was there it was read again, and with it every vector, by each search that came near it."""
+    with App(url, embedder="wordllama:256") as app:
+        app.memory.remember("the brake rotor was too small", agent="A", ttl=0.01)
+        app.memory.remember("the invoice was paid twice", agent="A")
+        wait_until(lambda: sum(one.memories for one in app.memory.stats().counts) == 1, 30)
+        app.memory.search("invoice for a brake rotor", by="meaning")
+        cleared: list[VectorCache] = []
+
+        def clear(cache: VectorCache) -> None:
+            cleared.append(cache)
+
+        monkeypatch.setattr(VectorCache, "clear", clear)
+
+        for _ in range(3):
+            [hit] = app.memory.search("invoice for a brake rotor", by="meaning")
+            assert hit.text == "the invoice was paid twice"
+
+        assert cleared == []
 
 
 def test_no_network_is_touched(tmp_path: Path) -> None:

@@ -157,7 +157,38 @@ def workflow(names: list[str], edges: list[tuple[int, int]], *, total: int | Non
     }
 
 
+def with_policy(**policy: Any) -> Any:
+    made = workflow(["a"], [])
+    made["workflow"]["policy"] = policy
+    return made
+
+
+def with_fan_out(payload: Any = None, **changes: Any) -> Any:
+    """The second task fans out over the result of the first."""
+    made = workflow(["a", "b"], [(0, 1)])
+    made["tasks"][1][5] = {"of": made["tasks"][0][0], "path": ["files"], "tolerate_count": 0} | changes
+    made["jobs"]["groups"][0]["jobs"][1]["p"] = {} if payload is None else payload
+    return made
+
+
 BAD_WORKFLOWS: dict[str, Callable[[], Any]] = {
+    "a count in words": lambda: with_policy(fail={"count": "x"}),
+    "a count too large": lambda: with_policy(fail={"count": 3_000_000_000}),
+    "both ways to count": lambda: with_policy(fail={"count": 1, "ppm": 1}),
+    "a start of judging in words": lambda: with_policy(fail={"ppm": 10, "at_least": "x"}),
+    "an unknown breach": lambda: with_policy(on_breach="explode"),
+    "a ladder without levels": lambda: with_policy(on_breach="escalate"),
+    "a ladder that is none": lambda: with_policy(ladder={"person": "ops"}),
+    "a level that asks no one": lambda: with_policy(ladder=[{"after": 3}]),
+    "a level that asks two": lambda: with_policy(ladder=[{"person": "ops", "queue": "q", "kind": "k"}]),
+    "a level without a kind": lambda: with_policy(ladder=[{"queue": "q"}]),
+    "a level for a time in words": lambda: with_policy(ladder=[{"person": "ops", "after": "1 h"}]),
+    "a level for no time": lambda: with_policy(ladder=[{"person": "ops", "after": 0}]),
+    "undos that are none": lambda: with_policy(undo=["a"]),
+    "a fan-out over no job": lambda: with_fan_out(of="the first"),
+    "a fan-out without a path": lambda: with_fan_out(path="files"),
+    "a fan-out that tolerates words": lambda: with_fan_out(tolerate_count="some"),
+    "a fan-out whose payload takes no item": lambda: with_fan_out([1]),
     "a circle": lambda: workflow(["a", "b"], [(0, 1), (1, 0)]),
     "a task that waits for itself": lambda: workflow(["a"], [(0, 0)]),
     "one name twice": lambda: workflow(["a", "a"], []),
@@ -187,3 +218,7 @@ def test_workflows_that_cannot_be(admin: psycopg.Connection) -> None:
 def test_a_good_workflow_is_started(admin: psycopg.Connection) -> None:
     assert call(admin, "start_workflow", workflow(["a", "b", "c"], [(0, 1), (0, 2), (1, 2)]))["state"] == "running"
     assert admin.execute("SELECT count(*) FROM tenure.job WHERE state = 'queued'").fetchone() == (1,)
+    ladder = [{"person": "ops", "after": 0.5}, {"to": "queue", "queue": "default", "kind": "k", "after": None}]
+    good = with_policy(fail={"ppm": 10, "at_least": 0}, on_breach="escalate", ladder=ladder, undo={"a": "cancel"})
+    assert call(admin, "start_workflow", good)["state"] == "running"
+    assert call(admin, "start_workflow", with_fan_out())["state"] == "running"

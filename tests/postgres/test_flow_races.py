@@ -78,6 +78,29 @@ def sweep(store: PostgresStore) -> None:
         pass
 
 
+# --- signals
+
+
+def test_two_signals_that_one_sweep_finds_end_a_wait_by_one_of_them(store: PostgresStore, url: str) -> None:
+    store.do(Enqueue([new_job()]))
+    [grant] = claim(store)
+    steps = tuple(NewStep(f"wait/{key}", "signal", "open", awaits=f"signal:{key}") for key in "ab")
+    store.do(Exchange([Suspended(grant.id, grant.token, "a or b", steps=steps)], None))
+    sweep(store)
+    with psycopg.connect(url) as connection:
+        for number, key in enumerate("ab"):
+            told = json.dumps({"key": key, "value": number, "scope": "queue"})
+            connection.execute("SELECT tenure.signal(%s::json)", [told])
+
+    sweep(store)
+
+    [grant] = claim(store)
+    assert {step.key: step.value for step in grant.steps if step.state == "done"} == {"wait/a": "0"}
+    again = NewStep("wait/b/2", "signal", "open", awaits="signal:b")
+    settled = store.do(Exchange([Suspended(grant.id, grant.token, "b", steps=(again,))], None)).settled
+    assert [one.state for one in settled.values()] == ["queued"]
+
+
 # --- the end of a job that another waits for
 
 

@@ -458,6 +458,7 @@ def test_the_share_of_failures_is_rounded_down_and_needs_a_length() -> None:
     from tenure.handler.children import tolerated
 
     assert [tolerated("5%", n) for n in (19, 20, 1000)] == [0, 1, 50]
+    assert (tolerated("0.57%", 10_000), tolerated("0.29%", 100_000)) == (57, 290)  # in floats one less
     assert tolerated(3, None) == 3
     for bad in ("5", "101%", "-1%", -1, 2.5):
         with pytest.raises(InvalidArgument):

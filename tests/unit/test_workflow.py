@@ -10,7 +10,7 @@ import pytest
 import tenure
 from tenure.errors import InvalidArgument
 from tenure.model import workflow as model
-from tenure.model.workflow import Escalation, FailureThreshold, Graph, Node, Workflow
+from tenure.model.workflow import Escalation, FailureThreshold, Graph, Node, Workflow, is_reached, is_threshold
 
 
 def diamond() -> Workflow:
@@ -154,23 +154,62 @@ def test_a_hundred_thousand_tasks_are_laid_out_in_linear_time() -> None:
 def test_a_threshold_is_reached_at_its_number(
     threshold: FailureThreshold, failed: int, total: int, expected: bool
 ) -> None:
-    assert threshold.is_reached(failed=failed, ended=total, total=total) is expected
+    assert is_reached(threshold.spec(), failed=failed, ended=total, total=total) is expected
 
 
 def test_a_share_is_judged_only_once_enough_have_ended() -> None:
     threshold = FailureThreshold(share=0.05, at_least=20)
 
-    assert not threshold.is_reached(failed=10, ended=19, total=100)
-    assert threshold.is_reached(failed=10, ended=20, total=100)
+    assert not is_reached(threshold.spec(), failed=10, ended=19, total=100)
+    assert is_reached(threshold.spec(), failed=10, ended=20, total=100)
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{}, {"count": 1, "share": 0.5}, {"count": 0}, {"share": 0.0}, {"share": 1.1}, {"count": 1, "at_least": -1}],
+    [
+        *({}, {"count": 1, "share": 0.5}, {"count": 0}, {"share": 0.0}, {"share": 1.1}, {"count": 1, "at_least": -1}),
+        *({"count": 10**9}, {"count": 1.5}, {"count": True}, {"count": "5"}, {"share": "5 %"}, {"share": True}),
+        *({"share": float("nan")}, {"share": 0.1, "at_least": 0.5}, {"share": 0.1, "at_least": 10**9}),
+    ],
 )
-def test_a_threshold_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidArgument):
+def test_a_threshold_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument, match="threshold"):
         FailureThreshold(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "threshold", [FailureThreshold(count=1), FailureThreshold(count=999_999_999), FailureThreshold(share=1e-9)]
+)
+def test_what_a_threshold_says_is_one(threshold: FailureThreshold) -> None:
+    assert is_threshold(threshold.spec())
+
+
+@pytest.mark.parametrize("wrong", [3600, timedelta(), timedelta(seconds=-1), timedelta.max, "1 h"])
+def test_a_duration_that_no_store_can_hold_is_refused(wrong: timedelta) -> None:
+    with pytest.raises(InvalidArgument, match="deadline is a timedelta"):
+        Workflow("w", deadline=wrong)
+    with pytest.raises(InvalidArgument, match="`after` is a timedelta"):
+        Escalation(person="ops", after=wrong)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"fail": 3}, {"escalate_to": "ops"}, {"escalate_to": ["ops"]}, {"escalate_to": 7}], ids=str
+)
+def test_a_policy_of_another_type_is_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument, match=r"is an? (FailureThreshold|Escalation)"):
+        Workflow("w", **settings)  # type: ignore[arg-type]
+
+
+def test_one_task_to_wait_for_need_not_be_in_a_list() -> None:
+    flow = Workflow("w")
+    first = flow.task("first", agent="A", task_type="t")
+    flow.task("second", agent="A", task_type="t", after=first)
+    flow.task("third", agent="A", task_type="t", after=first.ended)
+    flow.task("fourth", agent="A", task_type="t", after="second")
+
+    assert sorted(flow.plan().edges) == [(0, 1, "ok"), (0, 2, "ended"), (1, 3, "ok")]
+    with pytest.raises(InvalidArgument, match="takes tasks"):
+        flow.task("fifth", agent="A", task_type="t", after=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ class BudgetClient(Client):
         """
         begin = yield from begin_of(since)
         request = SumUsage(
-            arguments.one_of("by", by, BY)[0],
+            arguments.word("by", by, BY),
             begin,
             None if until is None else arguments.moment("until", until),
             arguments.names("queues", queues),

@@ -71,7 +71,7 @@ class DeadLetters(Client):
         """
         given = [ids] if isinstance(ids, str) else list(ids)
         chosen = [arguments.uuid_text("ids", one) for one in given]
-        decided = Triage(arguments.one_of("triage", str(triage), Triage)[0])
+        decided = Triage(arguments.word("triage", str(triage), Triage))
         person = None if owner is None else arguments.name("owner", owner)
         changed = yield from ask(TriageDeadLetters(chosen, decided, self._by(actor), note, person))
         if isinstance(ids, str) and not changed:

@@ -64,7 +64,7 @@ class Effects(Client):
         request = ResolveEffect(
             arguments.job_id("job_id", job_id),
             name,
-            arguments.one_of("outcome", outcome, ("confirmed", "retry", "failed"))[0],
+            arguments.word("outcome", outcome, ("confirmed", "retry", "failed")),
             self._by(actor),
             None if note is None else arguments.text("note", note),
             step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -54,7 +55,7 @@ class Signals(Client):
             arguments.text("key", key, KEY_CHARS),
             encode(value, self._state.limits, what=f"Signal {key!r}: its value"),
             self._by(actor),
-            arguments.one_of("scope", scope, ("once", "queue"))[0],
+            arguments.word("scope", scope, ("once", "queue")),
             None if to is None else arguments.job_id("to", to),
             arguments.seconds("keep", keep, positive=True),
         )
@@ -131,7 +132,7 @@ class JobSteps(Client):
             _checked("key", key),
             _checked("prefix", prefix),
             _checked("tenant", tenant),
-            after,
+            _checked("after", after),
             arguments.whole("limit", limit, 1, MEMOS_MAX),
         )
         while True:
@@ -166,14 +167,14 @@ class JobSteps(Client):
 
         Raises: InvalidArgument, if nothing is named.
         """
-        chosen = [ids] if isinstance(ids, str) else list(ids)
+        chosen = [arguments.text("ids", one) for one in arguments.several("ids", ids)]
         named = _memo_name(name, kind)
         if payload is not MISSING:
             if kind is None or key is not None or prefix is not None:
                 raise InvalidArgument("`payload` chooses among the results of a `kind`, without `key` and `prefix`.")
             from tenure.handler.memo import payload_key  # late: it knows durable handlers, and with them asyncio
 
-            key = payload_key(payload)
+            key = payload_key(json.loads(encode(payload, self._state.limits)))
         request = ForgetMemos(
             self._by(actor),
             arguments.text("reason", reason),

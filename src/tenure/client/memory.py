@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 REINDEX_PAGE = 500
+EVENT_MAX = 2**63 - 1
 
 
 @frozen
@@ -98,7 +99,7 @@ class Memories(Client):
             arguments.name("agent", agent),
             kind=arguments.name("kind", kind),
             ttl_seconds=None if ttl is None else arguments.seconds("ttl", ttl, positive=True),
-            tenant=tenant,
+            tenant=None if tenant is None else arguments.text("tenant", tenant),
             meta=meta,
         )
         memory_id: str = yield from _steps(steps)
@@ -121,14 +122,14 @@ class Memories(Client):
 
         Agent events and jobs stay. Leaves an audit row. Raises: InvalidArgument, if nothing is named.
         """
-        given = [ids] if isinstance(ids, str) else list(ids)
+        given = arguments.several("ids", ids)
         request = ForgetMemories(
             self._by(actor),
             arguments.text("reason", reason),
             ids=[arguments.uuid_text("ids", one) for one in given],
             agents=arguments.names("agent", agent),
             kinds=arguments.names("kind", kind),
-            tenant=tenant,
+            tenant=None if tenant is None else arguments.text("tenant", tenant),
             before=None if before is None else arguments.moment("before", before),
             everything=everything,
             limit=PAGE,
@@ -183,7 +184,7 @@ class Memories(Client):
             arguments.names("agent", agent),
             arguments.names("kind", kind),
             None if job_id is None else arguments.job_id("job_id", job_id),
-            before,
+            None if before is None else arguments.whole("before", before, 0, EVENT_MAX),
             arguments.whole("limit", limit, 1, PAGE),
         )
         return (yield from ask(request))

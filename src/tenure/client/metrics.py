@@ -43,7 +43,11 @@ class Metrics(Client):
 
         begin = yield from begin_of(since)
         end = None if until is None else arguments.moment("until", until)
-        return (yield from read_figures(begin, end, by, arguments.names("queues", queues), tuple(quantiles)))
+        return (
+            yield from read_figures(
+                begin, end, by, arguments.names("queues", queues), arguments.several("quantiles", quantiles)
+            )
+        )
 
 
 def begin_of(since: datetime | Duration | None) -> Steps[datetime | None]:

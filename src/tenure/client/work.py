@@ -268,4 +268,4 @@ def _lease(value: Duration | None) -> float | None:
 def _failure_class(value: FailureClass | str) -> FailureClass:
     if isinstance(value, FailureClass):
         return value
-    return FailureClass(arguments.one_of("failure_class", value, FailureClass)[0])
+    return FailureClass(arguments.word("failure_class", value, FailureClass))

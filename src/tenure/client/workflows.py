@@ -53,6 +53,8 @@ class Workflows(Client):
         Raises: InvalidArgument, InvalidPayload, UnknownQueue (an agent that is neither declared here nor known to the
         database), KeyConflict (the key belongs to a run of another graph), GateClosed.
         """
+        if not isinstance(flow, Workflow):
+            raise InvalidArgument(f"`flow` must be a tenure.Workflow, got {type(flow).__name__}.")
         by = self._by(actor)
         start = prepare(
             flow,
@@ -175,11 +177,13 @@ class Workflows(Client):
         """
         if answer not in tuple(Answer):
             raise InvalidArgument(f"`answer` is {answer!r}; it may be {', '.join(Answer)}.")
+        if threshold is not None and not isinstance(threshold, FailureThreshold):
+            raise InvalidArgument(f"`threshold` must be a FailureThreshold, got {type(threshold).__name__}.")
         request = AnswerEscalation(
             arguments.job_id("escalation_id", escalation_id),
             str(answer),
             self._by(actor),
-            note,
+            None if note is None else arguments.text("note", note),
             None if threshold is None else json.dumps(threshold.spec()),
         )
         return (yield from ask(request))

@@ -11,7 +11,6 @@ block (embedding a text), and are sent the answers. Secrets are taken out of eve
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
@@ -21,6 +20,7 @@ from tenure.errors import ConfigError, InvalidArgument
 from tenure.flow.embedders import Embedder, open_embedder
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
+from tenure.handler.payload import encode
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, new_job_id
 from tenure.store.contract import Request
@@ -196,7 +196,7 @@ class AgentMemory:
             tenant=tenant,
             job_id=job_id,
             workflow_id=workflow_id,
-            meta=json.dumps(process_redactor().data(meta or {})),
+            meta=encode(process_redactor().data({} if meta is None else meta), what="`meta`"),
             ttl_seconds=ttl_seconds,
         )
         yield WriteMemories([memory])
@@ -282,9 +282,10 @@ def search_terms(
     text: str, agent: Names | None, kind: Names | None, tenant: str | None, limit: int, by: str
 ) -> tuple[str, Scope, int, Any]:
     """The arguments of a search, checked. Raises: InvalidArgument."""
-    scope = Scope(arguments.names("agent", agent), arguments.names("kind", kind), tenant)
+    within = None if tenant is None else arguments.text("tenant", tenant)
+    scope = Scope(arguments.names("agent", agent), arguments.names("kind", kind), within)
     checked = arguments.whole("limit", limit, 1, LIMIT_MAX)
-    return arguments.text("text", text, TEXT_BYTES), scope, checked, arguments.one_of("by", by, BY)[0]
+    return arguments.text("text", text, TEXT_BYTES), scope, checked, arguments.word("by", by, BY)
 
 
 def carry_out(ctx: Context, steps: Steps[R]) -> Any:

@@ -64,7 +64,7 @@ class Figures:
 
 
 def read_figures(
-    since: datetime | None, until: datetime | None, by: By, queues: Sequence[str], quantiles: Sequence[float]
+    since: datetime | None, until: datetime | None, by: By, queues: Sequence[str], quantiles: Sequence[Any]
 ) -> Generator[Request[Any], Any, list[Figures]]:
     """Figures by time and queue. Yields requests and is sent their answers; reads everything, page by page.
 
@@ -72,7 +72,7 @@ def read_figures(
     """
     if by not in BY:
         raise InvalidArgument(f"`by` is {by!r}; it is minute, hour, day or total.")
-    if wrong := [one for one in quantiles if not 0 < one <= 1]:
+    if wrong := [one for one in quantiles if not (isinstance(one, int | float) and 0 < one <= 1)]:
         raise InvalidArgument(
             f"`quantiles`: {wrong[0]!r} is none; write 0.95 for the time that 95 of 100 do not exceed."
         )

@@ -71,7 +71,7 @@ def plan_approval(
         need,
         arguments.names("ask", ask),
         None if expires is None else arguments.seconds("expires", expires, positive=True),
-        arguments.one_of("on_expiry", on_expiry, ON_EXPIRY)[0],
+        arguments.word("on_expiry", on_expiry, ON_EXPIRY),
     )
     check_question(f"Approval {name!r}", question)
     return ApprovalPlan(place, question)

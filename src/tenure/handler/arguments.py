@@ -59,8 +59,16 @@ def names(argument: str, value: Names | None) -> tuple[str, ...]:
     """One name or several, as a tuple; empty for None."""
     if value is None:
         return ()
-    given = (value,) if isinstance(value, str) else tuple(value)
-    return tuple(name(argument, one) for one in given)
+    return tuple(name(argument, one) for one in several(argument, value))
+
+
+def several(argument: str, value: Any) -> tuple[Any, ...]:
+    """One text, or each of several values."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise InvalidArgument(f"`{argument}` must be one text or several, got {_type_name(value)}.")
+    return tuple(value)
 
 
 def seconds(argument: str, value: Duration, *, positive: bool = False) -> float:
@@ -122,6 +130,16 @@ def one_of(argument: str, value: Names | None, known: Iterable[str]) -> tuple[st
         if word not in allowed:
             raise InvalidArgument(f"`{argument}`: there is no {word!r}.{nearest(word, allowed)}")
     return given
+
+
+def word(argument: str, value: Any, known: Iterable[str]) -> str:
+    """One word from a fixed set."""
+    given = one_of(argument, value, known)
+    if len(given) != 1:
+        raise InvalidArgument(
+            f"`{argument}` takes one of {', '.join(sorted(map(str, known)))}, got {len(given)} words."
+        )
+    return given[0]
 
 
 def error_text(error: str | BaseException, limit: int) -> str:

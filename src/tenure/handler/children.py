@@ -253,12 +253,14 @@ def group_key(children: Sequence[Child], what: str, key: Any) -> str:
 def tolerated(tolerate: Tolerate, total: int | None) -> int:
     """How many children may fail: a number, or a share such as "5%" of them, rounded down."""
     if isinstance(tolerate, str):
+        from fractions import Fraction  # late: seldom needed
+
         share = _PERCENT.fullmatch(tolerate.strip())
-        if share is None or float(share[1]) > 100:
+        if share is None or Fraction(share[1]) > 100:
             raise InvalidArgument(f"`tolerate` is {tolerate!r}; give a number of children, or a share such as '5%'.")
         if total is None:
             raise InvalidArgument("`tolerate` as a share needs items with a length. Give `ctx.map` a list.")
-        return int(total * float(share[1]) // 100)
+        return int(total * Fraction(share[1]) // 100)
     return arguments.whole("tolerate", tolerate, 0)
 
 

@@ -24,11 +24,20 @@ MAX_LEVELS: Final = 5
 """Levels of an escalation ladder."""
 NAME_CHARS: Final = 200
 CYCLE_SHOWN: Final = 6
+THRESHOLD_MAX: Final = 999_999_999
+"""Failed tasks that a threshold may name."""
+DURATION_MAX: Final = timedelta(days=36_600)
+"""A century. Moments beyond the year 9999 cannot be stored."""
 
 OnBreach = Literal["fail", "drain", "continue", "escalate"]
 ON_BREACH: Final[tuple[OnBreach, ...]] = ("fail", "drain", "continue", "escalate")
 EdgeKind = Literal["ok", "ended"]
 """`ok`: the task before must succeed. `ended`: it must have ended, however."""
+
+
+WITH_WORKFLOW: Final = "workflow"
+"""The failure class of a task that was cancelled with its workflow. A retry of the workflow runs it again; a task that
+a person cancelled alone stays cancelled."""
 
 
 class Answer(StrEnum):
@@ -70,26 +79,52 @@ class FailureThreshold:
     def __post_init__(self) -> None:
         if (self.count is None) == (self.share is None):
             raise InvalidArgument("A threshold takes either `count` or `share`, as in FailureThreshold(share=0.05).")
-        if self.count is not None and self.count < 1:
-            raise InvalidArgument(f"threshold: `count` must be at least 1, got {self.count}.")
-        if self.share is not None and not 0 < self.share <= 1:
-            raise InvalidArgument(f"threshold: `share` must be above 0 and at most 1, got {self.share:g}.")
-        if self.at_least < 0:
-            raise InvalidArgument(f"threshold: `at_least` must not be negative, got {self.at_least}.")
+        if self.count is not None and not _is_whole(self.count, 1):
+            raise InvalidArgument(
+                f"threshold: `count` is a whole number from 1 to {THRESHOLD_MAX:,}, got {self.count!r}."
+            )
+        if self.share is not None and not (_is_number(self.share) and 0 < self.share <= 1):
+            raise InvalidArgument(f"threshold: `share` must be above 0 and at most 1, got {self.share!r}.")
+        if not _is_whole(self.at_least, 0):
+            raise InvalidArgument(
+                f"threshold: `at_least` is a whole number from 0 to {THRESHOLD_MAX:,}, got {self.at_least!r}."
+            )
 
     def spec(self) -> dict[str, int]:
         """As the stores judge it: whole numbers, so that 7 % of 100 is exactly 7."""
         if self.count is not None:
             return {"count": self.count}
         assert self.share is not None
-        return {"ppm": round(self.share * 1_000_000), "at_least": self.at_least}
+        return {"ppm": max(round(self.share * 1_000_000), 1), "at_least": self.at_least}
 
-    def is_reached(self, *, failed: int, ended: int, total: int) -> bool:
-        """Whether a workflow with these counts is breached. The stores judge by the same rule."""
-        spec = self.spec()
-        if "count" in spec:
-            return failed >= spec["count"]
-        return failed > 0 and ended >= spec["at_least"] and failed * 1_000_000 >= spec["ppm"] * total
+
+def is_threshold(given: Any) -> bool:
+    """Whether a JSON value says a threshold as `FailureThreshold.spec` does. PostgreSQL's `is_threshold` is the same
+    rule."""
+    if not isinstance(given, dict):
+        return False
+    count, ppm, at_least = given.get("count"), given.get("ppm"), given.get("at_least")
+    if (count is None) == (ppm is None) or not _is_whole(ppm if count is None else count, 1):
+        return False
+    return at_least is None or _is_whole(at_least, 0)
+
+
+def is_reached(threshold: Mapping[str, Any] | None, *, failed: int, ended: int, total: int) -> bool:
+    """Whether a workflow with these counts is breached. PostgreSQL's `is_breached` is the same rule."""
+    said = threshold or {}
+    if said.get("count") is not None:
+        return failed >= int(said["count"])
+    if said.get("ppm") is None or failed == 0 or ended < int(said.get("at_least") or 0):
+        return False
+    return failed * 1_000_000 >= int(said["ppm"]) * total
+
+
+def _is_whole(given: Any, least: int) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and least <= given <= THRESHOLD_MAX
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
 
 
 @frozen
@@ -115,17 +150,19 @@ class Escalation:
                 "An escalation asks exactly one of `agent`, `person` and `queue`; "
                 f"{' and '.join(named) if named else 'none'} was given."
             )
+        for name in (self.target, self.task_type, self.then_person):
+            if name is not None:
+                _checked_name("escalation", name)
         if self.person is None and not self.task_type:
             raise InvalidArgument(f"An escalation to {named[0]} {self.target!r} needs the `task_type` of its job.")
-        if self.after is not None and self.after <= timedelta():
-            raise InvalidArgument(f"escalation: `after` must be longer than nothing, got {self.after}.")
+        _check_duration("escalation: `after`", self.after)
         if self.then_person is not None and self.after is None:
             raise InvalidArgument("escalation: `then_person` needs `after`, which says when that person is asked.")
 
     @property
     def target(self) -> str:
         """Who is asked."""
-        return str(self.agent or self.person or self.queue)
+        return self.agent or self.person or self.queue or ""
 
     @property
     def asks_queue(self) -> str | None:
@@ -233,6 +270,10 @@ class Plan:
     edges: Sequence[tuple[int, int, EdgeKind]]
 
 
+Afters = Task | After | str | Iterable[Task | After | str]
+"""Tasks that must have ended before another: one, or several."""
+
+
 @dataclass(slots=True)
 class Workflow:
     """A graph of tasks, built before it starts. See `task`, `each` and `app.workflows.start`.
@@ -257,8 +298,11 @@ class Workflow:
 
     def __post_init__(self) -> None:
         _checked_name("A workflow", self.name)
+        _checked_name("profile", self.profile)
         if self.on_breach not in ON_BREACH:
             raise InvalidArgument(f"on_breach is {self.on_breach!r}; it may be {', '.join(ON_BREACH)}.")
+        if not isinstance(self.fail, FailureThreshold):
+            raise InvalidArgument(f"`fail` is a FailureThreshold, got {self.fail!r}.")
         levels = self.ladder()
         if self.on_breach == "escalate" and not levels:
             raise InvalidArgument("on_breach='escalate' needs `escalate_to`, which says who is asked.")
@@ -266,8 +310,7 @@ class Workflow:
             raise InvalidArgument(f"escalate_to has {len(levels)} levels; at most {MAX_LEVELS} are taken.")
         if any(level["after"] is None for level in levels[:-1]):
             raise InvalidArgument("escalate_to: every level but the last needs `after`, or the next is never asked.")
-        if self.deadline is not None and self.deadline <= timedelta():
-            raise InvalidArgument(f"deadline must be longer than nothing, got {self.deadline}.")
+        _check_duration("deadline", self.deadline)
 
     def task(
         self,
@@ -277,7 +320,7 @@ class Workflow:
         *,
         agent: str | None = None,
         task_type: str | None = None,
-        after: Iterable[Task | After | str] = (),
+        after: Afters = (),
         optional: bool = False,
         priority: int | None = None,
         max_attempts: int | None = None,
@@ -301,7 +344,7 @@ class Workflow:
             name,
             *_queue_and_kind(name, job, agent, task_type),
             {} if payload is None else payload,
-            tuple(_after(other) for other in after),
+            _afters(after),
             optional,
             priority,
             max_attempts,
@@ -318,7 +361,7 @@ class Workflow:
         agent: str | None = None,
         task_type: str | None = None,
         payload: Mapping[str, Any] | None = None,
-        after: Iterable[Task | After | str] = (),
+        after: Afters = (),
         tolerate: str | int = 0,
         optional: bool = False,
         priority: int | None = None,
@@ -340,7 +383,7 @@ class Workflow:
             name,
             *_queue_and_kind(name, job, agent, task_type),
             dict(payload or {}),
-            tuple(_after(other) for other in after),
+            _afters(after),
             optional,
             priority,
             max_attempts,
@@ -354,7 +397,9 @@ class Workflow:
 
     def ladder(self) -> list[dict[str, Any]]:
         """The levels of escalation, as the stores keep them."""
-        given = [self.escalate_to] if isinstance(self.escalate_to, Escalation) else self.escalate_to
+        given: Any = [self.escalate_to] if isinstance(self.escalate_to, Escalation) else self.escalate_to
+        if not isinstance(given, Sequence) or not all(isinstance(one, Escalation) for one in given):
+            raise InvalidArgument(f"`escalate_to` is an Escalation or a list of them, got {given!r}.")
         return [level for one in given for level in one.levels()]
 
     def policy(self) -> str:
@@ -406,6 +451,8 @@ class Workflow:
                 "workflows, or fan out with `each`. Nothing was written."
             )
         _checked_name("A task", task.name)
+        if not isinstance(task.is_optional, bool):
+            raise InvalidArgument(f"Task {task.name!r}: `optional` is True or False, got {task.is_optional!r}.")
         if task.name in self.tasks:
             raise InvalidArgument(
                 f"Workflow {self.name!r} has a task {task.name!r} already. Give each a name of its own."
@@ -436,6 +483,14 @@ def _queue_and_kind(name: str, job: Any, agent: str | None, task_type: str | Non
     return queue, kind
 
 
+def _afters(given: Any) -> tuple[After, ...]:
+    if isinstance(given, Task | After | str):
+        return (_after(given),)
+    if not isinstance(given, Iterable):
+        raise InvalidArgument(f"`after` takes tasks, their `.ended`, or names, got {given!r}.")
+    return tuple(_after(other) for other in given)
+
+
 def _after(given: Task | After | str) -> After:
     if isinstance(given, After):
         return given
@@ -451,12 +506,19 @@ def _checked_name(what: str, name: Any) -> str:
         raise InvalidArgument(f"{what} needs a name, got {name!r}.")
     if len(name) > NAME_CHARS:
         raise InvalidArgument(f"{what}: the name {name[:40]!r}… has {len(name)} characters; {NAME_CHARS} are taken.")
+    if not name.isascii() and name != name.encode(errors="replace").decode():
+        raise InvalidArgument(f"{what}: the name {name[:40]!r} contains a lone surrogate, which is not UTF-8.")
     return name
+
+
+def _check_duration(what: str, given: Any) -> None:
+    if given is not None and not (isinstance(given, timedelta) and timedelta() < given <= DURATION_MAX):
+        raise InvalidArgument(f"{what} is a timedelta above 0 and of at most a hundred years, got {given!r}.")
 
 
 def _tolerated(name: str, tolerate: str | int) -> dict[str, int]:
     """{"count": n} or {"ppm": p}."""
-    if isinstance(tolerate, int) and not isinstance(tolerate, bool) and tolerate >= 0:
+    if isinstance(tolerate, int) and _is_whole(tolerate, 0):
         return {"tolerate_count": tolerate}
     if isinstance(tolerate, str) and tolerate.endswith("%"):
         try:

@@ -213,7 +213,8 @@ class Vectors:
 class ListVectors(Request[Vectors]):
     """Vectors of one model, for a process that compares them itself: all, or what was written since a mark.
 
-    A vector may come twice, the later one counts. What was forgotten is not told: `GetMemories` does not find it.
+    A vector may come twice, the later one counts. What was forgotten, or whose time is over by now, is not told:
+    `GetMemories` does not find it.
     """
 
     model: str

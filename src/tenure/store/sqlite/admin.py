@@ -44,15 +44,17 @@ _GATE: Final = re.compile(
 )
 
 
-def cancel(transaction: Transaction, request: Cancel) -> list[Cancelled]:
-    """See store.contract.Cancel."""
+def cancel(transaction: Transaction, request: Cancel, mark: str | None = None) -> list[Cancelled]:
+    """See store.contract.Cancel. `mark`: the failure class of jobs that are not cancelled for their own sake."""
     ended: list[tuple[str, str]] = []
-    answers = [_cancel(transaction, request, job_id, ended) for job_id in request.job_ids]
+    answers = [_cancel(transaction, request, job_id, ended, mark) for job_id in request.job_ids]
     flow.tell_groups(transaction, ended)  # once all are: no room is made for one that is cancelled along
     return answers
 
 
-def _cancel(transaction: Transaction, request: Cancel, job_id: JobId, ended: list[tuple[str, str]]) -> Cancelled:
+def _cancel(
+    transaction: Transaction, request: Cancel, job_id: JobId, ended: list[tuple[str, str]], mark: str | None
+) -> Cancelled:
     """Cancel one. The end of a child is added to `ended`: its group, and how."""
     before = transaction.one(_SQL["job_state"], (job_id,))
     is_durable = before is not None and State(before[0]) not in TERMINAL and before[2] is not None
@@ -63,13 +65,13 @@ def _cancel(transaction: Transaction, request: Cancel, job_id: JobId, ended: lis
     if before is not None and before[0] != State.CANCELLED and before[3] is None:
         refuse_outdated(job_id, request.versions.get(job_id), before[1], before[4])
     if before is not None and is_durable and before[0] in ("queued", "waiting"):
-        undoing = flow.undoing_step(transaction, job_id, "cancelled", "cancelled", request.reason)
+        undoing = flow.undoing_step(transaction, job_id, "cancelled", mark or "cancelled", request.reason)
         if undoing is not None:
             flow.put_undoing(transaction, job_id, before[1], undoing)
-            flow.queue_undo(transaction, job_id)
+            flow.queue_undo(transaction, job_id, mark)
             _cancelled(transaction, request, job_id, before[0], "cancel_requested")
             return Cancelled(job_id, "requested", before[0])
-    row = transaction.one(_SQL["cancel"], {"now": transaction.now, "job_id": job_id})
+    row = transaction.one(_SQL["cancel"], {"now": transaction.now, "job_id": job_id, "mark": mark})
     if before is None or row is None:
         return Cancelled(job_id, "refused", None if before is None else before[0])
     is_ended = row[0] == "cancelled"
@@ -89,9 +91,10 @@ def _cancelled(transaction: Transaction, request: Cancel, job_id: JobId, state: 
     """What follows a cancel: the event, the audit row, and the children."""
     transaction.record(event, [job_id])
     audit(transaction, request.actor, "cancel", job_id, request.reason, {"state": state})
-    if request.children and transaction.one(_GROUPS["has_groups"], (job_id,)) is not None:
+    if request.children:
         detail = {"actor": request.actor, "reason": request.reason}
-        flow.put_event(transaction, "cancel", job_id=job_id, detail=detail)
+        for (group_id,) in transaction.all(_GROUPS["open_groups"], (job_id,)):
+            flow.put_event(transaction, "cancel", group_id=group_id, detail=detail)
 
 
 def refuse_outdated(job_id: JobId, version: str | None, token: int, updated_at: int) -> None:

@@ -48,8 +48,8 @@ def close_due_steps(transaction: Transaction, ids: Sequence[str]) -> None:
 def wake_on(transaction: Transaction, awaits: str, limit: int = WAKE_LIMIT) -> int:
     """A condition may be met: wake those who wait for it. Answers how many."""
     waiters = transaction.all(_SQL["waiters"], {"awaits": awaits, "limit": limit})
-    woken = [job_id for job_id, key in waiters if close_if_met(transaction, job_id, key, awaits)]
-    if woken and len(woken) == limit:
+    woken = close_met(transaction, ((job_id, key, awaits) for job_id, key in waiters))
+    if woken and len(waiters) == limit:
         put_event(transaction, "look", awaits)
     return len(queue_waiting(transaction, woken))
 
@@ -57,9 +57,20 @@ def wake_on(transaction: Transaction, awaits: str, limit: int = WAKE_LIMIT) -> i
 def wake_one(transaction: Transaction, job_id: JobId, awaits: str) -> None:
     """A condition may be met for this job alone."""
     waits = transaction.all(_SQL["waits_of"], {"awaits": awaits, "job_id": job_id})
-    met = [close_if_met(transaction, job_id, key, awaits) for (key,) in waits]  # each is to be closed
-    if any(met):
-        queue_waiting(transaction, [job_id])
+    queue_waiting(transaction, close_met(transaction, ((job_id, key, awaits) for (key,) in waits)))
+
+
+def close_met(transaction: Transaction, waits: Iterable[tuple[JobId, str, str]]) -> list[JobId]:
+    """Close those of these steps (job, key, condition) whose condition is met. Answers the jobs that may go on.
+
+    One signal ends a wait: what came for another step of the same job stays for its next wait.
+    """
+    met: dict[JobId, None] = {}
+    for job_id, key, awaits in waits:
+        is_enough = job_id in met and awaits.startswith("signal:")
+        if not is_enough and close_if_met(transaction, job_id, key, awaits):
+            met[job_id] = None
+    return list(met)
 
 
 def queue_waiting(transaction: Transaction, ids: Sequence[str]) -> list[JobId]:
@@ -79,12 +90,11 @@ def put_event(
     awaits: str | None = None,
     *,
     group_id: str | None = None,
-    job_id: str | None = None,
-    detail: Mapping[str, str] | None = None,
+    detail: Mapping[str, Any] | None = None,
 ) -> None:
     """Leave work for SweepFlow."""
     told = None if detail is None else json.dumps(detail)
-    values = {"what": what, "awaits": awaits, "group_id": group_id, "job_id": job_id, "detail": told}
+    values = {"what": what, "awaits": awaits, "group_id": group_id, "detail": told}
     transaction.run(_SQL["event_put"], values)
     transaction.has_flow_events = True
 
@@ -120,7 +130,12 @@ def _group_condition(transaction: Transaction, _: JobId, group_id: str) -> tuple
 
 
 def _job_condition(transaction: Transaction, _: JobId, job_id: str) -> tuple[str, str | None] | None:
-    return None if transaction.one(_SQL["watch_job"], (job_id,)) is not None else ("done", None)
+    return None if transaction.one(_SQL["is_open"], (job_id,)) is not None else ("done", None)
+
+
+def watch_job(transaction: Transaction, job_id: str) -> None:
+    """Let the end of a job tell those who wait for it."""
+    transaction.run(_SQL["watch_job"], (job_id,))
 
 
 def _approval_condition(transaction: Transaction, _: JobId, approval_id: str) -> tuple[str, str | None] | None:
@@ -156,9 +171,9 @@ def tell_groups(transaction: Transaction, ended: Iterable[tuple[str, str]], numb
 
 
 def count_ends(transaction: Transaction, counts: Mapping[str, tuple[int, int, int]], limit: int = WAKE_LIMIT) -> int:
-    """Count ends of children, by group; wake the parents of groups that are over, and let children go that wait for
-    room. Answers how many jobs were queued."""
-    jobs = 0
+    """Count ends of children, by group; wake the parents of groups that are over, and let up to `limit` children go
+    that wait for room. Answers how many jobs were queued."""
+    jobs, left = 0, limit
     for group_id, (ended, failed, cancelled) in sorted(counts.items()):
         values = {"id": group_id, "ended": ended, "failed": failed, "cancelled": cancelled, "now": transaction.now}
         row = transaction.one(_GROUPS["group_count"], values)
@@ -171,16 +186,18 @@ def count_ends(transaction: Transaction, counts: Mapping[str, tuple[int, int, in
                 detail = {"actor": "tenure", "reason": "its group is over"}
                 put_event(transaction, "cancel", group_id=group_id, detail=detail)
             jobs += wake_on(transaction, f"group:{group_id}")
-        if group.window_size is not None and group.released is not None:
-            wanted = group.ended + group.window_size
-            until = min(wanted, group.released + limit)
-            if until > group.released:
-                between = {"id": group_id, "first": group.released, "until": until}
-                ids = [row[0] for row in transaction.all(_GROUPS["members_between"], between)]
-                transaction.run(_GROUPS["group_release"], between)
-                jobs += len(queue_waiting(transaction, ids))
-                if until < wanted:
-                    put_event(transaction, "group", group_id=group_id)
+        if group.window_size is None or group.released is None:
+            continue
+        wanted = group.ended + group.window_size
+        if wanted > group.released:
+            until = min(wanted, group.released + left)
+            left -= until - group.released
+            between = {"id": group_id, "first": group.released, "until": until}
+            ids = [row[0] for row in transaction.all(_GROUPS["members_between"], between)]
+            transaction.run(_GROUPS["group_release"], between)
+            jobs += len(queue_waiting(transaction, ids))
+            if until < wanted:
+                put_event(transaction, "group", group_id=group_id)
     return jobs
 
 
@@ -272,8 +289,12 @@ def end_durable(transaction: Transaction, ids: Sequence[str]) -> None:
     """Durable jobs have ended, and their rows say so: what they still ask of people is void, the memos that they were
     to work out are for others, and those who wait for their end are woken."""
     transaction.run(_APPROVALS["void_of_jobs"], {"ids": dump(list(ids)), "now": transaction.now})
+    left = WAKE_LIMIT
     for (awaits,) in transaction.all(_SQL["met_by_end"], {"ids": dump(list(ids))}):
-        wake_on(transaction, awaits)
+        if left > 0:
+            left -= wake_on(transaction, awaits, left)
+        else:
+            put_event(transaction, "look", awaits)
 
 
 def place_of_step(transaction: Transaction, job_id: JobId, key: str) -> tuple[str | None, int | None]:
@@ -303,9 +324,9 @@ def undoing_step(
     return NewStep("$undoing", value=json.dumps({"end": end, "error": error, "class": failure_class}))
 
 
-def queue_undo(transaction: Transaction, job_id: JobId) -> None:
-    """Queue a job that no worker holds, to undo what it has done."""
-    row = transaction.one(_SQL["queue_undo"], {"job_id": job_id, "now": transaction.now})
+def queue_undo(transaction: Transaction, job_id: JobId, mark: str | None) -> None:
+    """Queue a job that no worker holds, to undo what it has done. `mark`: the failure class that it is to have."""
+    row = transaction.one(_SQL["queue_undo"], {"job_id": job_id, "mark": mark, "now": transaction.now})
     assert row is not None
     transaction.woken.add(row[0])
 

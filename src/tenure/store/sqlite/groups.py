@@ -100,10 +100,7 @@ def put(
     values |= {"made": made, "total": total, "value": f'{{"group":"{group.id}","made":{made}}}'}
     transaction.run(_SQL["group_grow"], values)
     transaction.run(_SQL["group_cursor"], values)
-    if total == 0:
-        state = "failed" if group.need else "done"
-        transaction.run(_SQL["group_over"], {"id": group.id, "state": state, "now": transaction.now})
-    elif made == total and at > 0:
+    if made == total:
         flow.count_ends(transaction, {group.id: (0, 0, 0)})  # children may have ended before it was complete
     return step_token
 

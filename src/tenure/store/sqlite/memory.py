@@ -180,7 +180,8 @@ def list_vectors(transaction: Transaction, request: ListVectors) -> Vectors:
     """See store.memory.ListVectors."""
     check_limit(request.limit)
     after = int(request.after or 0)
-    rows = transaction.all(_SQL["vectors"], {"model": request.model, "after": after, "limit": request.limit})
+    values = {"model": request.model, "after": after, "limit": request.limit, "now": transaction.now}
+    rows = transaction.all(_SQL["vectors"], values)
     mark = str(rows[-1][0] if rows else after)
     return Vectors([(row[1], row[2], row[3], row[4], row[5]) for row in rows], mark, more=len(rows) == request.limit)
 

@@ -51,7 +51,7 @@ class Readers:
         with self._slots:
             try:
                 return self._call(act, request, clock, seconds)
-            except sqlite3.Error as exc:
+            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
                 if seconds is not None and getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
                     raise TooWide(seconds) from exc
                 raise translate(exc, self._path) from exc

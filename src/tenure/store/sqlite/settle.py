@@ -45,6 +45,7 @@ from tenure.model.state import (
     undo_first,
 )
 from tenure.model.step import OVERDUE
+from tenure.model.workflow import WITH_WORKFLOW
 from tenure.store.admin import SetGate
 from tenure.store.checks import check_number
 from tenure.store.contract import Enqueue, Reap, Settle
@@ -343,10 +344,11 @@ def _end(transaction: Transaction, end: _End) -> Settled | None:
 
 def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
     # Woken while a worker held it: the wake-up counts for the suspend that follows.
-    parked = parking.Parked(held.step_token, is_met=held.wake_token == end.token, due_at=None)
+    is_woken = held.wake_token == end.token
+    parked = parking.Parked(held.step_token, is_woken, due_at=None)
     if end.suspended is not None:
-        found = parking.park(transaction, end.suspended, held.step_token, is_cancelled=bool(held.cancel_requested))
-        parked = replace(found, is_met=found.is_met or parked.is_met)
+        is_cancelled = bool(held.cancel_requested)
+        parked = parking.park(transaction, end.suspended, held.step_token, is_cancelled=is_cancelled, is_woken=is_woken)
         if parked.is_past_deadline:
             end = _End(end.job_id, end.token, Move.REJECT, FailureClass.DEADLINE.value, OVERDUE)
     # Attempts are counted per stretch: where this grant has recorded a new step, its attempt counts as the first.
@@ -362,7 +364,7 @@ def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
         is_vanished=end.is_vanished,
         has_class=end.failure_class is not None,
     )
-    failure_class = "cancelled" if rule.to is State.CANCELLED else end.failure_class
+    failure_class = _class_of(rule, end, held)
     if parked.step_token is not None and rule.to in BAD_ENDS:
         undoing = flow.undoing_step(transaction, end.job_id, rule.to.value, failure_class, end.error)
         if undoing is not None:
@@ -417,6 +419,13 @@ def _carry_out(transaction: Transaction, end: _End, held: _Held) -> Settled:
     if rule.event is not None:
         transaction.record(rule.event, [end.job_id])
     return Settled(end.job_id, end.token, to.value, run_at if to is State.QUEUED else None)
+
+
+def _class_of(rule: Rule, end: _End, held: _Held) -> str | None:
+    if rule.to is not State.CANCELLED:
+        return end.failure_class
+    # Cancelled with its workflow, where that marked it.
+    return WITH_WORKFLOW if held.failure_class == WITH_WORKFLOW else FailureClass.CANCELLED.value
 
 
 def _tell_end(transaction: Transaction, job_id: JobId, held: _Held, to: State, *, is_durable: bool) -> None:

@@ -11,8 +11,8 @@ from tenure.store.sqlite import admin, approvals, budgets, flow
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Transaction, check_limit
 
-CANCEL_PAGE: Final = 1000
-"""Children that one transaction cancels."""
+CANCEL_PAGE: Final = 250
+"""Places of a group whose children one transaction cancels."""
 
 _SQL: Final = load("flow")
 _GROUPS: Final = load("groups")
@@ -24,9 +24,9 @@ def sweep_flow(transaction: Transaction, request: SweepFlow) -> Swept:
     row = None if request.by_time else transaction.one(_SQL["event_take"])
     if row is None:
         return _sweep_by_time(transaction, request.limit)
-    what, awaits, group_id, job_id, detail = row
+    what, awaits, group_id, detail = row
     if what == "cancel":
-        jobs = _cancel_page(transaction, group_id, job_id, detail)
+        jobs = _cancel_children(transaction, group_id, detail)
     elif what == "group":
         jobs = flow.count_ends(transaction, {group_id: (0, 0, 0)}, request.limit)
     elif what == "budget":
@@ -44,11 +44,14 @@ def _sweep_by_time(transaction: Transaction, limit: int) -> Swept:
     return Swept(0, jobs, more=transaction.one(_SQL["event_any"]) is not None)
 
 
-def _cancel_page(transaction: Transaction, group_id: str | None, job_id: str | None, detail: str) -> int:
+def _cancel_children(transaction: Transaction, group_id: str, detail: str) -> int:
+    """Cancel those of a group that have not ended, page by page; none is let go any more."""
     told = json.loads(detail)
-    values = {"group_id": group_id, "job_id": job_id, "after": told.get("after", ""), "limit": CANCEL_PAGE}
-    ids = [row[0] for row in transaction.all(_GROUPS["live_children"], values)]
+    transaction.run(_GROUPS["let_none_go"], (group_id,))
+    values = {"group_id": group_id, "after": told.get("after", -1), "limit": CANCEL_PAGE}
+    rows = transaction.all(_GROUPS["members_page"], values)
+    ids = [job_id for _, job_id in rows if job_id is not None]
     admin.cancel(transaction, Cancel(ids, told["actor"], told["reason"]))
-    if len(ids) == CANCEL_PAGE:
-        flow.put_event(transaction, "cancel", group_id=group_id, job_id=job_id, detail={**told, "after": ids[-1]})
+    if len(rows) == CANCEL_PAGE:
+        flow.put_event(transaction, "cancel", group_id=group_id, detail={**told, "after": rows[-1][0]})
     return len(ids)

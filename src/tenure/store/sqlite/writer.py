@@ -26,12 +26,12 @@ from typing import Any, Final
 
 from tenure.errors import StoreUnavailable
 from tenure.model.clock import Clock
-from tenure.store.sqlite import workflows
 from tenure.store.sqlite.checkpoint import Checkpointer
 from tenure.store.sqlite.connection import WatchedFile, WriterConnection
 from tenure.store.sqlite.errors import is_broken, translate
 from tenure.store.sqlite.statements import load
 from tenure.store.sqlite.transaction import Act, Transaction, dump
+from tenure.store.sqlite.workflow_fold import fold
 
 MAX_BATCH: Final = 256
 """Requests that share one commit."""
@@ -192,7 +192,7 @@ class Writer:
             try:
                 item.answer = item.act(transaction, item.request)
                 if transaction.tasks:
-                    workflows.fold(transaction)
+                    fold(transaction)
                 woken |= transaction.woken
                 stops = stops or transaction.stops
             except Exception as exc:

@@ -49,8 +49,8 @@ CREATE INDEX signal_expires_idx ON tenure.signal (expires_at);
 -- flow_event: what happened that may concern others. Workers only insert; a sweep reads and deletes, in its own transaction.
 --   look    the condition `awaits` may be met now: for all who wait for it, or for the job `job_id`, which has just parked or is meant alone
 --   end     children of a group have ended: so many, of which so many failed or were cancelled
---   group   look at a group anew: it is complete now, or has room
---   cancel  cancel the children of the job `job_id`, or of the group
+--   group   look at a group anew: it has room
+--   cancel  cancel the children of the group
 --   budget  the budget `awaits` may have room now, or a job has just parked on it
 CREATE TABLE tenure.flow_event (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

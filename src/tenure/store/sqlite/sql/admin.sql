@@ -165,12 +165,17 @@ WHERE id = :id;
 
 -- name: cancel
 -- A job that no worker holds ends at once; one that a worker holds is asked to stop, and its worker settles it.
--- After this no job goes on: a queued one has left the queue, and every later end of a held one becomes `cancelled`.
+-- After this no job goes on: a queued one has left the queue, and every later end of a held one becomes `cancelled`. :mark is the class of
+-- jobs that are not cancelled for their own sake; a held one keeps it until its end.
 UPDATE tenure_job
 SET cancel_requested_at = coalesce(cancel_requested_at, :now),
     state = CASE WHEN state IN ('leased', 'running') THEN state ELSE 'cancelled' END,
     finished_at = CASE WHEN state IN ('leased', 'running') THEN NULL ELSE :now END,
-    failure_class = CASE WHEN state IN ('leased', 'running') THEN failure_class ELSE 'cancelled' END,
+    failure_class = CASE
+        WHEN state NOT IN ('leased', 'running') THEN coalesce(:mark, 'cancelled')
+        WHEN cancel_requested_at IS NULL THEN coalesce(:mark, failure_class)
+        ELSE failure_class
+    END,
     waiting_for = NULL,
     place_at = CASE WHEN state IN ('leased', 'running') THEN place_at END,
     dedup_slot = CASE

@@ -113,9 +113,13 @@ FROM json_each(:ids) AS ended
 CROSS JOIN tenure_step AS s INDEXED BY step_awaits_idx ON s.awaits = 'job:' || ended.value AND s.state = 'open' AND s.awaits IS NOT NULL
 ORDER BY 1;
 
+-- name: is_open
+-- Whether a job is there and has not ended.
+SELECT 1 FROM tenure_job WHERE id = ? AND finished_at IS NULL;
+
 -- name: watch_job
--- A job that has not ended: its end tells those who wait for it, as that of every durable job does.
-UPDATE tenure_job SET step_token = coalesce(step_token, 0) WHERE id = ? AND finished_at IS NULL RETURNING id;
+-- The end of this job tells those who wait for it, as that of every durable job does.
+UPDATE tenure_job SET step_token = 0 WHERE id = ? AND finished_at IS NULL AND step_token IS NULL;
 
 -- name: queue_waiting
 -- Of these jobs (a JSON array of ids) those that wait are queued, with the place they had before.
@@ -166,11 +170,11 @@ LIMIT 1;
 UPDATE tenure_signal SET taken_by = :job_id WHERE id = :id;
 
 -- name: event_put
-INSERT INTO tenure_flow_event (what, awaits, group_id, job_id, detail) VALUES (:what, :awaits, :group_id, :job_id, :detail);
+INSERT INTO tenure_flow_event (what, awaits, group_id, detail) VALUES (:what, :awaits, :group_id, :detail);
 
 -- name: event_take
 -- The oldest event.
-DELETE FROM tenure_flow_event WHERE seq = (SELECT min(seq) FROM tenure_flow_event) RETURNING what, awaits, group_id, job_id, detail;
+DELETE FROM tenure_flow_event WHERE seq = (SELECT min(seq) FROM tenure_flow_event) RETURNING what, awaits, group_id, detail;
 
 -- name: event_any
 SELECT 1 FROM tenure_flow_event LIMIT 1;
@@ -205,6 +209,7 @@ UPDATE tenure_job
 SET state = 'queued',
     attempt = 0,
     crashes = 0,
+    failure_class = coalesce(:mark, failure_class),
     waiting_for = NULL,
     run_at = coalesce(place_at, run_at),
     is_due = coalesce(place_at, run_at) <= :now,

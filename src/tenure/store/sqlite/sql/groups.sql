@@ -54,9 +54,9 @@ SELECT id, parent_id, step_key, state, total, made, ended, failed, cancelled, ne
 FROM tenure_job_group
 WHERE id = ?;
 
--- name: has_groups
--- Whether a job has groups of children.
-SELECT 1 FROM tenure_job_group WHERE parent_id = ? LIMIT 1;
+-- name: open_groups
+-- The groups of a job whose children have not all ended.
+SELECT id FROM tenure_job_group WHERE parent_id = ? AND coalesce(ended < total, 1) ORDER BY id;
 
 -- name: children
 -- A group's children by position, with how they stand.
@@ -68,17 +68,18 @@ WHERE m.group_id = :group_id AND m.position > :after AND (:states IS NULL OR j.s
 ORDER BY m.position
 LIMIT :limit;
 
--- name: live_children
--- Children of a parent or of a group that have not ended and were not asked to stop, by rising id behind :after.
-SELECT j.id
-FROM tenure_job_group AS g
-JOIN tenure_group_member AS m ON m.group_id = g.id
-JOIN tenure_job AS j ON j.id = m.job_id
-WHERE (g.id = :group_id OR g.parent_id = :job_id)
-    AND j.id > :after
-    AND j.state IN ('queued', 'leased', 'running', 'waiting') AND j.cancel_requested_at IS NULL
-ORDER BY j.id
-LIMIT :limit;
+-- name: let_none_go
+-- A group whose children are being cancelled makes no room for others.
+UPDATE tenure_job_group SET released = NULL WHERE id = ? AND released IS NOT NULL;
+
+-- name: members_page
+-- Places of a group behind :after, and the children there that have not ended and were not asked to stop.
+SELECT m.position, j.id
+FROM (
+    SELECT position, job_id FROM tenure_group_member WHERE group_id = :group_id AND position > :after ORDER BY position LIMIT :limit
+) AS m
+LEFT JOIN tenure_job AS j ON j.id = m.job_id AND j.finished_at IS NULL AND j.cancel_requested_at IS NULL
+ORDER BY m.position;
 
 -- name: members_drop
 -- The members of groups that stand for forgotten steps (a JSON array of keys).

@@ -89,10 +89,10 @@ ORDER BY bm25(tenure_memory_words), m.seq DESC
 LIMIT :limit;
 
 -- name: vectors
--- Vectors of a model above a mark.
+-- Vectors of a model above a mark, without those whose time is over.
 SELECT seq, id, agent, kind, tenant, vec
 FROM tenure_memory INDEXED BY memory_vector_idx
-WHERE model = :model AND model IS NOT NULL AND seq > :after
+WHERE model = :model AND model IS NOT NULL AND seq > :after AND (expires_at IS NULL OR expires_at > :now)
 ORDER BY seq
 LIMIT :limit;
 

@@ -52,14 +52,13 @@ CREATE INDEX signal_expires_idx ON tenure_signal (expires_at);
 -- have a transaction of its own; one writer needs it only for what is paged.
 --   look    the condition `awaits` is met, and more jobs wait for it than one transaction wakes
 --   group   look at a group anew: it has room for more children than one transaction lets go
---   cancel  cancel the children of the job `job_id`, or of the group
+--   cancel  cancel the children of the group
 --   budget  the budget `awaits` has room, and more jobs wait for it than one transaction wakes
 CREATE TABLE tenure_flow_event (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     what TEXT NOT NULL,
     awaits TEXT,
     group_id TEXT,
-    job_id TEXT,
     detail TEXT
 ) STRICT;
 

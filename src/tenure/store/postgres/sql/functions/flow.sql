@@ -324,11 +324,8 @@ BEGIN
         -- The deadline ends every wait, whether or not this suspend names it.
         UPDATE tenure.step AS s SET token = p_job.token WHERE s.job_id = p_job.id AND s.key = '$deadline' AND s.state = 'open';
         FOR v_step IN SELECT * FROM tenure.step AS s WHERE s.job_id = p_job.id AND s.state = 'open' AND s.token = p_job.token ORDER BY s.ordinal LOOP
-            IF v_step.due_at <= p_now THEN
-                v_is_met := true;
-                CONTINUE;
-            END IF;
-            IF v_step.awaits IS NOT NULL THEN
+            -- One signal ends a wait; what else has come stays for the next one.
+            IF v_step.awaits IS NOT NULL AND NOT (v_is_met AND v_step.awaits LIKE 'signal:%') THEN
                 v_found := tenure.condition(v_step.awaits, p_job.id, p_now);
                 IF v_found.is_met THEN
                     PERFORM tenure.close_step(v_step, v_found.state, v_found.value, p_now);
@@ -337,6 +334,7 @@ BEGIN
                 END IF;
                 v_awaits := v_awaits || v_step.awaits;
             END IF;
+            v_is_met := v_is_met OR coalesce(v_step.due_at <= p_now, false);
             v_due := least(v_due, v_step.due_at);
         END LOOP;
         IF v_is_met THEN
@@ -506,11 +504,7 @@ BEGIN
     UPDATE tenure.step AS s
     SET value = format('{"group":"%s","made":%s}', v_id, v_group.made)::json
     WHERE s.job_id = p_job.id AND s.key = v_key AND s.state = 'open';
-    IF v_group.total = 0 THEN
-        UPDATE tenure.job_group AS g SET state = CASE WHEN coalesce(g.need, 0) = 0 THEN 'done' ELSE 'failed' END, ended_at = p_now WHERE g.id = v_id;
-    ELSIF v_group.made = v_group.total AND p_at > 0 THEN
-        PERFORM tenure.put_flow_event('group', NULL, v_id);  -- children may have ended before it was complete
-    END IF;
+    PERFORM tenure.end_group(v_group, p_now);  -- children may have ended before it was complete
     RETURN v_new;
 END
 $$;
@@ -597,15 +591,43 @@ BEGIN
 END
 $$;
 
--- fold_groups: count the ends that events tell of, by group; say which groups are over, and let children go that wait for room. Locks the
--- groups by id. p_ends: [{"group_id", "ended", "failed", "cancelled"}].
+-- end_group: close a group that is over, and answer whether it was. p_group is locked, as it stands now.
+CREATE OR REPLACE FUNCTION tenure.end_group(p_group tenure.job_group, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF p_group.state <> 'open' OR p_group.made IS DISTINCT FROM p_group.total OR NOT (
+        p_group.ended >= p_group.total
+        OR coalesce(p_group.ended - p_group.failed - p_group.cancelled >= p_group.need, false)
+        OR p_group.fail_fast AND p_group.failed + p_group.cancelled > coalesce(p_group.total - p_group.need, p_group.tolerate)
+    ) THEN
+        RETURN false;
+    END IF;
+    UPDATE tenure.job_group AS g
+    SET state = CASE
+            WHEN g.need IS NULL AND g.failed + g.cancelled <= g.tolerate OR g.ended - g.failed - g.cancelled >= g.need THEN 'done'
+            ELSE 'failed'
+        END,
+        ended_at = p_now
+    WHERE g.id = p_group.id;
+    IF p_group.cancel_rest AND p_group.ended < p_group.total THEN
+        PERFORM tenure.put_flow_event('cancel', NULL, p_group.id, NULL, json_build_object('actor', 'tenure', 'reason', 'its group is over'));
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- fold_groups: count the ends that events tell of, by group; say which groups are over, and let up to p_limit children go that wait for room.
+-- Locks the groups by id. p_ends: [{"group_id", "ended", "failed", "cancelled"}].
 CREATE OR REPLACE FUNCTION tenure.fold_groups(p_ends json, p_limit integer, p_now timestamptz, OUT over text[], OUT released uuid[])
 LANGUAGE plpgsql
 AS $$
 DECLARE
     v_ids uuid[] := ARRAY(SELECT e.group_id FROM json_to_recordset(p_ends) AS e(group_id uuid));
     v_group tenure.job_group;
+    v_wanted integer;
     v_until integer;
+    v_left integer := p_limit;
 BEGIN
     over := '{}';
     released := '{}';
@@ -619,61 +641,51 @@ BEGIN
         WHERE g.id = e.group_id
         RETURNING g.*
     LOOP
-        IF v_group.state = 'open' AND v_group.made = v_group.total AND (
-            v_group.ended >= v_group.total
-            OR v_group.ended - v_group.failed - v_group.cancelled >= v_group.need
-            OR v_group.fail_fast AND v_group.failed + v_group.cancelled > coalesce(v_group.total - v_group.need, v_group.tolerate)
-        ) THEN
-            UPDATE tenure.job_group AS g
-            SET state = CASE
-                    WHEN g.need IS NULL AND g.failed + g.cancelled <= g.tolerate OR g.ended - g.failed - g.cancelled >= g.need THEN 'done'
-                    ELSE 'failed'
-                END,
-                ended_at = p_now
-            WHERE g.id = v_group.id;
+        IF tenure.end_group(v_group, p_now) THEN
             over := over || ('group:' || v_group.id);
-            IF v_group.cancel_rest AND v_group.ended < v_group.total THEN
-                PERFORM tenure.put_flow_event('cancel', NULL, v_group.id, NULL, json_build_object('actor', 'tenure', 'reason', 'its group is over'));
-            END IF;
         END IF;
-        v_until := least(v_group.ended + v_group.window_size, v_group.released + p_limit);
-        IF v_until > v_group.released THEN
-            released := released || ARRAY(
-                SELECT m.job_id FROM tenure.group_member AS m
-                WHERE m.group_id = v_group.id AND m.position >= v_group.released AND m.position < v_until);
-            UPDATE tenure.job_group AS g SET released = v_until WHERE g.id = v_group.id;
-            IF v_until < v_group.ended + v_group.window_size THEN
-                PERFORM tenure.put_flow_event('group', NULL, v_group.id);
-            END IF;
+        v_wanted := v_group.ended + v_group.window_size;
+        CONTINUE WHEN coalesce(v_wanted <= v_group.released, true);
+        v_until := least(v_wanted, v_group.released + v_left);
+        v_left := v_left - (v_until - v_group.released);
+        released := released || ARRAY(
+            SELECT m.job_id FROM tenure.group_member AS m
+            WHERE m.group_id = v_group.id AND m.position >= v_group.released AND m.position < v_until);
+        UPDATE tenure.job_group AS g SET released = v_until WHERE g.id = v_group.id;
+        IF v_until < v_wanted THEN
+            PERFORM tenure.put_flow_event('group', NULL, v_group.id);
         END IF;
     END LOOP;
 END
 $$;
 
--- cancel_page: cancel children of a parent or of a group, up to 1,000 by rising id; what is left is for the next event, which says where
--- this page ended. Answers how many.
-CREATE OR REPLACE FUNCTION tenure.cancel_page(p_event tenure.flow_event, p_now timestamptz) RETURNS integer
+-- cancel_children: cancel those of a group that have not ended, 250 places at a time; the next event says where this page ended. None is let
+-- go any more. Answers how many were cancelled or asked to stop.
+CREATE OR REPLACE FUNCTION tenure.cancel_children(p_event tenure.flow_event, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql
 AS $$
 DECLARE
     v_ids uuid[];
+    v_places integer;
+    v_last integer;
 BEGIN
-    v_ids := ARRAY(
-        SELECT j.id
-        FROM tenure.job_group AS g
-        JOIN tenure.group_member AS m ON m.group_id = g.id
-        JOIN tenure.job AS j ON j.id = m.job_id
-        WHERE (g.id = p_event.group_id OR g.parent_id = p_event.job_id)
-            AND j.id > coalesce((p_event.detail ->> 'after')::uuid, '00000000-0000-0000-0000-000000000000')
-            AND j.state IN ('queued', 'leased', 'running', 'waiting') AND j.cancel_requested_at IS NULL
-        ORDER BY j.id
-        LIMIT 1000
-    );
+    UPDATE tenure.job_group AS g SET released = NULL WHERE g.id = p_event.group_id AND g.released IS NOT NULL;
+    SELECT count(*), max(m.position),
+        coalesce(array_agg(j.id ORDER BY j.id) FILTER (WHERE j.finished_at IS NULL AND j.cancel_requested_at IS NULL), '{}')
+    INTO v_places, v_last, v_ids
+    FROM (
+        SELECT o.position, o.job_id
+        FROM tenure.group_member AS o
+        WHERE o.group_id = p_event.group_id AND o.position > coalesce((p_event.detail ->> 'after')::integer, -1)
+        ORDER BY o.position
+        LIMIT 250
+    ) AS m
+    LEFT JOIN tenure.job AS j ON j.id = m.job_id;
     PERFORM tenure.lock_runs(v_ids);
     PERFORM tenure.cancel_job(u.id, p_event.detail ->> 'actor', p_event.detail ->> 'reason', true, p_now) FROM unnest(v_ids) AS u(id);
-    IF cardinality(v_ids) = 1000 THEN
-        PERFORM tenure.put_flow_event('cancel', NULL, p_event.group_id, p_event.job_id, json_build_object(
-            'actor', p_event.detail ->> 'actor', 'reason', p_event.detail ->> 'reason', 'after', v_ids[1000]));
+    IF v_places = 250 THEN
+        PERFORM tenure.put_flow_event('cancel', NULL, p_event.group_id, NULL, json_build_object(
+            'actor', p_event.detail ->> 'actor', 'reason', p_event.detail ->> 'reason', 'after', v_last));
     END IF;
     RETURN cardinality(v_ids);
 END
@@ -707,7 +719,7 @@ BEGIN
     ELSIF v_oldest.what = 'cancel' THEN
         DELETE FROM tenure.flow_event AS e WHERE e.seq = v_oldest.seq;
         v_events := 1;
-        v_jobs := tenure.cancel_page(v_oldest, v_now);
+        v_jobs := tenure.cancel_children(v_oldest, v_now);
     ELSIF v_oldest.what = 'budget' THEN
         WITH picked AS MATERIALIZED (
             SELECT e.seq
@@ -800,6 +812,11 @@ BEGIN
         WHERE s.job_id = ANY (v_ids) AND s.state = 'open' AND s.awaits IS NOT NULL AND (s.awaits = ANY (p_awaits) OR s.job_id = ANY (p_looking))
         ORDER BY s.created_at, s.job_id
     LOOP
+        IF v_step.awaits LIKE 'signal:%' AND v_step.job_id = ANY (v_woken) THEN
+            -- One signal ends a wait; what else has come stays for the next one.
+            v_counts := v_counts || jsonb_build_object(v_step.awaits, coalesce((v_counts ->> v_step.awaits)::integer, 0) + 1);
+            CONTINUE;
+        END IF;
         v_found := tenure.condition(v_step.awaits, v_step.job_id, p_now);
         IF v_found.is_met THEN
             PERFORM tenure.close_step(v_step, v_found.state, v_found.value, p_now);

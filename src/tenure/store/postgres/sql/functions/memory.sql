@@ -290,7 +290,7 @@ BEGIN
 END
 $$;
 
--- list_vectors: {"model", "after", "limit"} → {"rows": [[id, agent, kind, tenant, array_send of the vector in base64], …], "mark", "more"}.
+-- list_vectors: vectors whose time is not over. {"model", "after", "limit"} → {"rows": [[id, agent, kind, tenant, array_send of the vector in base64], …], "mark", "more"}.
 -- A mark is "from/last id/next": pages go on behind the last id among what transactions from `from` on wrote; the reading after the last
 -- page begins at `next`, the oldest transaction that was still running when the first page was read.
 CREATE OR REPLACE FUNCTION tenure.list_vectors(p_request json) RETURNS json
@@ -313,6 +313,7 @@ BEGIN
         SELECT m.id, m.agent, m.kind, m.tenant, m.vec
         FROM tenure.memory AS m
         WHERE m.model = p_request ->> 'model' AND m.model IS NOT NULL AND m.xid >= v_from AND (v_last IS NULL OR m.id > v_last)
+            AND (m.expires_at IS NULL OR m.expires_at > tenure.now())
         ORDER BY m.id
         LIMIT v_limit
     ) AS v;

@@ -36,7 +36,8 @@ DECLARE
         WHEN v_attempt >= p_job.max_attempts THEN 'dead'
         ELSE 'queued'
     END;
-    v_class text := CASE WHEN v_is_cancelled THEN 'cancelled' ELSE p_class END;
+    v_class text := CASE  -- cancelled with its workflow, where that marked it
+        WHEN v_is_cancelled AND p_job.failure_class = 'workflow' THEN 'workflow' WHEN v_is_cancelled THEN 'cancelled' ELSE p_class END;
     v_records_error boolean := v_is_cancelled OR p_move IN ('fail', 'reject', 'expire');
     v_outcome text := CASE
         WHEN p_move = 'expire' THEN 'expired'  -- in every case: a late outcome of its worker was never taken in
@@ -421,9 +422,10 @@ END
 $$;
 
 -- cancel_job: cancel one. Answers [id, cancelled|requested|refused, state]. A job that is cancelled, asked to stop or being undone
--- already is not compared with p_version: that may be a repeat of the request that did it.
+-- already is not compared with p_version: that may be a repeat of the request that did it. p_mark: the class of jobs that are not cancelled for
+-- their own sake; a held one keeps it until its end.
 CREATE OR REPLACE FUNCTION tenure.cancel_job(
-    p_id uuid, p_actor text, p_reason text, p_children boolean, p_now timestamptz, p_version text DEFAULT NULL
+    p_id uuid, p_actor text, p_reason text, p_children boolean, p_now timestamptz, p_version text DEFAULT NULL, p_mark text DEFAULT NULL
 ) RETURNS json
 LANGUAGE plpgsql
 AS $$
@@ -445,12 +447,13 @@ BEGIN
     END IF;
     IF v_is_undoing THEN
         v_answer := 'requested';  -- it is being undone already: nothing stops that, and its end is on record
-    ELSIF v_answer = 'cancelled' AND v_job.step_token IS NOT NULL AND tenure.undo_instead(v_job, 'cancelled', 'cancelled', p_reason, p_now) THEN
+    ELSIF v_answer = 'cancelled' AND v_job.step_token IS NOT NULL AND tenure.undo_instead(v_job, 'cancelled', coalesce(p_mark, 'cancelled'), p_reason, p_now) THEN
         v_answer := 'requested';
         UPDATE tenure.job AS j
         SET state = 'queued',
             attempt = 0,
             crashes = 0,
+            failure_class = coalesce(p_mark, j.failure_class),
             waiting_for = NULL,
             run_at = coalesce(j.place_at, j.run_at),
             place_at = NULL,
@@ -464,7 +467,7 @@ BEGIN
             waiting_for = NULL,
             place_at = NULL,
             cancel_requested_at = p_now,
-            failure_class = 'cancelled',
+            failure_class = coalesce(p_mark, 'cancelled'),
             finished_at = p_now,
             dedup_slot = CASE WHEN left(j.dedup_slot, 1) = 'a' THEN NULL ELSE j.dedup_slot END,
             updated_at = p_now
@@ -479,14 +482,20 @@ BEGIN
             PERFORM tenure.end_durable(ARRAY[p_id], p_now);
         END IF;
     ELSIF v_answer = 'requested' THEN
-        UPDATE tenure.job AS j SET cancel_requested_at = coalesce(j.cancel_requested_at, p_now), updated_at = p_now WHERE j.id = p_id;
+        UPDATE tenure.job AS j
+        SET cancel_requested_at = coalesce(j.cancel_requested_at, p_now),
+            failure_class = CASE WHEN j.cancel_requested_at IS NULL THEN coalesce(p_mark, j.failure_class) ELSE j.failure_class END,
+            updated_at = p_now
+        WHERE j.id = p_id;
         PERFORM pg_notify('tenure', 'cancel:' || v_job.lease_owner);
     END IF;
     IF v_answer <> 'refused' THEN
         PERFORM tenure.write_audit(p_now, p_actor, 'cancel', p_id::text, p_reason, json_build_object('state', v_job.state));
         PERFORM tenure.tell(CASE v_answer WHEN 'requested' THEN 'cancel_requested' ELSE 'cancelled' END, ARRAY[p_id], p_now);
-        IF p_children AND EXISTS (SELECT 1 FROM tenure.job_group AS g WHERE g.parent_id = p_id) THEN
-            PERFORM tenure.put_flow_event('cancel', NULL, NULL, p_id, json_build_object('actor', p_actor, 'reason', p_reason));
+        IF p_children THEN
+            PERFORM tenure.put_flow_event('cancel', NULL, g.id, NULL, json_build_object('actor', p_actor, 'reason', p_reason))
+            FROM tenure.job_group AS g
+            WHERE g.parent_id = p_id AND coalesce(g.ended < g.total, true);
         END IF;
     END IF;
     RETURN json_build_array(p_id, v_answer, CASE v_answer WHEN 'cancelled' THEN 'cancelled' ELSE v_job.state END);
