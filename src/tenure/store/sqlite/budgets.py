@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from tenure.errors import IllegalMove, NotFound
-from tenure.model.budget import Amounts, Budget, Refusal, budget_name, parts_of, window_of
+from tenure.errors import IllegalMove, InvalidArgument, NotFound
+from tenure.model.budget import AMOUNT_MAX, Amounts, Budget, Refusal, budget_name, parts_of, window_of
 from tenure.model.clock import from_us, to_us
 from tenure.model.ids import JobId, Token, new_job_id
 from tenure.store.budgets import (
@@ -116,6 +116,11 @@ def raise_budgets(transaction: Transaction, request: RaiseBudgets) -> list[Budge
         if request.id in json.loads(found[0].raises):
             continue
         values = {"id": found[0].id, "amount": amount, "raise_id": request.id, "now": transaction.now}
+        if found[0].cap + amount > AMOUNT_MAX:
+            raise InvalidArgument(
+                f"{unit}: a budget holds up to {AMOUNT_MAX} (usd and seconds in millionths), and with {amount} more it "
+                f"would have {found[0].cap + amount}. Nothing was changed."
+            )
         transaction.run(_SQL["budget_raise"], values)
         detail = {"by": amount, "limit": found[0].cap + amount}
         admin.audit(transaction, request.actor, "raise_budget", found[0].name, request.reason, detail)
@@ -186,7 +191,7 @@ def settle_budget(transaction: Transaction, request: SettleBudget) -> bool:
     if request.is_unused:
         _drop(transaction, open_)
         return bool(found)
-    units = {one.id: one.unit for one in _budgets_of(transaction, request.job_id)}
+    units: dict[str, str] = dict(transaction.all(_SQL["units"], {"ids": dump([one.budget_id for one in open_])}))
     freed = set()
     for one in open_:
         unit = units.get(one.budget_id, "")

@@ -350,6 +350,10 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.remove_budgets(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
+        IF v_budget.cap + v_amount.amount > 9007199254740991 THEN
+            RAISE EXCEPTION '%: a budget holds up to 9007199254740991 (usd and seconds in millionths), and with % more it would have %. Nothing was changed.',
+                v_amount.unit, v_amount.amount, v_budget.cap + v_amount.amount USING ERRCODE = 'TN007';
+        END IF;
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
