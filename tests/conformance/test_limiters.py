@@ -10,7 +10,7 @@ import pytest
 from tenure.errors import InvalidArgument, NotFound
 from tenure.model.ids import WorkerId
 from tenure.model.job import Grant
-from tenure.model.limiter import BLOCK_SECONDS_MAX, Limiter
+from tenure.model.limiter import BLOCK_SECONDS_MAX, RATE_MAX, Limiter
 from tenure.model.outcome import FailureClass, Released, Settled
 from tenure.model.state import State
 from tenure.store.contract import Claim, Exchange, Prune
@@ -377,6 +377,29 @@ def test_tokens_are_reserved_by_the_average_and_corrected_by_what_was_used(store
     assert claim(store, 20) == []
     clock.advance(2)
     assert len(claim(store, 20)) == 1
+
+
+@pytest.mark.parametrize("report", [1e6, RATE_MAX])
+def test_what_was_overdrawn_holds_a_key_back_for_a_day_at_most(
+    store: Subject, clock: SteeredClock, report: float
+) -> None:
+    """One wrong report closed the key for years, and clearing it did not help."""
+    store.do(SetLimiter("llm", "ops", tokens_per_minute=60))
+    enqueue_many(store, 3, limiter="llm")
+    claim_one(store)
+
+    store.do(UseTokens("llm", report))
+    store.do(UseTokens("llm", report))
+
+    assert claim(store, 5) == []
+    opens_at = limiter(store).opens_at
+    assert opens_at is not None
+    assert (opens_at - clock.now()).total_seconds() <= BLOCK_SECONDS_MAX + 1
+    clock.advance(BLOCK_SECONDS_MAX + 2)
+    assert len(claim(store, 5)) == 1, "and then one starts"
+    store.do(UseTokens("llm", 1))
+    clock.advance(BLOCK_SECONDS_MAX + 2)
+    assert claim(store, 5)
 
 
 def test_tokens_of_a_key_without_such_a_limit_are_not_counted(store: Subject) -> None:

@@ -37,7 +37,7 @@ BEGIN
 END
 $$;
 
--- request_burst, request_rate, token_burst: see tenure.model.limiter.
+-- request_burst, request_rate, token_burst, token_debt: see tenure.model.limiter.
 CREATE OR REPLACE FUNCTION tenure.request_burst(p_per_minute double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT greatest(1, p_per_minute * 2 / 60) $$;
@@ -49,6 +49,10 @@ AS $$ SELECT (p_per_minute - tenure.request_burst(p_per_minute) + 1) / 60 $$;
 CREATE OR REPLACE FUNCTION tenure.token_burst(p_per_minute double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT p_per_minute * 10 / 60 $$;
+
+CREATE OR REPLACE FUNCTION tenure.token_debt(p_per_minute double precision) RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT -p_per_minute * 86400 / 60 $$;
 
 CREATE OR REPLACE FUNCTION tenure.next_probes(p_before integer) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -140,7 +144,8 @@ BEGIN
         v_new.requests := least(tenure.request_burst(p_limiter.per_minute), v_new.requests);
     END IF;
     IF p_limiter.tokens_per_minute IS NOT NULL THEN
-        v_new.tokens := least(tenure.token_burst(p_limiter.tokens_per_minute), v_new.tokens);
+        v_new.tokens := greatest(
+            tenure.token_debt(p_limiter.tokens_per_minute), least(tenure.token_burst(p_limiter.tokens_per_minute), v_new.tokens));
     END IF;
     RETURN v_new;
 END
@@ -547,7 +552,7 @@ BEGIN
     END IF;
     v_limiter := tenure.risen(tenure.limiter_of(v_key, v_now), v_now);
     v_before := greatest(1, coalesce(v_limiter.tokens_per_job, 1));
-    v_limiter.tokens := v_limiter.tokens - (v_tokens - v_before);
+    v_limiter.tokens := greatest(tenure.token_debt(v_limiter.tokens_per_minute), v_limiter.tokens - (v_tokens - v_before));
     v_limiter.tokens_per_job := v_before + (v_tokens - v_before) / 8;
     PERFORM tenure.put_limiter(v_limiter, v_now);
     RETURN to_json(true);
