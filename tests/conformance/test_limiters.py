@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from random import Random
 
 import pytest
 
 from tenure.errors import InvalidArgument, NotFound
-from tenure.model.ids import WorkerId
+from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import Grant
 from tenure.model.limiter import BLOCK_SECONDS_MAX, RATE_MAX, Limiter
 from tenure.model.outcome import FailureClass, Released, Settled
@@ -288,6 +289,41 @@ def test_priorities_hold_across_lists(store: Subject) -> None:
 
     assert [grant.id for grant in claim(store, 3)] == wanted[:3]
     assert [grant.id for grant in claim(store, 10)] == wanted[3:]
+
+
+def test_priorities_hold_across_more_lists_than_a_claim_looks_into(store: Subject) -> None:
+    """PostgreSQL looks into the lists that begin first. Closed ones, and jobs of other kinds, do not count as such."""
+    chance = Random(7)
+    made: dict[JobId, tuple[int, str, bool]] = {}
+    for number in range(400):
+        priority, kind, is_closed = chance.randrange(50), chance.choice(("a", "b")), number % 3 == 0
+        key = f"{'closed' if is_closed else 'open'}{number}"
+        made[enqueue(store, kind=kind, priority=priority, limiter=key)] = (priority, kind, is_closed)
+        if is_closed and number % 2:
+            store.do(BlockLimiter(key, 30, "ops"))
+    blocked = {one.key for one in store.do(ListLimiters())}
+    free = [one for number, one in enumerate(made) if f"closed{number}" not in blocked]
+    wanted = sorted(free, key=lambda one: -made[one][0])  # of one priority the older first
+    of_b = [one for one in wanted if made[one][1] == "b"]
+
+    assert [grant.id for grant in claim(store, 5, kinds=["b"])] == of_b[:5]
+    left = [one for one in wanted if one not in of_b[:5]]
+    for start in range(0, len(left), 90):
+        assert [grant.id for grant in claim(store, 90)] == left[start : start + 90]
+    assert claim(store, 10) == []
+
+
+@pytest.mark.parametrize("jobs", [10, 500])
+def test_a_claim_takes_as_many_statements_whatever_number_of_keys_there_are(store: Subject, jobs: int) -> None:
+    """SQLite read a page of each key's list: a producer with ten thousand keys of its own held everyone up."""
+    for number in range(jobs):
+        enqueue(store, limiter=f"customer {number}")
+    claim_one(store)
+    before = store.store.stats().statements
+
+    claim_one(store)
+
+    assert store.store.stats().statements - before <= 12
 
 
 def test_a_strict_claim_serves_queues_in_order_and_lists_by_rank(store: Subject) -> None:
