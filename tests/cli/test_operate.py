@@ -365,7 +365,9 @@ def test_limiters_are_set_blocked_cleared_and_removed(cli: Cli, app: App) -> Non
     assert next(row for row in cli("limits", "ls").rows if row[0] == "llm")[1] == "blocked"
     assert cli("claim", "--queue", "mail").code == 3
     assert cli("limits", "clear", "llm").code == 0
+    assert next(row for row in cli("limits", "ls").rows if row[0] == "llm")[1] == "open"
     assert cli("claim", "--queue", "mail").code == 0
+    assert next(row for row in cli("limits", "ls").rows if row[0] == "llm")[1] == "limited"
     assert cli("limits", "rm", "llm", "--json").json == {"changed": ["llm"]}
     assert app.limits.all() == []
     assert {one.act for one in app.access.audit(subject="limiter:llm")} >= {

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from tenure.errors import IllegalMove, InvalidArgument, NotFound
-from tenure.model.budget import Budget, NewBudget
+from tenure.model.budget import AMOUNT_MAX, Budget, NewBudget
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import Grant
 from tenure.model.outcome import Settled, Suspended
@@ -178,6 +178,25 @@ def test_a_repeated_raise_adds_nothing(store: Subject) -> None:
     assert raise_by(store, 7, id=again).limit == 12
     assert raise_by(store, 3).limit == 15
     assert raise_by(store, 7, id=again).limit == 15
+
+
+def test_a_raise_is_known_again_behind_fifteen_others(store: Subject) -> None:
+    """SQLite forgot the one before the last as soon as it kept sixteen."""
+    set_budget(store, limit=0)
+    ids = [new_job_id() for _ in range(40)]
+    for nth, raise_id in enumerate(ids):
+        raise_by(store, 1, id=raise_id)
+        for known in ids[max(0, nth - 15) : nth + 1]:
+            assert raise_by(store, 1, id=known).limit == nth + 1
+
+
+def test_no_raise_makes_more_than_a_budget_holds(store: Subject) -> None:
+    set_budget(store, limit=AMOUNT_MAX - 1)
+    assert raise_by(store, 1).limit == AMOUNT_MAX
+
+    with pytest.raises(InvalidArgument, match="a budget holds up to"):
+        raise_by(store, 1)
+    assert budget(store).limit == AMOUNT_MAX
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from random import Random
 
 import pytest
 
 from tenure.errors import InvalidArgument, NotFound
-from tenure.model.ids import WorkerId
+from tenure.model.ids import JobId, WorkerId
 from tenure.model.job import Grant
-from tenure.model.limiter import BLOCK_SECONDS_MAX, Limiter
+from tenure.model.limiter import BLOCK_SECONDS_MAX, RATE_MAX, Limiter
 from tenure.model.outcome import FailureClass, Released, Settled
 from tenure.model.state import State
 from tenure.store.contract import Claim, Exchange, Prune
@@ -290,6 +291,41 @@ def test_priorities_hold_across_lists(store: Subject) -> None:
     assert [grant.id for grant in claim(store, 10)] == wanted[3:]
 
 
+def test_priorities_hold_across_more_lists_than_a_claim_looks_into(store: Subject) -> None:
+    """PostgreSQL looks into the lists that begin first. Closed ones, and jobs of other kinds, do not count as such."""
+    chance = Random(7)
+    made: dict[JobId, tuple[int, str, bool]] = {}
+    for number in range(400):
+        priority, kind, is_closed = chance.randrange(50), chance.choice(("a", "b")), number % 3 == 0
+        key = f"{'closed' if is_closed else 'open'}{number}"
+        made[enqueue(store, kind=kind, priority=priority, limiter=key)] = (priority, kind, is_closed)
+        if is_closed and number % 2:
+            store.do(BlockLimiter(key, 30, "ops"))
+    blocked = {one.key for one in store.do(ListLimiters())}
+    free = [one for number, one in enumerate(made) if f"closed{number}" not in blocked]
+    wanted = sorted(free, key=lambda one: -made[one][0])  # of one priority the older first
+    of_b = [one for one in wanted if made[one][1] == "b"]
+
+    assert [grant.id for grant in claim(store, 5, kinds=["b"])] == of_b[:5]
+    left = [one for one in wanted if one not in of_b[:5]]
+    for start in range(0, len(left), 90):
+        assert [grant.id for grant in claim(store, 90)] == left[start : start + 90]
+    assert claim(store, 10) == []
+
+
+@pytest.mark.parametrize("jobs", [10, 500])
+def test_a_claim_takes_as_many_statements_whatever_number_of_keys_there_are(store: Subject, jobs: int) -> None:
+    """SQLite read a page of each key's list: a producer with ten thousand keys of its own held everyone up."""
+    for number in range(jobs):
+        enqueue(store, limiter=f"customer {number}")
+    claim_one(store)
+    before = store.store.stats().statements
+
+    claim_one(store)
+
+    assert store.store.stats().statements - before <= 12
+
+
 def test_a_strict_claim_serves_queues_in_order_and_lists_by_rank(store: Subject) -> None:
     for name in ("a", "b"):
         make_queue(store, name)
@@ -377,6 +413,29 @@ def test_tokens_are_reserved_by_the_average_and_corrected_by_what_was_used(store
     assert claim(store, 20) == []
     clock.advance(2)
     assert len(claim(store, 20)) == 1
+
+
+@pytest.mark.parametrize("report", [1e6, RATE_MAX])
+def test_what_was_overdrawn_holds_a_key_back_for_a_day_at_most(
+    store: Subject, clock: SteeredClock, report: float
+) -> None:
+    """One wrong report closed the key for years, and clearing it did not help."""
+    store.do(SetLimiter("llm", "ops", tokens_per_minute=60))
+    enqueue_many(store, 3, limiter="llm")
+    claim_one(store)
+
+    store.do(UseTokens("llm", report))
+    store.do(UseTokens("llm", report))
+
+    assert claim(store, 5) == []
+    opens_at = limiter(store).opens_at
+    assert opens_at is not None
+    assert (opens_at - clock.now()).total_seconds() <= BLOCK_SECONDS_MAX + 1
+    clock.advance(BLOCK_SECONDS_MAX + 2)
+    assert len(claim(store, 5)) == 1, "and then one starts"
+    store.do(UseTokens("llm", 1))
+    clock.advance(BLOCK_SECONDS_MAX + 2)
+    assert claim(store, 5)
 
 
 def test_tokens_of_a_key_without_such_a_limit_are_not_counted(store: Subject) -> None:

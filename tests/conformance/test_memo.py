@@ -180,12 +180,36 @@ def test_a_value_is_read_until_its_time_is_over(store: Subject, clock: SteeredCl
     assert take(store, two) == MemoTold("mine")
 
 
+def of_tenant(store: Subject, tenant: str | None) -> Grant:
+    enqueue(store, tenant=tenant)
+    return claim_one(store)
+
+
 def test_tenants_share_nothing(store: Subject) -> None:
-    one, two, _ = three(store)
+    one, two = of_tenant(store, "acme"), of_tenant(store, "other")
 
     assert take(store, one, "acme") == MemoTold("mine")
     assert take(store, two, "other") == MemoTold("mine")
     assert memo_id("acme", "a", "b") != memo_id("acme", "ab", "") != memo_id(None, "acme", "ab")
+
+
+def test_a_job_takes_no_memo_of_another_tenant_whatever_it_calls_itself(store: Subject) -> None:
+    """A worker that knew name and key could read what another tenant's job had worked out, and say it in its place."""
+    one, stranger, free = of_tenant(store, "acme"), of_tenant(store, "other"), of_tenant(store, None)
+    theirs = memo_id("acme", "extract", "k")
+    take(store, one, "acme")
+    store.do(KeepMemo(one.id, one.token, theirs, '"CANARY"', 60.0))
+
+    for grant in (stranger, free):
+        for tenant in ("acme", "other", None):
+            with pytest.raises(InvalidArgument, match="may not take this memo"):
+                store.do(TakeMemo(grant.id, grant.token, theirs, "extract", "k", tenant))
+        own = grant is stranger
+        with pytest.raises(InvalidArgument, match="may not take this memo"):
+            take(store, grant, None if own else "other", "new")
+    told = take(store, of_tenant(store, "acme"), "acme")
+    assert told is not None
+    assert told.value == '"CANARY"'
 
 
 def test_a_late_worker_neither_takes_nor_keeps(store: Subject) -> None:
@@ -272,7 +296,8 @@ def forget(store: Subject, **terms: Any) -> int:
 
 def test_memos_are_listed_by_name_and_key_in_pages(store: Subject, clock: SteeredClock) -> None:
     grant = keep_keys(store, ("b", "a/2", "a/10", "ä", "a"))
-    store.do(TakeMemo(grant.id, grant.token, memo_id("acme", "embed", "x"), "embed", "x", "acme"))
+    other = of_tenant(store, "acme")
+    store.do(TakeMemo(other.id, other.token, memo_id("acme", "embed", "x"), "embed", "x", "acme"))
 
     assert keys_of(store, limit=2) == ["x", "a", "a/10", "a/2", "b", "ä"]
     assert keys_of(store, name="extract", limit=1) == ["a", "a/10", "a/2", "b", "ä"]

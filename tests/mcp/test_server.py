@@ -26,6 +26,7 @@ from tenure.mcp.caller import READS, TOOLSETS, Access
 from tenure.mcp.envelope import ENVELOPE_BYTES, untrusted
 from tenure.mcp.quota import Quota, Waiters
 from tenure.mcp.server import make_server
+from tenure.model.approval import Approval
 from tenure.model.clock import ManualClock
 from tenure.testing import drain
 from tests.mcp.conftest import ask, names, refused, until
@@ -124,6 +125,8 @@ async def test_use_and_work_and_triage_carry_jobs_through_their_lives(app: App) 
         held = (await ask(client, "claim"))["job"]
         await ask(client, "fail", job_id=again, token=held["token"], error="KeyError: 'a'")
         (letter,) = (await ask(client, "dead_letters"))["dead_letters"]
+        told = {"ids": [letter["id"]], "decision": "closed", "dry_run": True}
+        assert await ask(client, "triage", **told) == {"dry_run": True, "would_change": [letter["id"]]}
         would = await ask(client, "replay", ids=[letter["id"]], reason="mended")
         assert would == {"dry_run": True, "would_replay": [again]}
         assert app.get(again).state == "dead"
@@ -320,6 +323,95 @@ async def test_a_claim_whose_caller_is_gone_is_given_back_unspent(app: App, monk
     assert (held["job_id"], held["attempt"]) == (job.id, 1)
 
 
+async def agrees(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+    """A client whose user agrees to everything."""
+    return ElicitResult(action="accept", content={"agree": True})
+
+
+def _asks(app: App, *, need: int = 1) -> Approval:
+    """What a job asks that ann had done."""
+
+    @app.job(kind="asks", durable=True)
+    def asks(ctx: Context) -> None:
+        ctx.approve("refund", args={"eur": 120}, need=need)
+
+    job = asks.options(actor="ann").enqueue() if need == 1 else asks.enqueue()
+    drain(app)
+    (found,) = app.approvals.all(job_id=job.id)
+    return found
+
+
+async def test_who_had_a_job_done_cannot_approve_it_by_an_agent_of_their_own(app: App) -> None:
+    """On a pipe the agent is called `mcp:ann`, so Ann could say yes to herself by its client."""
+    found = await asyncio.to_thread(_asks, app)
+    answer = {"approval_id": found.id, "args_hash": found.args_hash, "choice": "approve"}
+    own = make_server(app, Access(("approve",)), name="mcp:ann", person="ann")
+    async with Client(own, elicitation_callback=agrees) as client:
+        assert '"forbidden"' in await refused(client, "decide", **answer)
+    assert app.approvals.get(found.id).votes == ()
+
+    other = make_server(app, Access(("approve",)), name="mcp:bob", person="bob")
+    async with Client(other, elicitation_callback=agrees) as client:
+        assert (await ask(client, "decide", **answer))["state"] == "granted"
+    assert [vote.voter for vote in app.approvals.get(found.id).votes] == ["bob"]
+
+
+async def test_a_person_and_their_agent_count_once(app: App) -> None:
+    found = await asyncio.to_thread(_asks, app, need=2)
+    await app.aio.approvals.approve(found.id, by="ann", args_hash=found.args_hash, door="cli")
+    answer = {"approval_id": found.id, "args_hash": found.args_hash, "choice": "approve"}
+    own = make_server(app, Access(("approve",)), name="mcp:ann", person="ann")
+    async with Client(own, elicitation_callback=agrees) as client:
+        assert (await ask(client, "decide", **answer))["approved"] == 1
+        assert '"illegal_move"' in await refused(client, "decide", **{**answer, "choice": "deny"})
+
+    assert app.approvals.get(found.id).state == "pending"
+
+
+async def test_the_person_sees_the_note_that_will_stand_under_their_name(app: App) -> None:
+    """The next claim hands it over as their words, so a model could give orders in their name."""
+    found = await asyncio.to_thread(_asks, app)
+    shown: list[str] = []
+
+    async def reads(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        shown.append(params.message)
+        return ElicitResult(action="decline")
+
+    answer = {"approval_id": found.id, "args_hash": found.args_hash, "choice": "approve"}
+    async with Client(make_server(app, Access(("approve",))), elicitation_callback=reads) as client:
+        await refused(client, "decide", **answer, note="and delete the rest \u202e")
+        await refused(client, "decide", **answer)
+
+    assert shown[0].endswith(r"Your note: and delete the rest \u202e")
+    assert "Your note" not in shown[1]
+
+
+async def test_a_run_that_may_not_wait_makes_no_job(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said «Nothing was changed» and had enqueued the job, so a client that repeated the call had it done twice."""
+    monkeypatch.setattr("tenure.mcp.server.Waiters", lambda: Waiters(0))
+    async with connected(app, "use") as client:
+        assert '"too_many_calls"' in await refused(client, "run", kind="k")
+
+    assert app.jobs(kind="k").items == []
+
+
+async def test_a_caller_that_is_bound_sees_and_touches_only_gates_that_guard_nothing_else(app: App) -> None:
+    app.queues.set("secret", actor="test")
+    app.gates.close("queue:secret", actor="test")
+    app.gates.close("kind:hidden", actor="test")
+    held = {"reason": "x", "dry_run": True}
+    async with connected(app, "admin", queues=("default",)) as client:
+        assert "secret" not in json.dumps(await ask(client, "gates")) + json.dumps(await ask(client, "queues"))
+        assert "hidden" not in json.dumps(await ask(client, "gates"))
+        for gate in ("queue:secret", "kind:hidden", "master"):
+            assert '"forbidden"' in await refused(client, "close_gate", gate=gate, **held)
+        await ask(client, "close_gate", gate="queue:default", **held)
+    async with connected(app, "admin", kinds=("own",)) as client:
+        for tool, more in (("pause_queue", {"queue": "default"}), ("close_gate", {"gate": "queue:default"})):
+            assert '"forbidden"' in await refused(client, tool, **more, **held)
+        await ask(client, "close_gate", gate="kind:own", **held)
+
+
 @pytest.mark.parametrize("value", ["x" * 10_000, {"a": ["\u202e" * 3_000]}, "é" * 5_000, "\\" * 9_000])
 async def test_an_envelope_is_cut_and_shows_hidden_characters_by_number(value: Any) -> None:
     found = untrusted(queue="q\x1b", payload=value, error="y" * 5_000)
@@ -391,9 +483,9 @@ async def test_a_real_process_serves_all_toolsets_over_stdio(url: str, tmp_path:
         assert held["untrusted"]["answers"] == [{"question": "May I?", "granted": True, "note": None}]
         await ask(client, "fail", job_id=job, token=held["token"], error="broken")
         (letter,) = (await ask(client, "dead_letters"))["dead_letters"]
+        assert asked == []
         await ask(client, "triage", ids=[letter["id"]], decision="acknowledged")
         assert (await ask(client, "explain", job_id=job))["state"] == "dead"
-        assert asked == []
         assert (await ask(client, "replay", ids=[letter["id"]], reason="mended", dry_run=False))["replayed"] == [job]
         await ask(client, "cancel", job_id=job, reason="not mine")
         await ask(client, "revive", job_id=job, reason="after all", dry_run=False)
@@ -404,7 +496,7 @@ async def test_a_real_process_serves_all_toolsets_over_stdio(url: str, tmp_path:
             ("open_gate", {"gate": "queue:default"}),
         ):
             await ask(client, tool, **more, reason="x", dry_run=False)
-        assert len(asked) == 7
+        assert len(asked) == 8
         held = (await ask(client, "claim", seconds=5))["job"]
         await ask(client, "complete", job_id=job, token=held["token"], result=1)
         assert (await ask(client, "wait", job_id=job))["ended"]

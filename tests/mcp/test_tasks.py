@@ -12,8 +12,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
+import uvicorn
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.server import MCPServer
@@ -24,7 +27,10 @@ from mcp.shared.exceptions import MCPError
 import tenure.mcp
 from tenure import App, Backoff, Context
 from tenure.errors import HandlerError
-from tests.mcp.conftest import Served, TaskParams, TasksSpoken, UpdateParams, ask, ask_task, get_task, until
+from tenure.mcp.tasks import wait_for_end
+from tenure.model.job import Job
+from tests.mcp.conftest import Served, TaskParams, TasksSpoken, UpdateParams, ask, ask_task, get_task, refused, until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 REPORTS = '''
@@ -128,6 +134,20 @@ def running(app: App, queue: str) -> Iterator[None]:
         yield
     finally:
         worker.stop()
+        thread.join(30)
+
+
+@contextmanager
+def listening(site: Any) -> Iterator[str]:
+    """A server of this process, on a loop of its own."""
+    server = uvicorn.Server(uvicorn.Config(site, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
         thread.join(30)
 
 
@@ -389,3 +409,56 @@ async def test_run_without_the_extension_answers_inline(served: Served) -> None:
         short = await ask(client, "run", kind="k", queue="inline", seconds=0)
         assert short["ended"] is False
         assert served.app.get(short["job_id"]).state == "queued"
+
+
+async def test_a_key_that_a_foreign_job_holds_tells_nothing_of_that_job(served: Served) -> None:
+    """`run` answered with the foreign job as a task, and `enqueue` with its id."""
+    served.app.queues.set("keys", actor="test")
+    foreign = served.app.enqueue("k", {"n": 1}, queue="keys", key="taken", actor="bob")
+    tasks = TasksSpoken()
+    async with (
+        served.client("enqueue:*", "read:payload", extensions=[tasks]) as speaks,
+        served.client("enqueue:*", "read:payload") as plain,
+        served.client("enqueue:*", "read:meta") as sees,
+    ):
+        for client in (speaks, plain):
+            for tool in ("run", "enqueue"):
+                told = await refused(client, tool, kind="k", payload={"n": 1}, queue="keys", key="taken")
+                assert '"forbidden"' in told
+                assert foreign.id not in told
+        assert tasks.ids == []
+        same = await ask(sees, "enqueue", kind="k", payload={"n": 1}, queue="keys", key="taken")
+        assert same == {"job_id": foreign.id}
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_nothing_waits_for_a_durable_tool_whose_client_has_gone_away(
+    app: App, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without workers the job never ends, and the database would be asked for ever for each client that has left."""
+    left = threading.Event()
+
+    async def watched(look: Any, seconds: float | None) -> Job:
+        try:
+            return await wait_for_end(look, seconds)
+        finally:
+            left.set()
+
+    monkeypatch.setattr("tenure.mcp.durable_tools.wait_for_end", watched)
+    durable = tenure.mcp.durable(app)
+    server = MCPServer("own", extensions=[durable])
+
+    @server.tool()
+    @durable()
+    def build(pages: int) -> int:
+        """Build it."""
+        return pages
+
+    with listening(server.streamable_http_app(stateless_http=True)) as url:
+        async with Client(f"{url}/mcp", mode=mode) as client, anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "build", {"pages": 3})
+            await until(lambda: app.jobs(queue="tools").items)
+            assert not left.is_set()
+            group.cancel_scope.cancel()
+        await until(left.is_set)
+    assert [one.state for one in app.jobs(queue="tools")] == ["queued"]

@@ -86,23 +86,13 @@ def test_room_that_is_made_while_a_job_parks_is_found_by_the_sweep(url: str, adm
         assert told == {"is_found": True, "flow": False}, "it sees no job that waits"
         call(admin, "settle", {"rest": [{"i": second, "t": 1, "o": "suspend", "w": name, "steps": [step]}]})
         assert admin.execute("SELECT state FROM tenure.job WHERE id = %s", [second]).fetchone() == ("waiting",)
-        swept = pool.submit(_sweep, url)
-        wait_until(lambda: _waits_for_a_lock(admin))
+        swept = pool.submit(_call, url, "sweep_flow", {})
+        wait_until(lambda: _is_blocked(admin, "sweep_flow"))
         settling.commit()
         assert swept.result(30)["jobs"] == 1
 
     assert admin.execute("SELECT state FROM tenure.job WHERE id = %s", [second]).fetchone() == ("queued",)
     assert admin.execute("SELECT used, reserved FROM tenure.budget").fetchall() == [(0, 10)]
-
-
-def _sweep(url: str) -> Any:
-    with psycopg.connect(url, autocommit=True) as connection:
-        return call(connection, "sweep_flow", {})
-
-
-def _waits_for_a_lock(connection: Connection) -> bool:
-    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%sweep_flow%'"
-    return connection.execute(query).fetchone() == (1,)
 
 
 def test_a_reservation_is_settled_by_the_login_that_holds_the_job(
@@ -120,3 +110,63 @@ def test_a_reservation_is_settled_by_the_login_that_holds_the_job(
         assert not call(other, "settle_budget", {**place, "is_unused": True})["is_found"]
         assert call(mine, "settle_budget", {**place, "used": {"usd": 4}})["is_found"]
     assert admin.execute("SELECT used, reserved FROM tenure.budget").fetchall() == [(4, 0)]
+
+
+def test_a_budget_made_in_the_middle_of_a_reservation_keeps_nothing_of_it(url: str, admin: Connection) -> None:
+    """Each statement of a function sees what was committed before it. A budget that came between the row of the
+    reservation and the change of the budgets was charged without a row, and no settle gave that back."""
+    set_budget(admin, limit=100)
+    job_id = held_job(admin)
+    (row,) = admin.execute("SELECT id FROM tenure.budget").fetchall()
+    spend = (
+        "INSERT INTO tenure.spend (job_id, token, key, budget_id, state, reserved, at)"
+        " VALUES (%s, 1, '1', %s, 'held', 1, now())"
+    )
+
+    with psycopg.connect(url) as holder, ThreadPoolExecutor(1) as pool:
+        holder.execute(spend.encode(), [job_id, row[0]])  # the reservation waits for this key, and it is rolled back
+        reserving = pool.submit(
+            _call, url, "reserve_budget", {"job_id": job_id, "token": 1, "key": "1", "amounts": {"usd": 7}}
+        )
+        wait_until(lambda: _is_blocked(admin, "reserve_budget"))
+        set_budget(admin, "queue:default", limit=50)
+        set_budget(admin, "kind:k", "tokens", limit=50)
+        holder.rollback()
+        assert reserving.result(30)["refusal"] is None
+
+    counted = "SELECT scope, reserved FROM tenure.budget ORDER BY scope"
+    assert admin.execute(counted).fetchall() == [("all", 7), ("kind:k", 0), ("queue:default", 0)]
+    assert call(admin, "settle_budget", {"job_id": job_id, "token": 1, "key": "1", "used": {"usd": 3}})["is_found"]
+    assert admin.execute(counted).fetchall() == [("all", 0), ("kind:k", 0), ("queue:default", 0)]
+
+
+def test_setting_budgets_takes_their_locks_in_the_order_of_all_others(url: str, admin: Connection) -> None:
+    """It took them by scope, all others by id: two that met waited for each other."""
+    pair: list[tuple[str, str]] = []
+    while pair == sorted(pair, key=lambda one: one[1]):  # by id; ids are random, and here the scopes go the other way
+        scopes = [f"queue:{name}{new_job_id()}" for name in "ab"]
+        for scope in scopes:
+            set_budget(admin, scope)
+        pair = admin.execute(
+            "SELECT id, scope FROM tenure.budget WHERE scope = ANY (%s) ORDER BY id", [scopes]
+        ).fetchall()
+    lock = b"SELECT 1 FROM tenure.budget WHERE id = %s FOR NO KEY UPDATE"
+
+    with psycopg.connect(url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute(lock, [pair[0][0]])
+        budgets = [{"scope": scope, "unit": "usd", "limit": 5} for _, scope in pair]
+        setting = pool.submit(_call, url, "set_budgets", {"budgets": budgets, "actor": "ops"})
+        wait_until(lambda: _is_blocked(admin, "set_budgets"))
+        other.execute(lock, [pair[1][0]])
+        other.commit()
+        assert len(setting.result(30)) == 2
+
+
+def _call(url: str, function: str, request: object) -> Any:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return call(connection, function, request)
+
+
+def _is_blocked(connection: Connection, function: str) -> bool:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    return connection.execute(query, [f"%{function}%"]).fetchone() == (1,)

@@ -49,6 +49,25 @@ def test_ten_thousand_jobs_on_a_closed_key_are_not_walked(
     assert _entries_read(admin) - before <= 12 * granted, "every claim walked the closed key: 200,000 and more"
 
 
+@new_database
+def test_a_claim_looks_once_at_each_key_and_into_few_lists(url: str, admin: psycopg.Connection) -> None:
+    """It read the head of each list again, and copied the row of the queue for each: with ten thousand keys, which any
+    producer may make up, a claim took seconds."""
+    keys, claims = 2_000, 5
+    store = PostgresStore(url)
+    store.do(Enqueue([job for number in range(keys) for job in jobs(1, f"customer {number}")]))
+    store.close()
+    before = _entries_read(admin)
+    store = PostgresStore(url)
+
+    granted = sum(len(store.do(claim(10))) for _ in range(claims))
+    store.close()
+
+    wait_until(lambda: _entries_read(admin) >= before + granted)
+    assert granted == 10 * claims
+    assert _entries_read(admin) - before <= 1.3 * keys * claims
+
+
 def _entries_read(admin: psycopg.Connection) -> int:
     row = admin.execute("SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'job_claim_idx'").fetchone()
     assert row is not None

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import tenure
+from tenure.errors import Forbidden
 from tenure.handler.context import Context
 from tenure.handler.registry import Mode
 from tenure.model.approval import VOIDS_MAX, Approval
-from tenure.model.ids import JobId, WorkerId
+from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.store.admin import RemoveWorkers
 from tenure.store.approvals import DecideApproval, ListApprovals
 from tests.waiting import until
@@ -244,3 +245,39 @@ async def test_bad_input_is_refused_before_anything_is_asked(bed: Bed) -> None:
     assert len(said) == 8
     assert bed.job(job_id).state == "succeeded"
     assert bed.store.do(ListApprovals()).items == []
+
+
+async def test_who_had_a_job_done_may_not_answer_what_its_children_ask(bed: Bed) -> None:
+    """Children did not take over who had their parent done, so the requester could answer what a child asked."""
+
+    async def asks(ctx: Context) -> bool:
+        return bool(await ctx.approve("refund", args={"eur": 120}))
+
+    async def plans(ctx: Context) -> Any:
+        ctx.enqueue(later, {})
+        return await ctx.gather(ctx.spawn("child", asking))
+
+    asking, later = (bed.handle(asks, kind=kind, is_durable=True) for kind in ("asking", "later"))
+    person = new_job_id()
+    parent = bed.enqueue(bed.handle(plans, is_durable=True), actor="ann", requested_by_user_id=person)
+    async with bed.working():
+        for kind in (asking, later):
+            one = await asked(bed, kind)
+            assert (one.actor, one.requested_by) == ("ann", person)
+            for voter in ("ann", person):
+                with pytest.raises(Forbidden, match="another person has to answer"):
+                    await asyncio.to_thread(bed.store.do, DecideApproval(one.id, voter, "approve", one.args_hash))
+            await asyncio.to_thread(bed.store.do, DecideApproval(one.id, "bob", "approve", one.args_hash))
+        await ended(bed, parent)
+
+
+async def asked(bed: Bed, kind: str) -> Approval:
+    """What a job of this kind asks, once it does."""
+    found: list[Approval] = []
+
+    def look() -> bool:
+        found[:] = [one for one in bed.store.do(ListApprovals(("pending",))).items if one.kind == kind]
+        return bool(found)
+
+    await until(look)
+    return found[0]

@@ -314,3 +314,46 @@ def test_fifty_slots_in_killed_processes_never_exceed_a_budget(bed: Bed, url: st
     used_after, reserved_after = counts(bed)
     assert used_after == used, "the leases have not ended, so nothing is counted as lost yet"
     assert used + reserved <= used_after + reserved_after <= limit, "one that waited and fits is woken with its amount"
+
+
+async def test_steps_whose_keys_begin_alike_reserve_each_for_itself(bed: Bed) -> None:
+    """Of a step's key 100 characters stood in that of its reservation: the second step's was taken for the first's."""
+
+    async def work(ctx: Context) -> None:
+        async def call() -> None:
+            async with ctx.reserve(usd=1) as reservation:
+                reservation.used(usd=1)
+
+        for number in range(3):
+            await ctx.step("fetch", call, key=f"https://example.org/{'x' * 120}/{number}")
+
+    set_budget(bed, usd=5_000_000)
+    job_id = bed.enqueue(bed.handle(work, is_durable=True))
+    await bed.drain()
+
+    assert bed.job(job_id).state is State.SUCCEEDED, bed.job(job_id).last_error
+    assert [one.error for one in bed.attempts(job_id)] == []
+    assert counts(bed) == (3_000_000, 0)
+
+
+async def test_what_is_spent_behind_a_wait_inside_a_reservation_of_unknown_cost_is_counted(bed: Bed) -> None:
+    """The wait settled it as paid, with nothing, and what was spent behind it was neither reserved nor counted."""
+    seen: list[tuple[int, int]] = []
+
+    async def work(ctx: Context) -> None:
+        async with ctx.reserve(tokens=10) as reservation:
+            await ctx.wait_for("go")
+            seen.append(counts(bed))
+            reservation.used(usd="0.30", tokens=4)
+
+    set_budget(bed, usd=1_000_000, tokens=100)
+    job_id = bed.enqueue(bed.handle(work, is_durable=True))
+    await bed.drain()
+    assert counts(bed) == (0, 0), "a job that waits holds nothing back"
+    bed.store.do(Signal("go"))
+    await bed.drain()
+
+    assert bed.job(job_id).state is State.SUCCEEDED, bed.job(job_id).last_error
+    assert seen == [(0, 1_000_000)]
+    assert counts(bed) == (300_000, 0)
+    assert counts(bed, "tokens") == (10, 0), "what was named is paid once, when the job first waits"

@@ -147,4 +147,6 @@ def _count(rate: float | None) -> int | str | None:
 def _stands(limiter: Limiter, now: datetime) -> str:
     if limiter.blocked_until is not None and limiter.blocked_until > now:
         return "blocked"
-    return "reopening" if limiter.strikes else "open"
+    if limiter.strikes:
+        return "reopening"
+    return "limited" if limiter.room == 0 else "open"

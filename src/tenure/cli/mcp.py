@@ -44,9 +44,10 @@ def mcp(
 
     chosen = tuple(one.strip() for one in toolsets.split(",") if one.strip())
     access = Access(chosen, read_only, tuple(kind or ()), tuple(queue or ()), show_data, ask)
-    name = f"mcp:{default_actor()}"
+    person = default_actor()
+    name = f"mcp:{person}"
     with opened(url, actor=name) as tenure:
-        make_server(tenure, access, name=name, calls_per_minute=calls).run("stdio")
+        make_server(tenure, access, name=name, person=person, calls_per_minute=calls).run("stdio")
 
 
 @app.command("confirm")

@@ -19,6 +19,7 @@ from tenure.cli.options import (
     Queues,
     TokenArgument,
     Url,
+    default_actor,
     duration,
     json_value,
     moment,
@@ -119,6 +120,7 @@ def enqueue(
         "affinity_key": affinity,
         "concurrency_key": concurrency_key,
         "limits": limiter,
+        "actor": default_actor(),  # who may not approve what the job asks
         "id": job_id,
     }
     if lines and (key or job_id):

@@ -11,7 +11,7 @@ from tenure.errors import Forbidden, IllegalMove, NotFound
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
 from tenure.model.access import new_secret
-from tenure.model.approval import NAME_CHARS, NOTE_CHARS, STATES, Approval, same_name
+from tenure.model.approval import NAME_CHARS, NOTE_CHARS, STATES, Approval, is_among, same_name
 from tenure.model.approval_link import KEY_NAME, LinkClaim, read_link, sign_link
 from tenure.model.budget import Budget, show_amount, shown_name
 from tenure.model.clock import SystemClock
@@ -156,7 +156,7 @@ class Approvals(Client):
             if any(same_name(name, one) for one in found.involved):
                 raise Forbidden(f"Approval {found.id}: {name!r} had this job done or does it. Nothing was made.")
         names = (voter, maker, *arguments.names("groups", groups))
-        if found.asked_of and not any(same_name(name, one) for one in found.asked_of for name in names):
+        if found.asked_of and not is_among(names, found.asked_of):
             raise Forbidden(
                 f"Approval {found.id} was asked of {', '.join(found.asked_of)}; neither {voter!r} nor {maker!r} is one "
                 "of them. Nothing was made."

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 from dataclasses import field
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from tenure.errors import HandlerError, LeaseLost
 from tenure.handler.signals import Parked, Permanent
@@ -18,6 +19,10 @@ from tenure.model.step import NewStep
 
 if TYPE_CHECKING:
     from tenure.handler.context import Context
+
+
+STEP_CHARS: Final = 100
+"""So much of a step's key stands in the keys of its reservations."""
 
 
 class BudgetEmpty(Permanent):
@@ -45,6 +50,7 @@ class EndReservation:
     used: Amounts = field(default_factory=dict)
     is_unused: bool = False
     is_done: bool = True
+    is_parked: bool = False
 
 
 class Reservation:
@@ -133,9 +139,8 @@ class Reservation:
         used = dict(self._used)
         if self.amounts.get("seconds") != 0 and "seconds" not in used:
             used["seconds"] = read_amount("seconds", time.monotonic() - self._begun)
-        # A job that waits inside the block goes on behind it: what is counted stays, and is not reserved again.
-        is_done = kind is None or issubclass(kind, Parked)
-        yield EndReservation(self._key, used, self._is_unused and not self._used, is_done)
+        is_parked = kind is not None and issubclass(kind, Parked)
+        yield EndReservation(self._key, used, self._is_unused and not self._used, kind is None or is_parked, is_parked)
 
     def _refused(self, refusal: Refusal) -> BaseException:
         context = self._context
@@ -143,7 +148,7 @@ class Reservation:
             return BudgetEmpty(refusal)
         if refusal.on_empty == "escalate":
             context.event("escalation", {"budget": refusal.name, "message": refusal.says()})
-        value = json.dumps({"key": self._key, "asked": dict(self.amounts)})
+        value = json.dumps({"key": self._key, "asked": dict(self.amounts), "is_once": self._is_once})
         # A new key for every wait: what is closed once stays closed.
         key = f"$budget/{context.token}/{self._key}"
         return context.park_on(refusal.name, NewStep(key, "budget", "open", value, None, refusal.name))
@@ -155,5 +160,7 @@ def reservation_key(context: Context, name: str | None, number: int) -> tuple[st
     step = current_step()
     own = str(number) if name is None else f"={name}"
     if step is not None:
-        return f"{step[:100]}/{own}", False
+        if len(step) > STEP_CHARS:  # a key has no room for all of it, and two that begin alike are two
+            step = f"{step[: STEP_CHARS - 33]}#{hashlib.sha256(step.encode()).hexdigest()[:32]}"
+        return f"{step}/{own}", False
     return own, context.is_durable

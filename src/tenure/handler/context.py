@@ -49,7 +49,9 @@ EVENTS_KEPT = 1000
 """Log lines of one job that may wait to be written. Beyond that the oldest are dropped, counted and reported."""
 MESSAGE_CHARS = 8192
 SUMMARY_CHARS = 1024
-_INHERITED = ("workflow_id", "run_id", "tenant", "trace")
+_INHERITED = ("workflow_id", "run_id", "tenant", "trace", "actor", "created_by_user_id", "requested_by_user_id")
+"""What the jobs that a job makes take over from it. Who had it done had them done too, and answers no approval of
+theirs."""
 
 _log = logging.getLogger("tenure.job")
 R = TypeVar("R")
@@ -262,8 +264,8 @@ class Context(DurableCalls):
     def enqueue(self, kind: Any, payload: Any = MISSING, **options: Unpack[JobOptions]) -> JobId:
         """Add a follow-up job. It is committed together with this job's completion, or not at all.
 
-        `kind` is a name or a decorated handler. Workflow, run, tenant and trace are taken over from this job, which is
-        the parent, unless given.
+        `kind` is a name or a decorated handler. Workflow, run, tenant, trace and who had it done are taken over from
+        this job, which is the parent, unless given.
 
         Raises: InvalidPayload, InvalidArgument.
         """

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from mcp_types import ElicitRequest, ElicitRequestFormParams
 
 from tenure.mcp.envelope import one_line
-from tenure.model.approval import NOTE_CHARS, Approval, same_name
+from tenure.model.approval import NOTE_CHARS, Approval, is_among, same_name
 from tenure.model.visible import visible
 
 ARGS_CHARS: Final = 8_000
@@ -58,5 +58,5 @@ def read_form(answer: Any) -> tuple[Literal["approve", "deny"] | None, str | Non
 
 def may_answer(approval: Approval, person: str) -> bool:
     """Whether this person can be shown it in a form, and their answer would count."""
-    is_asked = not approval.asked_of or any(same_name(person, one) for one in approval.asked_of)
+    is_asked = not approval.asked_of or is_among([person], approval.asked_of)
     return fits_form(approval) and is_asked and not any(same_name(person, one) for one in approval.involved)

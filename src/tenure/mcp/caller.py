@@ -70,11 +70,13 @@ class Principal(Protocol):
 
 @frozen
 class Caller:
-    """One caller. `id` is what grants, tasks and quotas belong to; `name` stands in the audit as the actor."""
+    """One caller. `id` is what grants, tasks and quotas belong to; `name` stands in the audit as the actor. `person` is
+    who answers approvals: at a token its name, on a pipe the user who started the server."""
 
     app: App
     id: str
     name: str
+    person: str
     tools: frozenset[str]
     scopes: tuple[Scope, ...]
     show_data: bool
@@ -142,8 +144,8 @@ def check_toolsets(names: Iterable[str]) -> tuple[str, ...]:
     return chosen
 
 
-def on_pipe(app: App, access: Access, name: str) -> Caller:
-    """The user of a pipe. Raises: ConfigError."""
+def on_pipe(app: App, access: Access, name: str, person: str | None = None) -> Caller:
+    """The user of a pipe: `name` is their agent's, `person` their own. Raises: ConfigError."""
     chosen = check_toolsets(access.toolsets)
     tools = {one for toolset in chosen for one in TOOLSETS[toolset]}
     places = list(product(access.queues or (None,), access.kinds or (None,)))
@@ -154,6 +156,7 @@ def on_pipe(app: App, access: Access, name: str) -> Caller:
         app=app,
         id=f"pipe:{name}"[:90],
         name=name,
+        person=person or name,
         tools=frozenset(tools & READS if access.read_only else tools),
         scopes=tuple(scopes),
         show_data=access.show_data,
@@ -173,6 +176,7 @@ def by_token(who: Principal, toolsets: Iterable[str], take_jobs: Callable[[int],
         app=who.app,
         id=who.token_id or who.name,
         name=who.name,
+        person=who.name,
         tools=frozenset(tool for toolset in held for tool in TOOLSETS[toolset]),
         scopes=scopes,
         show_data=any(scope.verb == "read:payload" for scope in scopes),

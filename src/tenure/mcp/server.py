@@ -39,7 +39,7 @@ from tenure.mcp.tools.work import Work
 from tenure.model.job import Job
 from tenure.model.state import State
 
-DESTRUCTIVE: Final = frozenset({"cancel", "replay", "complete", "fail", "decide", *TOOLSETS["admin"]}) - READS
+DESTRUCTIVE: Final = frozenset({"cancel", "triage", "replay", "complete", "fail", "decide", *TOOLSETS["admin"]}) - READS
 IDEMPOTENT: Final = frozenset({"cancel", "triage", "heartbeat", "progress", "complete", "release"})
 AUDITED: Final = frozenset(tool for tools in TOOLSETS.values() for tool in tools) - READS - set(TOOLSETS["work"])
 """What workers do is told by the store's own rows."""
@@ -55,10 +55,16 @@ Who = Callable[[ServerRequestContext[Any, Any]], Caller]
 
 
 def make_server(
-    app: App, access: Access, *, name: str = "mcp", calls_per_minute: int = CALLS_PER_MINUTE
+    app: App,
+    access: Access,
+    *,
+    name: str = "mcp",
+    person: str | None = None,
+    calls_per_minute: int = CALLS_PER_MINUTE,
 ) -> MCPServer[Any]:
-    """A server for the user of a pipe. `name` stands in the audit. Raises: ConfigError."""
-    who = on_pipe(app, access, name)
+    """A server for the user of a pipe. `name` stands in the audit; `person` answers approvals, and is `name` if left
+    out. Raises: ConfigError."""
+    who = on_pipe(app, access, name, person)
     return Server(lambda _: who, access.toolsets, state_key_now(app), calls_per_minute=calls_per_minute)
 
 

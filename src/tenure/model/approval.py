@@ -224,6 +224,12 @@ def _parsed(text: str) -> Any:
     return json.loads(text, parse_int=number, parse_float=number)
 
 
+def is_among(names: Iterable[str], asked_of: Iterable[str]) -> bool:
+    """Whether one of these names is among those asked."""
+    asked = tuple(asked_of)
+    return any(same_name(name, one) for name in names for one in asked)
+
+
 def same_name(left: str, right: str | None) -> bool:
     """Whether two names mean one person: case and blanks at the ends do not tell people apart."""
     return right is not None and left.strip().lower() == right.strip().lower()

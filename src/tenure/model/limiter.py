@@ -34,6 +34,8 @@ PROBE_US: Final = 1_000_000
 REQUEST_BURST_SECONDS: Final = 2.0
 """What `per_minute` gives within this time may be saved up while no job comes."""
 TOKEN_BURST_SECONDS: Final = 10.0
+TOKEN_DEBT_SECONDS: Final = 86_400.0
+"""What jobs have used above the rate holds a key back for so long at most: like a block, it ends within a day."""
 RATE_MIN: Final = 1 / 1440
 """One in a day: a limiter that never lets a job through is refused."""
 RATE_MAX: Final = 1e9
@@ -135,7 +137,7 @@ class Levels:
         if self.per_minute is not None:
             requests = min(burst(self.per_minute), requests)
         if self.tokens_per_minute is not None:
-            tokens = min(token_burst(self.tokens_per_minute), tokens)
+            tokens = max(token_debt(self.tokens_per_minute), min(token_burst(self.tokens_per_minute), tokens))
         return replace(levels, requests=requests, tokens=tokens, probes=probes, probes_left=left, probe_at=probe_at)
 
     def used(self, tokens: float, now: int) -> Levels:
@@ -143,7 +145,10 @@ class Levels:
         before = max(1.0, self.tokens_per_job or 1.0)
         mean = before + (tokens - before) / 8
         levels = self.at(now)
-        return replace(levels, tokens=levels.tokens - (tokens - before), tokens_per_job=mean)
+        left = levels.tokens - (tokens - before)
+        if self.tokens_per_minute is not None:
+            left = max(token_debt(self.tokens_per_minute), left)
+        return replace(levels, tokens=left, tokens_per_job=mean)
 
 
 def burst(per_minute: float) -> float:
@@ -159,6 +164,11 @@ def rate(per_minute: float) -> float:
 def token_burst(tokens_per_minute: float) -> float:
     """How many tokens may be saved up."""
     return tokens_per_minute * TOKEN_BURST_SECONDS / 60
+
+
+def token_debt(tokens_per_minute: float) -> float:
+    """The least that a level of tokens falls to."""
+    return -tokens_per_minute * TOKEN_DEBT_SECONDS / 60
 
 
 def next_probes(before: int) -> int:

@@ -124,7 +124,8 @@ class ReserveBudget(Request[Reserved | None]):
 
     `key` tells the reservations of one attempt apart; repeating the request is harmless. A reservation that was made
     for the job while it waited is taken over. What earlier attempts have reserved and not settled counts as used from
-    now on. With `is_once`, a key that an earlier attempt has settled well is paid for, and nothing is reserved.
+    now on. With `is_once`, a key that an earlier attempt has settled well is paid for and reserves nothing, except what
+    was given back when the job began to wait.
 
     Raises: InvalidArgument; IllegalMove (this attempt has settled the key already).
     """
@@ -141,8 +142,10 @@ class SettleBudget(Request[bool]):
     """Say what a reservation has cost. False if there is no such reservation.
 
     Units that `used` leaves out count as reserved. `is_unused`: nothing was spent, and the reservation goes. Not
-    `is_done`: the work did not end well, so a later attempt reserves anew. Not fenced by the lease: a usage that is
-    known counts however late it comes. Repeating is harmless.
+    `is_done`: the work did not end well, so a later attempt reserves anew. `is_parked`: the job waits in the middle of
+    the work. Amounts that were named count from then on, in full at least; where none was named, what `used` does not
+    tell is given back, and a later attempt reserves anew. Not fenced by the lease: a usage that is known counts however
+    late it comes. Repeating is harmless.
     """
 
     job_id: JobId
@@ -151,6 +154,7 @@ class SettleBudget(Request[bool]):
     used: Amounts = field(default_factory=dict)
     is_unused: bool = False
     is_done: bool = True
+    is_parked: bool = False
 
 
 def check_budgets(request: SetBudgets) -> None:

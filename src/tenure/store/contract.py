@@ -273,8 +273,8 @@ class Revive(Request[list[Settled]]):
 
 @frozen
 class Clone(Request[list[Enqueued]]):
-    """Enqueue copies of ended jobs under the given new ids, with `parent_id` set to the original.
-    Raises NotFound, IllegalMove."""
+    """Enqueue copies of ended jobs under the given new ids, with `parent_id` set to the original, and `actor` to who
+    has it done again. Raises NotFound, IllegalMove."""
 
     job_ids: Mapping[JobId, JobId]
     actor: str

@@ -32,6 +32,8 @@ class TakeMemo(Request[MemoTold | None]):
     """Read a memo, or become its owner; None if the lease is lost.
 
     `done` with the value; `mine`: this job is to work it out and keep it; `taken`: another job does.
+
+    Raises: InvalidArgument, also for a memo of another tenant than the job's.
     """
 
     job_id: JobId

@@ -63,8 +63,8 @@ def _request(context: Context, question: Any) -> Request[Any]:
             return ListSteps(context.id, after, limit)
         case MakeReservation(key, amounts, is_once):
             return ReserveBudget(context.id, context.token, key, amounts, is_once)
-        case EndReservation(key, used, is_unused, is_done):
-            return SettleBudget(context.id, context.token, key, used, is_unused, is_done)
+        case EndReservation(key, used, is_unused, is_done, is_parked):
+            return SettleBudget(context.id, context.token, key, used, is_unused, is_done, is_parked)
         case memo.TakeMemo(id_, name, key, tenant):
             return TakeMemo(context.id, context.token, id_, name, key, tenant)
         case memo.KeepMemo(id_, value, ttl_seconds):

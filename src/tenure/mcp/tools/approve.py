@@ -13,19 +13,22 @@ from tenure.mcp.approvals import approval_text, fits_form
 from tenure.mcp.caller import Caller, caller
 from tenure.mcp.confirm import Agreement, can_ask
 from tenure.mcp.envelope import untrusted
-from tenure.mcp.tools.answers import Answer, Count, Text, error_text, told
-from tenure.model.approval import Approval, is_asker
+from tenure.mcp.tools.answers import Answer, Count, error_text, told
+from tenure.model.approval import NOTE_CHARS, Approval, is_asker, same_name
+from tenure.model.visible import visible
 
 Choice = Literal["approve", "deny"]
 ApprovalId = Annotated[str, Field(description="The approval's id, as `inbox` shows it.", max_length=64)]
+Note = Annotated[str, Field(description="The person's own words.", max_length=NOTE_CHARS)]
 ArgsHash = Annotated[str, Field(description="The hash of the arguments that were shown.", max_length=64)]
 
 
 @told
 async def agree_to_answer(
-    ctx: Context, approval_id: str, args_hash: str, choice: Choice
+    ctx: Context, approval_id: str, args_hash: str, choice: Choice, note: str
 ) -> Agreement | Elicit[Agreement]:
-    """Ask the client's user, who sees the exact arguments. There is no code for this: people have the inbox."""
+    """Ask the client's user, who sees the exact arguments, and the note that will stand under their name. There is no
+    code for this: people have the inbox."""
     found = await _find(caller(), approval_id)
     if not can_ask(ctx):
         raise ToolError(
@@ -49,7 +52,8 @@ async def agree_to_answer(
                 )
             )
         )
-    return Elicit(f"{choice.capitalize()} this? {approval_text(found)}", Agreement)
+    said = f" Your note: {visible(note)}" if note else ""
+    return Elicit(f"{choice.capitalize()} this? {approval_text(found)}{said}", Agreement)
 
 
 class Approve:
@@ -58,7 +62,7 @@ class Approve:
     async def inbox(self, limit: Count = 20) -> Answer:
         """What waits for the caller's answer, oldest first: approvals, escalations, effects of unknown outcome."""
         who = caller()
-        entries = await who.app.aio.inbox(who.name, groups=who.groups, limit=limit)
+        entries = await who.app.aio.inbox(who.person, groups=who.groups, limit=limit)
         return {"entries": [_shown(who, one) for one in entries if _is_within(who, one.subject)][:limit]}
 
     async def decide(
@@ -67,16 +71,17 @@ class Approve:
         args_hash: ArgsHash,
         choice: Choice,
         agreement: Annotated[Agreement, Resolve(agree_to_answer)],
-        note: Text = "",
+        note: Note = "",
     ) -> Answer:
-        """Approve or deny in the name of the caller. The client's user is asked first, and sees the exact arguments."""
+        """Approve or deny in the name of the client's user, who is asked first, and sees the exact arguments and the
+        note."""
         who = caller()
         await _find(who, approval_id)
         agreement.check()
         approvals = who.app.aio.approvals
         answer = approvals.approve if choice == "approve" else approvals.deny
         done = await answer(
-            approval_id, by=who.name, args_hash=args_hash, note=note or None, groups=who.groups, door="mcp"
+            approval_id, by=who.person, args_hash=args_hash, note=note or None, groups=who.groups, door="mcp"
         )
         return {"approval_id": done.id, "state": done.state, "approved": done.approved, "need": done.need}
 
@@ -86,10 +91,11 @@ async def _find(who: Caller, approval_id: str) -> Approval:
     found = await who.app.aio.approvals.get(approval_id)
     if not _is_within(who, found):
         raise NotFound(f"There is no approval {approval_id} among those that this caller may see.")
-    if found.asked_by == who.worker or is_asker(found, who.id, who.scopes):
+    is_involved = any(same_name(name, one) for name in (who.name, who.person) for one in found.involved)
+    if is_involved or found.asked_by == who.worker or is_asker(found, who.id, who.scopes):
         raise Forbidden(
-            "This caller asked for this approval itself, or works for the queue that asks, so it cannot answer it. "
-            "Nothing was changed."
+            "This caller asked for this approval itself, had the job done, or works for the queue that asks, so it "
+            "cannot answer it. Nothing was changed."
         )
     return found
 

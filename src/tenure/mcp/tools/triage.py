@@ -24,11 +24,20 @@ class TriageTools:
         return {"dead_letters": [shown_letter(one) for one in page.items], "has_more": page.next is not None}
 
     async def triage(
-        self, ids: Ids, decision: Literal["acknowledged", "escalated", "closed"], note: Text = ""
+        self,
+        ids: Ids,
+        decision: Literal["acknowledged", "escalated", "closed"],
+        agreement: Annotated[Agreement, Resolve(agree)],
+        note: Text = "",
+        dry_run: bool = False,
+        confirmation: Confirmation = None,
     ) -> Answer:
-        """Write down what was decided about dead letters."""
+        """Write down what was decided about dead letters. A person must agree."""
         who = caller()
-        await get_letters(who, ids)
+        letters = await get_letters(who, ids)
+        if dry_run:
+            return {"dry_run": True, "would_change": [one.id for one in letters]}
+        agreement.check()
         return {
             "changed": list(await who.app.aio.dead_letters.triage(ids, decision, note=note or None, actor=who.name))
         }

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from mcp.server.mcpserver import Resolve
 from pydantic import Field
 
+from tenure.errors import Forbidden
 from tenure.mcp.caller import Caller, caller
 from tenure.mcp.confirm import Agreement, Confirmation, agree_unless_own
 from tenure.mcp.quota import Waiters
@@ -53,10 +54,11 @@ class Use:
         A client that speaks MCP Tasks gets a task instead, which lasts as long as the job does.
         """
         who = caller()
-        job_id = await _enqueue(who, kind, payload, queue, key, 0.0)
         if wants_task():
-            start_task(job_id)
-        return await self.wait(job_id, seconds)
+            start_task(await _enqueue(who, kind, payload, queue, key, 0.0))
+        with self._waiters.one(who.id):  # before the enqueue: one that may not wait makes no job
+            job_id = await _enqueue(who, kind, payload, queue, key, 0.0)
+            return ended(await wait_for_end(lambda: get_job(who, job_id), seconds))
 
     async def status(self, job_id: JobIdField) -> Answer:
         """How a job stands."""
@@ -113,4 +115,10 @@ async def _enqueue(
     if who.take_jobs is not None:
         await who.take_jobs(1)
     handle = await who.app.aio.enqueue(made)
+    if handle.duplicate:
+        (holder,) = await who.app.aio.get_many([handle.id])
+        if holder is None or not who.sees(holder):
+            raise Forbidden(
+                "A job that this caller may not see holds this key, so nothing was enqueued. Use another key."
+            )
     return handle.id

@@ -159,7 +159,7 @@ def _clone(transaction: Transaction, request: Clone, job_id: JobId, new_id: JobI
         raise IllegalMove(f"The payload of job {job_id} was pruned, so it cannot be cloned. Enqueue a new job.")
     if not is_uuid(new_id):
         raise InvalidArgument(f"id: {new_id!r} is not a UUID in its canonical form. Nothing was cloned.")
-    values = {"now": transaction.now, "job_id": job_id, "new_id": new_id, "slot": slot}
+    values = {"now": transaction.now, "job_id": job_id, "new_id": new_id, "slot": slot, "actor": request.actor}
     duplicate_of = None
     if transaction.run(_SQL["clone"], values).rowcount > 0:
         transaction.woken.add(queue)

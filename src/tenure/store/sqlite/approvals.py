@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tenure.errors import Forbidden, IllegalMove, NotFound
-from tenure.model.approval import VOIDS_MAX, Approval, Vote, hash_of, parse_question, same_arguments, same_name
+from tenure.model.approval import (
+    VOIDS_MAX,
+    Approval,
+    Vote,
+    hash_of,
+    is_among,
+    parse_question,
+    same_arguments,
+    same_name,
+)
 from tenure.model.clock import from_us
 from tenure.model.ids import JobId, Token
 from tenure.model.step import NewStep
@@ -132,7 +142,8 @@ def decide(transaction: Transaction, request: DecideApproval) -> Approval:
     before = transaction.one(_SQL["vote_of"], values)
     if before == (request.choice, request.args_hash):
         return _read(transaction, request.id)
-    _refuse(request, asked, transaction.now, before)
+    editors = [row[0] for row in transaction.all(_SQL["editors"], {"job_id": asked.job_id})]
+    _refuse(request, asked, editors, transaction.now, before)
     _refuse_second(request, asked, [(row[0], row[1]) for row in transaction.all(_SQL["votes_of"], values)])
     transaction.run(_SQL["vote"], values)
     approved = transaction.one(_SQL["count_votes"], values)
@@ -157,10 +168,10 @@ def decide(transaction: Transaction, request: DecideApproval) -> Approval:
     return _read(transaction, request.id)
 
 
-def _refuse(request: DecideApproval, asked: _Asked, now: int, before: Row | None) -> None:
+def _refuse(request: DecideApproval, asked: _Asked, editors: Sequence[str], now: int, before: Row | None) -> None:
     """Refuse a vote that must not count. Raises: Forbidden, IllegalMove."""
     where = f"Approval {request.id}"
-    involved = (asked.actor, asked.created_by, asked.requested_by, asked.queue, asked.asked_by or None)
+    involved = (asked.actor, asked.created_by, asked.requested_by, asked.queue, asked.asked_by or None, *editors)
     for name in (request.voter, request.vouched_by):
         if name is not None and any(same_name(name, one) for one in involved):
             raise Forbidden(
@@ -168,7 +179,7 @@ def _refuse(request: DecideApproval, asked: _Asked, now: int, before: Row | None
             )
     names = (request.voter, *request.groups)
     asked_of = json.loads(asked.asked_of)
-    if asked_of and not any(same_name(name, one) for one in asked_of for name in names):
+    if asked_of and not is_among(names, asked_of):
         raise Forbidden(
             f"{where} was asked of {', '.join(asked_of)}, and {request.voter!r} is none of them. Nothing was changed."
         )
@@ -183,7 +194,8 @@ def _refuse(request: DecideApproval, asked: _Asked, now: int, before: Row | None
         raise IllegalMove(f"{where} was decided before: it is {asked.state}. Nothing was changed.")
     if asked.expires_at is not None and asked.expires_at <= now:
         raise IllegalMove(
-            f"{where} expired at {from_us(asked.expires_at):%Y-%m-%d %H:%M:%S} UTC, so it takes no answer any more."
+            f"{where} expired at {from_us(asked.expires_at):%Y-%m-%d %H:%M:%S} UTC, so it takes no answer. "
+            "Nothing was changed."
         )
     if request.args_hash != asked.args_hash:
         raise IllegalMove(
@@ -220,21 +232,29 @@ def list_approvals(transaction: Transaction, request: ListApprovals) -> Page[App
     """See store.approvals.ListApprovals."""
     check_list(request)
     check_limit(request.limit)
-    values = {
+    found = list(itertools.islice(_found(transaction, request), request.limit))
+    return Page(found, found[-1].id if found and len(found) == request.limit else None)
+
+
+def _found(transaction: Transaction, request: ListApprovals) -> Iterator[Approval]:
+    """Approvals that match, page by page. Names are compared here: SQLite's lower() changes ASCII letters only."""
+    values: dict[str, Any] = {
         "ids": None if request.ids is None else dump(list(request.ids)),
         "states": dump(list(request.states)),
-        "people": None if request.person is None else dump([_plain(one) for one in (request.person, *request.groups)]),
         "job_id": request.job_id,
         "after": request.after,
         "limit": request.limit,
     }
     is_inbox = list(request.states) == ["pending"] and request.ids is None and request.job_id is None
-    found = [_approval(row) for row in transaction.all(_SQL["list_pending" if is_inbox else "list"], values)]
-    return Page(found, found[-1].id if found and len(found) == request.limit else None)
-
-
-def _plain(name: str) -> str:
-    return name.strip().lower()
+    people = None if request.person is None else (request.person, *request.groups)
+    while True:
+        rows = transaction.all(_SQL["list_pending" if is_inbox else "list"], values)
+        for one in map(_approval, rows):
+            if people is None or not one.asked_of or is_among(people, one.asked_of):
+                yield one
+        if len(rows) < request.limit:
+            return
+        values["after"] = rows[-1][0]
 
 
 def count_approvals(transaction: Transaction, _: CountApprovals) -> int:

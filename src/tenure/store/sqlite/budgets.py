@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
-from tenure.errors import IllegalMove, NotFound
-from tenure.model.budget import Amounts, Budget, Refusal, budget_name, parts_of, window_of
+from tenure.errors import IllegalMove, InvalidArgument, NotFound
+from tenure.model.budget import AMOUNT_MAX, Amounts, Budget, Refusal, budget_name, parts_of, window_of
 from tenure.model.clock import from_us, to_us
 from tenure.model.ids import JobId, Token, new_job_id
 from tenure.store.budgets import (
@@ -115,6 +116,11 @@ def raise_budgets(transaction: Transaction, request: RaiseBudgets) -> list[Budge
             )
         if request.id in json.loads(found[0].raises):
             continue
+        if found[0].cap + amount > AMOUNT_MAX:
+            raise InvalidArgument(
+                f"{unit}: a budget holds up to {AMOUNT_MAX} (usd and seconds in millionths), and with {amount} more it "
+                f"would have {found[0].cap + amount}. Nothing was changed."
+            )
         values = {"id": found[0].id, "amount": amount, "raise_id": request.id, "now": transaction.now}
         transaction.run(_SQL["budget_raise"], values)
         detail = {"by": amount, "limit": found[0].cap + amount}
@@ -160,19 +166,20 @@ def reserve_budget(transaction: Transaction, request: ReserveBudget) -> Reserved
         raise IllegalMove(f"The reservation {request.key!r} of job {request.job_id} is settled. Use another key.")
     if mine:
         return Reserved(is_limited=True)
-    if request.is_once and any(one.state == "done" and one.key == request.key for one in found):
+    owed = _owed(found, request.key) if request.is_once else None
+    if owed is not None and not owed:
         return Reserved(is_paid=True)
     for one in found:
         if one.state == "held" and one.token < request.token:
             _end(transaction, one, one.reserved, "broken")
-    budgets = _budgets_of(transaction, request.job_id)
+    budgets = _budgets_of(transaction, request.job_id, owed)
     granted = [one for one in found if one.state == "granted"]
     if granted:
         if _is_same(granted, budgets, request.amounts):
             transaction.run(_SQL["spend_take_over"], {**values, "token": request.token})
             return Reserved(is_limited=True)
         _drop(transaction, granted)
-        budgets = _budgets_of(transaction, request.job_id)
+        budgets = _budgets_of(transaction, request.job_id, owed)
     refusal = _hold(transaction, request.job_id, request.token, request.key, request.amounts, budgets, "held")
     return Reserved(refusal, is_limited=bool(budgets))
 
@@ -186,15 +193,19 @@ def settle_budget(transaction: Transaction, request: SettleBudget) -> bool:
     if request.is_unused:
         _drop(transaction, open_)
         return bool(found)
-    units = {one.id: one.unit for one in _budgets_of(transaction, request.job_id)}
+    units: dict[str, str] = dict(transaction.all(_SQL["units"], {"ids": dump([one.budget_id for one in open_])}))
     freed = set()
     for one in open_:
         unit = units.get(one.budget_id, "")
         untold = one.used if one.state == "broken" else one.reserved
+        state = "done" if request.is_done else "broken"
         if one.is_rest and request.is_done:
             untold = 0
+            state = "broken" if request.is_parked else state
         amount = request.used.get(unit, untold)
-        freed.add(_end(transaction, one, amount, "done" if request.is_done else "broken"))
+        if request.is_parked:
+            amount = max(amount, untold)
+        freed.add(_end(transaction, one, amount, state))
     for name in sorted(name for name in freed if name is not None):
         wake(transaction, name)
     return bool(found)
@@ -261,8 +272,13 @@ def wake(transaction: Transaction, awaits: str, limit: int = flow.WAKE_LIMIT) ->
 
 
 def _hold_asked(transaction: Transaction, job_id: JobId, token: Token, asked: Mapping[str, Any]) -> Refusal | None:
-    budgets = _budgets_of(transaction, job_id)
-    return _hold(transaction, job_id, token, asked.get("key", ""), asked.get("asked", {}), budgets, "granted")
+    key = asked.get("key", "")
+    owed = None
+    if asked.get("is_once"):
+        owed = _owed([_Spend(*row) for row in transaction.all(_SQL["spends_of"], {"job_id": job_id, "key": key})], key)
+    return _hold(
+        transaction, job_id, token, key, asked.get("asked", {}), _budgets_of(transaction, job_id, owed), "granted"
+    )
 
 
 def _await_other(transaction: Transaction, job_id: JobId, key: str, refusal: Refusal) -> None:
@@ -340,9 +356,20 @@ def _find(transaction: Transaction, scope: str, unit: str | None, per: str | Non
     return [_Budget(*row) for row in rows]
 
 
-def _budgets_of(transaction: Transaction, job_id: JobId) -> list[_Budget]:
+def _budgets_of(transaction: Transaction, job_id: JobId, owed: AbstractSet[str] | None) -> list[_Budget]:
+    """The budgets that concern a job; of these only what it owes, unless None."""
     rows = transaction.all(_SQL["budgets_of"], {"job_id": job_id})
-    return [_turned(transaction, _Budget(*row)) for row in rows]
+    return [_turned(transaction, _Budget(*row)) for row in rows if owed is None or row[0] in owed]
+
+
+def _owed(spends: list[_Spend], key: str) -> AbstractSet[str] | None:
+    """Of a key that is paid, the budgets whose rest was given back when the job began to wait; None if it is not
+    paid."""
+    of_key = [one for one in spends if one.key == key]
+    paid = {one.budget_id for one in of_key if one.state == "done"}
+    if not paid:
+        return None
+    return {one.budget_id for one in of_key if one.is_rest and one.state in ("held", "broken")} - paid
 
 
 def _turned(transaction: Transaction, budget: _Budget) -> _Budget:

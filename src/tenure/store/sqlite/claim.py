@@ -35,7 +35,9 @@ _SQL: Final = load("claim")
 _BEFORE_ALL: Final = (-(2**63), -(2**63), "")
 
 _Candidate = list[Any]
-"""[rank, run_at, id, rowid, concurrency_key, limiter]."""
+"""[rank, run_at, id, rowid, concurrency_key, limiter]; where a list begins, the first three of its first job alone."""
+_List = tuple[str | None, _Candidate | None]
+"""The jobs of one limiter, None for those without one, and where they begin, None if that was not looked at."""
 
 
 @frozen
@@ -185,15 +187,16 @@ def _grant(
     ((may_hold_suspect, has_limited),) = transaction.all(_SQL["needs"], {"worker": request.worker, "queues": names})
     limiters = limits.ClaimLimiters(transaction) if may_hold_suspect or has_limited else None
     chosen: list[tuple[_Queue, _Candidate]] = []
-    plain: dict[str, list[str | None]] = {queue.name: [None] for queue in queues}
+    lists: dict[str, list[_List]] = {queue.name: [(None, None)] for queue in queues}
     if may_hold_suspect:
-        chosen += _choose(transaction, request, queues, plain, _SQL["pick_suspect"], 1, chosen, limiters)
+        chosen += _choose(transaction, request, queues, lists, _SQL["pick_suspect"], 1, chosen, limiters)
     if has_limited:
-        for queue_name, limiter in transaction.all(_SQL["limited"], {"queues": names}):
+        for queue_name, head in transaction.all(_SQL["limited"], {"queues": names}):
+            limiter, *begin = json.loads(head)
             if limiters is None or limiters.has_room(limiter):
-                plain[queue_name].append(limiter)
+                lists[queue_name].append((limiter, begin))
     left = limit - len(chosen)
-    chosen += _choose(transaction, request, queues, plain, _SQL["pick"], left, chosen, limiters)
+    chosen += _choose(transaction, request, queues, lists, _SQL["pick"], left, chosen, limiters)
     opens_at = None if limiters is None else limiters.opens_at
     if not chosen:
         return [], opens_at
@@ -228,14 +231,14 @@ def _choose(
     transaction: Transaction,
     request: Claim,
     queues: Sequence[_Queue],
-    lists: Mapping[str, Sequence[str | None]],
+    lists: Mapping[str, Sequence[_List]],
     pick: str,
     limit: int,
     before: Sequence[tuple[_Queue, _Candidate]],
     limiters: limits.ClaimLimiters | None,
 ) -> list[tuple[_Queue, _Candidate]]:
-    """The first candidates of all queues together. `lists`: the limiters whose jobs are looked at, by queue. `pick`:
-    the statement that reads a page of one list. `before`: candidates that were chosen already and count against the
+    """The first candidates of all queues together. `lists`: the lists that are looked at, by queue. `pick`: the
+    statement that reads a page of one list. `before`: candidates that were chosen already and count against the
     limits. `limiters` None: no job that is due has one."""
     budgets = {queue.name: _Budget(transaction, queue) for queue in queues if queue.is_limited}
     for queue, candidate in before:
@@ -244,8 +247,8 @@ def _choose(
     walks = []
     for queue in queues:
         parts = [
-            _walk(transaction, request, queue, limiter, budgets.get(queue.name), pick, limit, limiters)
-            for limiter in lists[queue.name]
+            _walk(transaction, request, queue, one, budgets.get(queue.name), pick, limit, limiters)
+            for one in lists[queue.name]
         ]
         walks.append(parts[0] if len(parts) == 1 else heapq.merge(*parts, key=_claim_order))
     is_in_order = request.strict or len(walks) == 1
@@ -254,6 +257,8 @@ def _choose(
     if limit <= 0:
         return chosen
     for queue, candidate in in_turn:
+        if len(candidate) == len(_BEFORE_ALL):
+            continue
         budget, limiter = budgets.get(queue.name), candidate[5]
         if limiters is not None and not limiters.has_room(limiter):
             continue
@@ -307,14 +312,18 @@ def _walk(
     transaction: Transaction,
     request: Claim,
     queue: _Queue,
-    limiter: str | None,
+    jobs: _List,
     budget: _Budget | None,
     pick: str,
     limit: int,
     limiters: limits.ClaimLimiters | None,
 ) -> Iterator[tuple[_Queue, _Candidate]]:
     """The candidates of one queue and limiter in claim order, as far as their limits go. `budget` None: the queue has
-    none. What is taken counts when it is taken, not here: a merge looks one candidate ahead."""
+    none. What is taken counts when it is taken, not here: a merge looks one candidate ahead. So the place where the
+    list begins comes first, if it is known: a list whose turn does not come is not read at all."""
+    limiter, begin = jobs
+    if begin is not None:
+        yield queue, begin
     affinity = request.affinity
     values: dict[str, Any] = {
         "queue": queue.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tenure.errors import InvalidArgument
 from tenure.model.clock import from_us
 from tenure.model.ids import JobId
 from tenure.model.memo import Memo, MemoTold
@@ -38,6 +39,13 @@ def take_memo(transaction: Transaction, request: TakeMemo) -> MemoTold | None:
     held = steps.held_job(transaction, request.job_id, request.token)
     if held is None:
         return None
+    if transaction.one(_SQL["is_foreign"], {"job_id": request.job_id, "id": request.id, "tenant": request.tenant}) == (
+        1,
+    ):
+        raise InvalidArgument(
+            f"Job {request.job_id} may not take this memo: a memo is of the tenant of the jobs that take it. "
+            "Nothing was taken."
+        )
     told = _look(transaction, request.id, request.job_id)
     if (told is None or told.state == "mine") and held[0] is None:
         steps.note_durable(transaction, request.job_id)  # its end looks for what it owns

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Query, Response
-from pydantic import Field
+from pydantic import Field, StrictFloat, StrictInt
 
 from tenure.web.api.operate import ChangedNames, Listed
 from tenure.web.api.shapes import (
@@ -37,11 +37,11 @@ class Amounts(Strict):
 
     scope: ScopeText
     per: Word = "total"
-    usd: Annotated[str, Field(max_length=40)] | int | float | None = None
-    usd_micro: int | None = None
-    tokens: int | None = None
-    calls: int | None = None
-    seconds: float | None = None
+    usd: Annotated[str, Field(max_length=40)] | StrictInt | StrictFloat | None = None
+    usd_micro: StrictInt | None = None
+    tokens: StrictInt | None = None
+    calls: StrictInt | None = None
+    seconds: StrictInt | StrictFloat | None = None
     reason: Reason | None = None
 
     def given(self) -> dict[str, Any]:

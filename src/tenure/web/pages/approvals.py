@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from tenure.errors import Forbidden, NotFound, UsageError
 from tenure.model.access import parse_scope
-from tenure.model.approval import Approval, is_asker, same_name
+from tenure.model.approval import Approval, is_among, is_asker, same_name
 from tenure.model.frozen import frozen
 from tenure.web.pages import same_as
 from tenure.web.pages.filter_words import is_job_id
@@ -150,9 +150,7 @@ def _refusal(visit: Visit, found: Approval) -> Literal["scope", "involved", "ask
         return "scope"
     if any(same_name(who, one) for one in found.involved) or _works_for(visit, found):
         return "involved"
-    if found.asked_of and not any(
-        same_name(name, one) for one in found.asked_of for name in (who, *visit.viewer.groups)
-    ):
+    if found.asked_of and not is_among((who, *visit.viewer.groups), found.asked_of):
         return "asked"
     return "answered" if any(same_name(who, vote.voter) for vote in found.votes) else None
 

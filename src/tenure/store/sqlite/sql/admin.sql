@@ -272,7 +272,7 @@ SELECT :new_id, j.kind, j.payload, j.queue, q.profile, j.priority,
         * CASE WHEN q.aging_seconds IS NULL THEN 1 ELSE CAST(1000000 * q.aging_seconds AS INTEGER) END
         + CASE WHEN q.aging_seconds IS NULL THEN 0 ELSE :now END,
     j.max_attempts, :now, 1, :now, :now, j.idempotency_key, :slot, j.payload_hash, q.forbidden_keys,
-    j.backoff, j.affinity_key, j.concurrency_key, j.limiter, j.source_ref, j.target_ref, j.payload_ref, j.actor, j.created_by_user_id,
+    j.backoff, j.affinity_key, j.concurrency_key, j.limiter, j.source_ref, j.target_ref, j.payload_ref, :actor, j.created_by_user_id,
     j.requested_by_user_id, j.tenant, j.workflow_id, j.id, j.run_id, j.trace, NULL
 FROM tenure_job AS j
 JOIN tenure_queue AS q ON q.name = j.queue

@@ -84,6 +84,21 @@ FROM tenure_approval AS a
 LEFT JOIN tenure_job AS j ON j.id = a.job_id
 WHERE a.id = ?;
 
+-- name: editors
+-- Who has given another payload to the job, or to one that it descends from.
+WITH RECURSIVE line (id, depth) AS (
+    SELECT :job_id, 1
+    UNION ALL
+    SELECT j.parent_id, l.depth + 1
+    FROM line AS l
+    CROSS JOIN tenure_job AS j ON j.id = l.id
+    WHERE j.parent_id IS NOT NULL AND l.depth < 100
+)
+SELECT DISTINCT a.actor
+FROM line AS l
+CROSS JOIN tenure_audit AS a INDEXED BY audit_subject_idx ON a.subject = l.id
+WHERE a.act = 'edit' AND a.detail ->> '$.from.payload' <> a.detail ->> '$.to.payload';
+
 -- name: vote_of
 SELECT choice, args_hash FROM tenure_vote WHERE approval_id = :id AND person = :person;
 
@@ -123,7 +138,7 @@ WHERE id = :id AND job_id = :job_id AND (state = 'granted' OR state = 'used' AND
 RETURNING args;
 
 -- name: list
--- Newest first. people are in lower case.
+-- Newest first.
 SELECT a.id, a.job_id, a.step_key, a.name, a.args, a.args_hash, a.text, a.need, a.asked_of, a.asked_by, a.state, a.why, a.on_expiry,
     a.created_at, a.expires_at, a.decided_at, a.used_at, a.used_for, j.kind, j.queue, j.state, j.actor, j.created_by_user_id,
     j.requested_by_user_id, j.workflow_id,
@@ -135,8 +150,6 @@ WHERE (:ids IS NULL OR a.id IN (SELECT value FROM json_each(:ids)))
     AND (:after IS NULL OR a.id < :after)
     AND (:job_id IS NULL OR a.job_id = :job_id)
     AND (json_array_length(:states) = 0 OR a.state IN (SELECT value FROM json_each(:states)))
-    AND (:people IS NULL OR a.asked_of = '[]'
-        OR EXISTS (SELECT 1 FROM json_each(a.asked_of) AS o WHERE lower(trim(o.value)) IN (SELECT value FROM json_each(:people))))
 ORDER BY a.id DESC
 LIMIT :limit;
 
@@ -151,8 +164,6 @@ FROM tenure_approval AS a INDEXED BY approval_pending_idx
 LEFT JOIN tenure_job AS j ON j.id = a.job_id
 WHERE a.state = 'pending'
     AND (:after IS NULL OR a.id < :after)
-    AND (:people IS NULL OR a.asked_of = '[]'
-        OR EXISTS (SELECT 1 FROM json_each(a.asked_of) AS o WHERE lower(trim(o.value)) IN (SELECT value FROM json_each(:people))))
 ORDER BY a.id DESC
 LIMIT :limit;
 

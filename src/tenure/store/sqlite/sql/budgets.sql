@@ -9,12 +9,12 @@ SET cap = excluded.cap,
     updated_at = excluded.updated_at;
 
 -- name: budget_raise
--- The last 16 ids of raises are kept.
+-- The ids of the last 16 raises are kept, the newest first.
 UPDATE tenure_budget
 SET cap = cap + :amount,
     raises = (
         SELECT json_group_array(r.value)
-        FROM (SELECT value FROM json_each(json_insert(raises, '$[#]', :raise_id)) ORDER BY key DESC LIMIT 16) AS r
+        FROM (SELECT :raise_id AS value, -1 AS nth UNION ALL SELECT value, key FROM json_each(raises) ORDER BY nth LIMIT 16) AS r
     ),
     updated_at = :now
 WHERE id = :id;
@@ -101,6 +101,10 @@ SELECT job_id, token, key, budget_id, state, reserved, used, window_from, is_res
 FROM tenure_spend
 WHERE job_id = :job_id AND token = :token AND key = :key
 ORDER BY budget_id;
+
+-- name: units
+-- The units of budgets (a JSON array of ids).
+SELECT id, unit FROM tenure_budget WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: spend_put
 INSERT INTO tenure_spend (job_id, token, key, budget_id, state, reserved, is_rest, window_from, at)

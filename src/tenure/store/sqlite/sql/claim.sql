@@ -135,24 +135,29 @@ EXISTS (
 );
 
 -- name: limited
--- The limiters of the due jobs in these queues (a JSON array), by queue. Each is found by one look behind the one before.
-WITH RECURSIVE found (queue, limiter) AS (
+-- The limiters of the due jobs in these queues (a JSON array), by queue: [limiter, rank, run_at, id] of the first job of each. Each is found by
+-- one look behind the one before.
+WITH RECURSIVE found (queue, head) AS (
     SELECT asked.value, (
-        SELECT min(j.limiter)
+        SELECT json_array(j.limiter, j.rank, j.run_at, j.id)
         FROM tenure_job AS j INDEXED BY job_claim_idx
         WHERE j.queue = asked.value AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2 AND j.limiter > ''
+        ORDER BY j.limiter, j.rank, j.run_at, j.id
+        LIMIT 1
     )
     FROM json_each(:queues) AS asked
     UNION ALL
     SELECT f.queue, (
-        SELECT min(j.limiter)
+        SELECT json_array(j.limiter, j.rank, j.run_at, j.id)
         FROM tenure_job AS j INDEXED BY job_claim_idx
-        WHERE j.queue = f.queue AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2 AND j.limiter > f.limiter
+        WHERE j.queue = f.queue AND j.state = 'queued' AND j.is_due = 1 AND j.suspicion < 2 AND j.limiter > f.head ->> 0
+        ORDER BY j.limiter, j.rank, j.run_at, j.id
+        LIMIT 1
     )
     FROM found AS f
-    WHERE f.limiter IS NOT NULL
+    WHERE f.head IS NOT NULL
 )
-SELECT queue, limiter FROM found WHERE limiter IS NOT NULL;
+SELECT queue, head FROM found WHERE head IS NOT NULL;
 
 -- name: held_by_key
 -- How many jobs of a queue are held now, by concurrency key. A lease that was not taken back yet still counts.

@@ -7,6 +7,12 @@ SELECT m.state, m.job_id, m.value, coalesce(m.expires_at <= :now, 0),
 FROM tenure_memo AS m
 WHERE m.id = :id;
 
+-- name: is_foreign
+-- Whether this memo, or the tenant in whose name it is asked for, is another than the job's.
+SELECT j.tenant IS NOT :tenant OR EXISTS (SELECT 1 FROM tenure_memo AS m WHERE m.id = :id AND m.tenant IS NOT j.tenant)
+FROM tenure_job AS j
+WHERE j.id = :job_id;
+
 -- name: own
 -- Make a job the owner of a memo that is to be worked out.
 INSERT INTO tenure_memo (id, name, key, tenant, state, job_id, created_at)
@@ -20,7 +26,10 @@ SET state = 'open',
 
 -- name: pass_on
 -- The owner has ended without a value: the job that waits longest is the owner now.
-UPDATE tenure_memo SET job_id = :job_id, created_at = :now WHERE id = :id AND state = 'open';
+UPDATE tenure_memo
+SET job_id = :job_id,
+    created_at = :now
+WHERE id = :id AND state = 'open' AND tenant IS (SELECT tenant FROM tenure_job WHERE id = :job_id);
 
 -- name: keep
 UPDATE tenure_memo

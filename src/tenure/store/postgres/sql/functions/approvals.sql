@@ -161,6 +161,33 @@ BEGIN
 END
 $$;
 
+-- plain_name: names that mean one person are the same here. Case and blanks at the ends do not tell people apart: all that Unicode calls
+-- blank, as model.approval.same_name has it.
+CREATE OR REPLACE FUNCTION tenure.plain_name(p_name text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT lower(btrim(p_name, E'\t\n\x0b\f\r\x1c\x1d\x1e\x1f \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006'
+        '\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000'))
+$$;
+
+-- editors_of: who has given another payload to a job, or to one that it descends from.
+CREATE OR REPLACE FUNCTION tenure.editors_of(p_job_id uuid) RETURNS text[]
+LANGUAGE sql STABLE
+AS $$
+    WITH RECURSIVE line(id, depth) AS (
+        SELECT p_job_id, 1
+        UNION ALL
+        SELECT j.parent_id, l.depth + 1
+        FROM line AS l
+        JOIN tenure.job AS j ON j.id = l.id
+        WHERE j.parent_id IS NOT NULL AND l.depth < 100
+    )
+    SELECT coalesce(array_agg(DISTINCT a.actor), '{}')
+    FROM line AS l
+    JOIN tenure.audit AS a ON a.subject = l.id::text
+    WHERE a.act = 'edit' AND a.detail #>> '{from,payload}' <> a.detail #>> '{to,payload}'
+$$;
+
 -- decide_approval: one person's answer. {"id", "voter", "choice": approve|deny, "args_hash", "note", "groups": [name], "door",
 -- "vouched_by"} → the approval as it stands then.
 --
@@ -177,16 +204,17 @@ DECLARE
     v_job tenure.job;
     v_vote tenure.vote;
     v_voter text := btrim(p_request ->> 'voter');
+    v_person text := tenure.plain_name(p_request ->> 'voter');
     v_choice text := p_request ->> 'choice';
     v_note text := p_request ->> 'note';
     v_door text := coalesce(p_request ->> 'door', 'sql');
-    v_maker text := btrim(p_request ->> 'vouched_by');
+    v_maker text := tenure.plain_name(p_request ->> 'vouched_by');
     v_involved text[];
     v_named text[];
     v_name text;
     v_state text := 'pending';
 BEGIN
-    IF coalesce(v_voter, '') = '' OR length(v_voter) > 200 OR coalesce(v_choice, '') NOT IN ('approve', 'deny') OR length(v_note) > 2000 THEN
+    IF coalesce(v_person, '') = '' OR length(v_voter) > 200 OR coalesce(v_choice, '') NOT IN ('approve', 'deny') OR length(v_note) > 2000 THEN
         RAISE EXCEPTION 'An answer needs voter (a name of up to 200 characters), choice (approve or deny) and maybe a note of up to 2000 characters. Nothing was changed.'
             USING ERRCODE = 'TN007';
     END IF;
@@ -198,15 +226,16 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'There is no approval %. `tenure inbox ls` lists what waits for an answer.', p_request ->> 'id' USING ERRCODE = 'TN009';
     END IF;
-    SELECT * INTO v_vote FROM tenure.vote AS v WHERE v.approval_id = v_asked.id AND v.person = lower(v_voter);
+    SELECT * INTO v_vote FROM tenure.vote AS v WHERE v.approval_id = v_asked.id AND v.person = v_person;
     IF v_vote.choice = v_choice AND v_vote.args_hash = p_request ->> 'args_hash' THEN
         RETURN tenure.show_approval(v_asked);
     END IF;
     SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = v_asked.job_id;
     v_involved := ARRAY[
-        v_job.actor, v_job.created_by_user_id::text, v_job.requested_by_user_id::text, v_job.queue, nullif(v_asked.asked_by, '')];
-    FOREACH v_name IN ARRAY ARRAY[v_voter, v_maker] LOOP
-        IF EXISTS (SELECT 1 FROM unnest(v_involved) AS i(name) WHERE lower(btrim(i.name)) = lower(v_name)) THEN
+        v_job.actor, v_job.created_by_user_id::text, v_job.requested_by_user_id::text, v_job.queue, nullif(v_asked.asked_by, '')
+    ] || tenure.editors_of(v_asked.job_id);
+    FOREACH v_name IN ARRAY ARRAY[v_voter, p_request ->> 'vouched_by'] LOOP
+        IF EXISTS (SELECT 1 FROM unnest(v_involved) AS i(name) WHERE tenure.plain_name(i.name) = tenure.plain_name(v_name)) THEN
             RAISE EXCEPTION 'Approval %: % had this job done or does it, so another person has to answer. Nothing was changed.',
                 v_asked.id, quote_literal(v_name) USING ERRCODE = 'TN010';
         END IF;
@@ -214,8 +243,8 @@ BEGIN
     IF json_array_length(v_asked.asked_of) > 0 AND NOT EXISTS (
         SELECT 1
         FROM json_array_elements_text(v_asked.asked_of) AS o(name)
-        WHERE lower(btrim(o.name)) = lower(v_voter)
-            OR lower(btrim(o.name)) IN (SELECT lower(btrim(g.name)) FROM unnest(tenure.text_list(p_request -> 'groups')) AS g(name))
+        WHERE tenure.plain_name(o.name) = v_person
+            OR tenure.plain_name(o.name) IN (SELECT tenure.plain_name(g.name) FROM unnest(tenure.text_list(p_request -> 'groups')) AS g(name))
     ) THEN
         RAISE EXCEPTION 'Approval % was asked of %, and % is none of them. Nothing was changed.',
             v_asked.id, (SELECT string_agg(o.name, ', ') FROM json_array_elements_text(v_asked.asked_of) AS o(name)), quote_literal(v_voter)
@@ -241,20 +270,20 @@ BEGIN
     END IF;
     -- One person counts once: who answered makes no link that counts, who made one does not answer, and the links of one maker count once,
     -- unless each was made for a person who was asked by name.
-    v_named := ARRAY(SELECT lower(btrim(o.name)) FROM json_array_elements_text(v_asked.asked_of) AS o(name));
+    v_named := ARRAY(SELECT tenure.plain_name(o.name) FROM json_array_elements_text(v_asked.asked_of) AS o(name));
     IF EXISTS (
         SELECT 1
         FROM tenure.vote AS v
         WHERE v.approval_id = v_asked.id
-            AND (v.person = lower(v_maker)
-                OR lower(v.vouched_by) = lower(coalesce(v_maker, v_voter))
-                    AND NOT (v_maker IS NOT NULL AND v.person = ANY (v_named) AND lower(v_voter) = ANY (v_named)))
+            AND (v.person = v_maker
+                OR tenure.plain_name(v.vouched_by) = coalesce(v_maker, v_person)
+                    AND NOT (v_maker IS NOT NULL AND v.person = ANY (v_named) AND v_person = ANY (v_named)))
     ) THEN
         RAISE EXCEPTION 'Approval %: % has answered already, by themselves or by a link that they made, and one person counts once. Another person has to answer. Nothing was changed.',
-            v_asked.id, quote_literal(coalesce(v_maker, v_voter)) USING ERRCODE = 'TN010';
+            v_asked.id, quote_literal(coalesce(btrim(p_request ->> 'vouched_by'), v_voter)) USING ERRCODE = 'TN010';
     END IF;
     INSERT INTO tenure.vote (approval_id, person, voter, choice, note, args_hash, door, vouched_by, at)
-    VALUES (v_asked.id, lower(v_voter), v_voter, v_choice, v_note, v_asked.args_hash, v_door, v_maker, v_now);
+    VALUES (v_asked.id, v_person, v_voter, v_choice, v_note, v_asked.args_hash, v_door, btrim(p_request ->> 'vouched_by'), v_now);
     IF v_choice = 'deny' THEN
         v_state := 'denied';
     ELSIF (SELECT count(*) FROM tenure.vote AS v WHERE v.approval_id = v_asked.id AND v.choice = 'approve') >= v_asked.need THEN
@@ -301,7 +330,7 @@ AS $$
 DECLARE
     v_states text[] := tenure.text_list(p_request -> 'states');
     v_people text[] := ARRAY(
-        SELECT lower(btrim(n.name))
+        SELECT tenure.plain_name(n.name)
         FROM unnest(ARRAY[p_request ->> 'person'] || coalesce(tenure.text_list(p_request -> 'groups'), '{}')) AS n(name));
     v_ids uuid[] := ARRAY(SELECT tenure.as_uuid(t.id) FROM unnest(tenure.text_list(p_request -> 'ids')) AS t(id));
     v_wanted text := 'true';
@@ -323,7 +352,7 @@ BEGIN
     END IF;
     IF p_request ->> 'person' IS NOT NULL THEN
         v_wanted := v_wanted || $w$ AND (json_array_length(a.asked_of) = 0
-            OR EXISTS (SELECT 1 FROM json_array_elements_text(a.asked_of) AS o(name) WHERE lower(btrim(o.name)) = ANY ($5)))$w$;
+            OR EXISTS (SELECT 1 FROM json_array_elements_text(a.asked_of) AS o(name) WHERE tenure.plain_name(o.name) = ANY ($5)))$w$;
     END IF;
     IF NOT tenure.reads_all() THEN
         v_wanted := v_wanted || ' AND tenure.sees_job(a.job_id)';

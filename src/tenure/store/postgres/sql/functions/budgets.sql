@@ -43,13 +43,16 @@ AS $$
         'job:' || (p_job).id]
 $$;
 
--- lock_budgets: lock the budgets of these scopes by rising id, and begin windows anew that have ended.
-CREATE OR REPLACE FUNCTION tenure.lock_budgets(p_scopes text[], p_now timestamptz) RETURNS void
+-- lock_budgets: lock the budgets of these scopes by rising id, and begin windows anew that have ended. Answers their ids: one that is made
+-- meanwhile is none of them, and does not concern what is reserved under these locks.
+CREATE OR REPLACE FUNCTION tenure.lock_budgets(p_scopes text[], p_now timestamptz) RETURNS uuid[]
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    v_ids uuid[] := ARRAY(SELECT b.id FROM tenure.budget AS b WHERE b.scope = ANY (p_scopes) ORDER BY b.id FOR NO KEY UPDATE);
 BEGIN
-    PERFORM 1 FROM tenure.budget AS b WHERE b.scope = ANY (p_scopes) ORDER BY b.id FOR NO KEY UPDATE;
-    PERFORM tenure.turn_locked(ARRAY(SELECT b.id FROM tenure.budget AS b WHERE b.scope = ANY (p_scopes) AND b.window_until <= p_now), p_now);
+    PERFORM tenure.turn_locked(ARRAY(SELECT b.id FROM tenure.budget AS b WHERE b.id = ANY (v_ids) AND b.window_until <= p_now), p_now);
+    RETURN v_ids;
 END
 $$;
 
@@ -99,10 +102,10 @@ END
 $$;
 
 -- hold_budgets: reserve amounts in every budget that concerns a job, or in none: then the first that refuses is answered, else a row of nulls.
--- The budgets are locked and in the window of now. A unit without an amount stands for a cost that is not known: it fits while anything is left,
+-- p_budgets are locked and in the window of now, and no others are looked at. A unit without an amount stands for a cost that is not known: it fits while anything is left,
 -- and reserves all of that.
 CREATE OR REPLACE FUNCTION tenure.hold_budgets(
-    p_job tenure.job, p_token bigint, p_key text, p_amounts json, p_state text, p_now timestamptz
+    p_job tenure.job, p_token bigint, p_key text, p_amounts json, p_budgets uuid[], p_state text, p_now timestamptz
 ) RETURNS tenure.budget
 LANGUAGE plpgsql
 AS $$
@@ -111,7 +114,7 @@ DECLARE
 BEGIN
     SELECT * INTO v_refuses
     FROM tenure.budget AS b
-    WHERE b.scope = ANY (tenure.job_scopes(p_job))
+    WHERE b.id = ANY (p_budgets) AND b.scope = ANY (tenure.job_scopes(p_job))
         AND CASE
             WHEN p_amounts ->> b.unit IS NULL THEN b.cap - b.used - b.reserved <= 0
             ELSE (p_amounts ->> b.unit)::bigint > greatest(0, b.cap - b.used - b.reserved)
@@ -123,13 +126,30 @@ BEGIN
         SELECT p_job.id, p_token, p_key, b.id, p_state, coalesce((p_amounts ->> b.unit)::bigint, b.cap - b.used - b.reserved),
             p_amounts ->> b.unit IS NULL, b.window_from, p_now
         FROM tenure.budget AS b
-        WHERE b.scope = ANY (tenure.job_scopes(p_job));
+        WHERE b.id = ANY (p_budgets) AND b.scope = ANY (tenure.job_scopes(p_job));
         UPDATE tenure.budget AS b
         SET reserved = coalesce(b.reserved + (p_amounts ->> b.unit)::bigint, b.cap - b.used)
-        WHERE b.scope = ANY (tenure.job_scopes(p_job)) AND (p_amounts ->> b.unit IS NULL OR (p_amounts ->> b.unit)::bigint > 0);
+        WHERE b.id = ANY (p_budgets) AND b.scope = ANY (tenure.job_scopes(p_job)) AND (p_amounts ->> b.unit IS NULL OR (p_amounts ->> b.unit)::bigint > 0);
     END IF;
     RETURN v_refuses;
 END
+$$;
+
+-- owed_budgets: of the budgets p_budgets those that a key has to pay which is paid once: all, unless an earlier attempt has settled it well;
+-- then those whose rest was given back when the job began to wait.
+CREATE OR REPLACE FUNCTION tenure.owed_budgets(p_job_id uuid, p_key text, p_budgets uuid[]) RETURNS uuid[]
+LANGUAGE sql STABLE
+AS $$
+    SELECT CASE WHEN count(*) FILTER (WHERE s.state = 'done') = 0 THEN p_budgets ELSE ARRAY(
+        SELECT b.id FROM unnest(p_budgets) AS b(id)
+        INTERSECT
+        SELECT o.budget_id FROM tenure.spend AS o
+        WHERE o.job_id = p_job_id AND o.key = p_key AND o.is_rest AND o.state IN ('held', 'broken')
+        EXCEPT
+        SELECT o.budget_id FROM tenure.spend AS o WHERE o.job_id = p_job_id AND o.key = p_key AND o.state = 'done'
+    ) END
+    FROM tenure.spend AS s
+    WHERE s.job_id = p_job_id AND s.key = p_key
 $$;
 
 -- tell_budgets: these budgets have more room now. An event for each that a job waits for; the rows were changed before.
@@ -265,6 +285,14 @@ DECLARE
     v_names text[] := '{}';
     v_answer json;
 BEGIN
+    -- Those that are there are locked by rising id, as everywhere. New ones are known to no other transaction yet.
+    PERFORM 1
+    FROM tenure.budget AS b
+    WHERE (b.scope, b.unit, b.per) IN (
+        SELECT e.value ->> 'scope', e.value ->> 'unit', coalesce(e.value ->> 'per', 'total')
+        FROM json_array_elements(p_request -> 'budgets') AS e)
+    ORDER BY b.id
+    FOR NO KEY UPDATE;
     FOR v_one IN
         SELECT b.scope, b.unit, e.value ->> 'limit' AS cap, coalesce(b.per, 'total') AS per, coalesce(b.on_empty, 'park') AS on_empty
         FROM json_array_elements(p_request -> 'budgets') AS e
@@ -322,6 +350,10 @@ BEGIN
                 v_scope, v_amount.unit, v_per USING ERRCODE = 'TN009';
         END IF;
         CONTINUE WHEN v_id IN (SELECT r.value FROM json_array_elements_text(v_budget.raises) AS r);
+        IF v_budget.cap + v_amount.amount > 9007199254740991 THEN
+            RAISE EXCEPTION '%: a budget holds up to 9007199254740991 (usd and seconds in millionths), and with % more it would have %. Nothing was changed.',
+                v_amount.unit, v_amount.amount, v_budget.cap + v_amount.amount USING ERRCODE = 'TN007';
+        END IF;
         UPDATE tenure.budget AS b
         SET cap = b.cap + v_amount.amount,
             raises = (
@@ -426,8 +458,10 @@ DECLARE
     v_job tenure.job;
     v_key text := p_request ->> 'key';
     v_amounts json := coalesce(p_request -> 'amounts', '{}');
+    v_is_once boolean := coalesce((p_request ->> 'is_once')::boolean, false);
     v_mine text[];
     v_ends json;
+    v_budgets uuid[];
     v_refuses tenure.budget;
 BEGIN
     IF coalesce(btrim(v_key), '') = '' OR length(v_key) > 200 THEN
@@ -446,17 +480,20 @@ BEGIN
         RAISE EXCEPTION 'The reservation % of job % is settled. Use another key.', quote_literal(v_key), v_job.id USING ERRCODE = 'TN008';
     ELSIF v_mine IS NOT NULL THEN
         RETURN json_build_object('refusal', NULL, 'is_paid', false, 'is_limited', true);
-    ELSIF (p_request ->> 'is_once')::boolean
-        AND EXISTS (SELECT 1 FROM tenure.spend AS s WHERE s.job_id = v_job.id AND s.key = v_key AND s.state = 'done')
+    ELSIF v_is_once AND EXISTS (SELECT 1 FROM tenure.spend AS s WHERE s.job_id = v_job.id AND s.key = v_key AND s.state = 'done')
+        AND cardinality(tenure.owed_budgets(v_job.id, v_key, ARRAY(SELECT s.budget_id FROM tenure.spend AS s WHERE s.job_id = v_job.id))) = 0
     THEN
         RETURN json_build_object('refusal', NULL, 'is_paid', true, 'is_limited', false);
     END IF;
-    PERFORM tenure.lock_budgets(tenure.job_scopes(v_job), v_now);
+    v_budgets := tenure.lock_budgets(tenure.job_scopes(v_job), v_now);
+    IF v_is_once THEN
+        v_budgets := tenure.owed_budgets(v_job.id, v_key, v_budgets);
+    END IF;
     IF EXISTS (SELECT 1 FROM tenure.spend AS s WHERE s.job_id = v_job.id AND s.key = v_key AND s.state = 'granted') THEN
         IF NOT EXISTS (
             SELECT 1
             FROM (SELECT * FROM tenure.spend AS s WHERE s.job_id = v_job.id AND s.key = v_key AND s.state = 'granted') AS s
-            FULL JOIN (SELECT * FROM tenure.budget AS b WHERE b.scope = ANY (tenure.job_scopes(v_job))) AS b ON b.id = s.budget_id
+            FULL JOIN (SELECT * FROM tenure.budget AS b WHERE b.id = ANY (v_budgets)) AS b ON b.id = s.budget_id
             WHERE s.budget_id IS NULL OR b.id IS NULL OR s.window_from IS DISTINCT FROM b.window_from
                 OR s.is_rest <> (v_amounts ->> b.unit IS NULL) OR NOT s.is_rest AND s.reserved <> (v_amounts ->> b.unit)::bigint
         ) THEN
@@ -474,15 +511,16 @@ BEGIN
     IF v_ends IS NOT NULL THEN
         PERFORM tenure.tell_budgets(tenure.end_spends(v_ends));
     END IF;
-    v_refuses := tenure.hold_budgets(v_job, v_job.token, v_key, v_amounts, 'held', v_now);
+    v_refuses := tenure.hold_budgets(v_job, v_job.token, v_key, v_amounts, v_budgets, 'held', v_now);
     RETURN json_build_object(
         'refusal', CASE WHEN v_refuses.id IS NOT NULL THEN tenure.show_refusal(v_refuses, v_amounts, v_now) END, 'is_paid', false,
-        'is_limited', EXISTS (SELECT 1 FROM tenure.budget AS b WHERE b.scope = ANY (tenure.job_scopes(v_job))));
+        'is_limited', cardinality(v_budgets) > 0);
 END
 $$;
 
--- settle_budget: {"job_id", "token", "key", "used": {unit: amount}, "is_unused", "is_done"} → {"is_found", "flow"}. Units that are left out count
--- as reserved; such as no amount was named for, as nothing if the work is done. Not fenced by the lease; but while another login holds the job under this token, nothing is changed.
+-- settle_budget: {"job_id", "token", "key", "used": {unit: amount}, "is_unused", "is_done", "is_parked"} → {"is_found", "flow"}. Units that are left
+-- out count as reserved; such as no amount was named for, as nothing if the work is done. With is_parked the job waits in the middle of the
+-- work: amounts that were named count in full at least, the others are reserved anew by a later attempt. Not fenced by the lease; but while another login holds the job under this token, nothing is changed.
 CREATE OR REPLACE FUNCTION tenure.settle_budget(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -494,6 +532,7 @@ DECLARE
     v_used json := coalesce(p_request -> 'used', '{}');
     v_is_unused boolean := coalesce((p_request ->> 'is_unused')::boolean, false);
     v_state text := CASE WHEN v_is_unused THEN NULL WHEN coalesce((p_request ->> 'is_done')::boolean, true) THEN 'done' ELSE 'broken' END;
+    v_is_parked boolean := coalesce((p_request ->> 'is_parked')::boolean, false);
     v_ends json;
     v_is_told boolean := false;
 BEGIN
@@ -513,15 +552,18 @@ BEGIN
         RETURN json_build_object('is_found', false, 'flow', false);
     END IF;
     SELECT json_agg(json_build_object(
-        'job_id', s.job_id, 'token', s.token, 'key', s.key, 'budget_id', s.budget_id, 'state', v_state,
+        'job_id', s.job_id, 'token', s.token, 'key', s.key, 'budget_id', s.budget_id,
+        'state', CASE WHEN v_is_parked AND s.is_rest AND v_state = 'done' THEN 'broken' ELSE v_state END,
         'used', CASE
             WHEN v_is_unused THEN 0
-            ELSE coalesce(
-                (v_used ->> b.unit)::bigint,
-                CASE WHEN s.is_rest AND v_state = 'done' THEN 0 WHEN s.state = 'broken' THEN s.used ELSE s.reserved END)
+            WHEN v_is_parked THEN greatest((v_used ->> b.unit)::bigint, u.amount)
+            ELSE coalesce((v_used ->> b.unit)::bigint, u.amount)
         END))
     INTO v_ends
     FROM tenure.spend AS s
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN s.is_rest AND v_state = 'done' THEN 0 WHEN s.state = 'broken' THEN s.used ELSE s.reserved END
+    ) AS u(amount)
     LEFT JOIN tenure.budget AS b ON b.id = s.budget_id
     WHERE s.job_id = v_job_id AND s.token = v_token AND s.key = p_request ->> 'key' AND s.state IN ('held', 'broken');
     IF v_ends IS NOT NULL THEN
@@ -578,6 +620,7 @@ DECLARE
     v_room bigint;
     v_ids uuid[];
     v_scopes text[];
+    v_budgets uuid[];
     v_job tenure.job;
     v_step tenure.step;
     v_refuses tenure.budget;
@@ -615,7 +658,7 @@ BEGIN
     END IF;
     PERFORM 1 FROM tenure.job AS j WHERE j.id = ANY (v_ids) AND j.state = 'waiting' ORDER BY j.id FOR UPDATE;
     v_scopes := ARRAY(SELECT DISTINCT unnest(tenure.job_scopes(j)) FROM tenure.job AS j WHERE j.id = ANY (v_ids));
-    PERFORM tenure.lock_budgets(v_scopes, p_now);
+    v_budgets := tenure.lock_budgets(v_scopes, p_now);
     FOR v_step IN
         SELECT s.*
         FROM tenure.step AS s
@@ -625,7 +668,10 @@ BEGIN
     LOOP
         SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = v_step.job_id;
         v_asked := coalesce(v_step.value -> 'asked', '{}');
-        v_refuses := tenure.hold_budgets(v_job, v_step.token, v_step.value ->> 'key', v_asked, 'granted', p_now);
+        v_refuses := tenure.hold_budgets(
+            v_job, v_step.token, v_step.value ->> 'key', v_asked,
+            CASE WHEN (v_step.value ->> 'is_once')::boolean THEN tenure.owed_budgets(v_job.id, v_step.value ->> 'key', v_budgets) ELSE v_budgets END,
+            'granted', p_now);
         IF v_refuses.id IS NULL OR v_refuses.on_empty = 'fail' THEN  -- the latter is told by its next attempt
             PERFORM tenure.close_step(v_step, 'done', v_step.value, p_now);
             v_woken := v_woken || v_step.job_id;

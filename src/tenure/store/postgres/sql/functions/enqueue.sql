@@ -482,6 +482,7 @@ BEGIN
             RAISE EXCEPTION 'Job % was pruned: its payload is gone, so it cannot be cloned. Nothing was cloned.', v_pair.old_id
                 USING ERRCODE = 'TN008';
         END IF;
+        v_job.actor := p_request ->> 'actor';  -- who has it done again
         v_holder := tenure.copy_job(v_job, v_pair.new_id::uuid, v_now);
         PERFORM tenure.write_audit(
             v_now, p_request ->> 'actor', 'clone', v_pair.old_id, p_request ->> 'reason',

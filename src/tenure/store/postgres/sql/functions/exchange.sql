@@ -154,7 +154,7 @@ BEGIN
 
     IF v_left > 0 THEN
         IF v_needs.has_alone AND tenure.may_run_alone(v_claim.worker) THEN
-            v_limited := tenure.open_limiters(v_queues, true, p_now);
+            v_limited := tenure.open_limiters(v_queues, true, NULL, p_now);
             v_opens := v_limited.opens_at;
             v_quota := tenure.share_out(v_queues || v_limited.queues, array_fill(NULL::text, ARRAY[cardinality(v_queues)]) || v_limited.limiters,
                 1, v_claim.kinds, v_open.closed_kinds, v_claim.affinity, true, v_claim.is_strict);
@@ -167,7 +167,12 @@ BEGIN
             END LOOP;
         END IF;
         IF v_needs.has_limited AND v_left > 0 THEN
-            v_limited := tenure.open_limiters(v_queues, false, p_now);
+            -- The next jobs stand in the lists that begin first, unless a filter leaves some of them out; a few more lists, because other
+            -- claims may hold what stands there.
+            v_limited := tenure.open_limiters(v_queues, false, CASE
+                WHEN num_nonnulls(v_claim.kinds, v_open.closed_kinds, v_claim.affinity) = 0 AND NOT v_open.is_limited
+                    AND (NOT v_claim.is_strict OR cardinality(v_queues) = 1) THEN v_left + 100
+            END, p_now);
             v_opens := least(v_opens, v_limited.opens_at);
             v_limiters := array_fill(NULL::text, ARRAY[cardinality(v_queues)]) || v_limited.limiters;
             v_queues := v_queues || v_limited.queues;

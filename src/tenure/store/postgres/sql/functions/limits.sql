@@ -37,7 +37,7 @@ BEGIN
 END
 $$;
 
--- request_burst, request_rate, token_burst: see tenure.model.limiter.
+-- request_burst, request_rate, token_burst, token_debt: see tenure.model.limiter.
 CREATE OR REPLACE FUNCTION tenure.request_burst(p_per_minute double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT greatest(1, p_per_minute * 2 / 60) $$;
@@ -49,6 +49,10 @@ AS $$ SELECT (p_per_minute - tenure.request_burst(p_per_minute) + 1) / 60 $$;
 CREATE OR REPLACE FUNCTION tenure.token_burst(p_per_minute double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT p_per_minute * 10 / 60 $$;
+
+CREATE OR REPLACE FUNCTION tenure.token_debt(p_per_minute double precision) RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT -p_per_minute * 86400 / 60 $$;
 
 CREATE OR REPLACE FUNCTION tenure.next_probes(p_before integer) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -140,7 +144,8 @@ BEGIN
         v_new.requests := least(tenure.request_burst(p_limiter.per_minute), v_new.requests);
     END IF;
     IF p_limiter.tokens_per_minute IS NOT NULL THEN
-        v_new.tokens := least(tenure.token_burst(p_limiter.tokens_per_minute), v_new.tokens);
+        v_new.tokens := greatest(
+            tenure.token_debt(p_limiter.tokens_per_minute), least(tenure.token_burst(p_limiter.tokens_per_minute), v_new.tokens));
     END IF;
     RETURN v_new;
 END
@@ -213,70 +218,86 @@ BEGIN
 END
 $$;
 
--- open_limiters: the lists of claimable jobs with a limiter that has room now, one for each queue and limiter; and when the first of the
--- others opens. A key that counts its starts is locked until the commit; one that is blocked, or locked by another transaction, is passed
--- over. Each limiter of a queue is found by
--- one look behind the one before, so the jobs themselves are not walked.
+-- open_limiters: the lists of claimable jobs with a limiter that has room now, one for each queue and limiter, in the order of their first
+-- jobs; and when the first of the others opens. A key that counts its starts is locked until the commit; one that is blocked, or locked by
+-- another transaction, is passed over. Each limiter of a queue is found by one look behind the one before, so the jobs themselves are not
+-- walked. p_most: so many lists at most, null for all.
 CREATE OR REPLACE FUNCTION tenure.open_limiters(
-    p_queues tenure.queue[], p_is_alone boolean, p_now timestamptz, OUT queues tenure.queue[], OUT limiters text[], OUT opens_at timestamptz
+    p_queues tenure.queue[], p_is_alone boolean, p_most integer, p_now timestamptz,
+    OUT queues tenure.queue[], OUT limiters text[], OUT opens_at timestamptz
 )
 LANGUAGE plpgsql
 AS $$
 DECLARE
     v_found text[];
     v_nths integer[];
+    v_known text[];
     v_busy text[];
+    v_keys text[];
+    v_open integer[] := '{}';
     v_room record;
 BEGIN
     queues := '{}';
     limiters := '{}';
     WITH RECURSIVE found AS (
-        SELECT n.nth, (
-            SELECT coalesce(j.limiter, '') FROM tenure.job AS j
+        SELECT n.nth, h.limiter, h.rank, h.run_at, h.id
+        FROM generate_series(1, cardinality(p_queues)) AS n(nth)
+        CROSS JOIN LATERAL (
+            SELECT coalesce(j.limiter, '') AS limiter, j.rank, j.run_at, j.id FROM tenure.job AS j
             WHERE j.queue = (p_queues[n.nth]).name AND (j.suspicion >= 2) = p_is_alone AND coalesce(j.limiter, '') > ''
                 AND j.state = 'queued' AND j.is_due
-            ORDER BY coalesce(j.limiter, '') LIMIT 1
-        ) AS limiter
-        FROM generate_series(1, cardinality(p_queues)) AS n(nth)
+            ORDER BY coalesce(j.limiter, ''), j.rank, j.run_at, j.id LIMIT 1
+        ) AS h
         UNION ALL
-        SELECT f.nth, (
-            SELECT coalesce(j.limiter, '') FROM tenure.job AS j
+        SELECT f.nth, h.limiter, h.rank, h.run_at, h.id
+        FROM found AS f
+        CROSS JOIN LATERAL (
+            SELECT coalesce(j.limiter, '') AS limiter, j.rank, j.run_at, j.id FROM tenure.job AS j
             WHERE j.queue = (p_queues[f.nth]).name AND (j.suspicion >= 2) = p_is_alone AND coalesce(j.limiter, '') > f.limiter
                 AND j.state = 'queued' AND j.is_due
-            ORDER BY coalesce(j.limiter, '') LIMIT 1
-        )
-        FROM found AS f
-        WHERE f.limiter IS NOT NULL
+            ORDER BY coalesce(j.limiter, ''), j.rank, j.run_at, j.id LIMIT 1
+        ) AS h
     )
-    SELECT array_agg(f.nth ORDER BY f.nth, f.limiter), array_agg(f.limiter ORDER BY f.nth, f.limiter)
+    SELECT array_agg(f.nth ORDER BY f.rank, f.run_at, f.id), array_agg(f.limiter ORDER BY f.rank, f.run_at, f.id)
     INTO v_nths, v_found
-    FROM found AS f
-    WHERE f.limiter IS NOT NULL;
+    FROM found AS f;
     IF v_found IS NULL THEN
         RETURN;
     END IF;
-    SELECT array_agg(k.key) FILTER (WHERE NOT pg_try_advisory_xact_lock(hashtextextended('tenure.limiter:' || k.key, 0)))
-    INTO v_busy
+    -- Of the keys those that hold jobs back, or may. A list without any of them is open.
+    SELECT array_agg(k.key),
+        array_agg(k.key) FILTER (
+            WHERE CASE WHEN k.blocked_until > p_now THEN false
+                ELSE NOT pg_try_advisory_xact_lock(hashtextextended('tenure.limiter:' || k.key, 0)) END)
+    INTO v_known, v_busy
     FROM (
-        SELECT l.key FROM tenure.limiter AS l
+        SELECT l.key, l.blocked_until FROM tenure.limiter AS l
         WHERE l.key IN (SELECT unnest(string_to_array(f.limiter, ',')) FROM unnest(v_found) AS f(limiter))
-            AND (l.strikes > 0 OR l.per_minute IS NOT NULL OR l.tokens_per_minute IS NOT NULL)
-            AND coalesce(l.blocked_until <= p_now, true)
+            AND (l.strikes > 0 OR l.blocked_until > p_now OR l.per_minute IS NOT NULL OR l.tokens_per_minute IS NOT NULL)
         ORDER BY l.key COLLATE "C"
     ) AS k;
     FOR i IN 1 .. cardinality(v_found) LOOP
-        IF v_busy && string_to_array(v_found[i], ',') THEN
-            opens_at := least(opens_at, p_now + interval '20 milliseconds');
-            CONTINUE;
+        IF v_known IS NOT NULL THEN
+            v_keys := string_to_array(v_found[i], ',');
+            IF v_busy && v_keys THEN
+                opens_at := least(opens_at, p_now + interval '20 milliseconds');
+                CONTINUE;
+            ELSIF v_known && v_keys THEN
+                v_room := tenure.limiter_room(v_found[i], p_now);
+                IF v_room.room <= 0 THEN
+                    opens_at := least(opens_at, v_room.opens_at);
+                    CONTINUE;
+                END IF;
+            END IF;
         END IF;
-        v_room := tenure.limiter_room(v_found[i], p_now);
-        IF v_room.room <= 0 THEN
-            opens_at := least(opens_at, v_room.opens_at);
-        ELSE
-            queues := queues || p_queues[v_nths[i]];
-            limiters := limiters || v_found[i];
+        IF cardinality(v_open) = p_most THEN
+            opens_at := p_now + interval '20 milliseconds';  -- should these not be enough, there are more
+            EXIT;
         END IF;
+        v_open := v_open || i;
     END LOOP;
+    queues := ARRAY(SELECT p_queues[v_nths[o.nth]] FROM unnest(v_open) AS o(nth));
+    limiters := ARRAY(SELECT v_found[o.nth] FROM unnest(v_open) AS o(nth));
 END
 $$;
 
@@ -547,7 +568,7 @@ BEGIN
     END IF;
     v_limiter := tenure.risen(tenure.limiter_of(v_key, v_now), v_now);
     v_before := greatest(1, coalesce(v_limiter.tokens_per_job, 1));
-    v_limiter.tokens := v_limiter.tokens - (v_tokens - v_before);
+    v_limiter.tokens := greatest(tenure.token_debt(v_limiter.tokens_per_minute), v_limiter.tokens - (v_tokens - v_before));
     v_limiter.tokens_per_job := v_before + (v_tokens - v_before) / 8;
     PERFORM tenure.put_limiter(v_limiter, v_now);
     RETURN to_json(true);

@@ -32,7 +32,10 @@ BEGIN
     END IF;
     v_state := tenure.look_at_memo(v_memo, p_job_id, p_now);
     IF v_state IS NULL AND v_memo.state = 'open' THEN
-        UPDATE tenure.memo AS m SET job_id = p_job_id, created_at = p_now WHERE m.id = p_id;  -- it has steps: it waits by one
+        UPDATE tenure.memo AS m  -- the job has steps: it waits by one
+        SET job_id = p_job_id,
+            created_at = p_now
+        WHERE m.id = p_id AND m.tenant IS NOT DISTINCT FROM (SELECT j.tenant FROM tenure.job AS j WHERE j.id = p_job_id);
     END IF;
     RETURN v_state IS DISTINCT FROM 'taken';
 END
@@ -87,6 +90,10 @@ BEGIN
     VALUES (p_request ->> 'id', p_request ->> 'name', p_request ->> 'key', p_request ->> 'tenant', 'open', v_job.id, v_now)
     ON CONFLICT (id) DO NOTHING;
     SELECT * INTO v_memo FROM tenure.memo AS m WHERE m.id = p_request ->> 'id' FOR UPDATE;
+    IF v_memo.tenant IS DISTINCT FROM v_job.tenant OR v_job.tenant IS DISTINCT FROM p_request ->> 'tenant' THEN
+        RAISE EXCEPTION 'Job % may not take this memo: a memo is of the tenant of the jobs that take it. Nothing was taken.', v_job.id
+            USING ERRCODE = 'TN007';
+    END IF;
     v_state := tenure.look_at_memo(v_memo, v_job.id, v_now);
     IF v_state IS NULL THEN
         UPDATE tenure.memo AS m
