@@ -153,6 +153,29 @@ async def test_forwarded_addresses_count_only_from_named_proxies(small: Server) 
     assert answer.status_code == 401
 
 
+async def test_networks_of_proxies_and_unix_sockets_are_named_too(small: Server) -> None:
+    async def guesses(server: Server, address: str) -> int:
+        async with server.client(str(new_token()), address=address) as client:
+            for number in range(21):
+                answer = await client.get("/api/v1/me", headers={"X-Forwarded-For": f"203.0.113.{number}"})
+        return answer.status_code
+
+    assert await guesses(Server(small.app, proxies=["10.0.0.0/8"]), "10.1.2.3") == 401
+    assert await guesses(Server(small.app, proxies=["10.0.0.0/8"]), "::ffff:10.1.2.3") == 401
+    assert await guesses(Server(small.app, proxies=["10.0.0.0/8"]), "11.1.2.3") == 429
+    assert await guesses(Server(small.app, proxies=["unix"]), "unix") == 401
+    with pytest.raises(ConfigError, match="none of these"):
+        Server(small.app, proxies=["nginx"])
+
+
+async def test_a_spoofed_address_does_not_reach_the_audit(small: Server) -> None:
+    async with small.client(small.token("enqueue:*"), headers={"X-Forwarded-For": "203.0.113.9"}) as client:
+        await client.post("/api/v1/jobs", json={"kind": "k"})
+
+    (row,) = [row for row in small.app.access.audit() if row.act == "http:enqueue"]
+    assert row.detail["address"] == "127.0.0.1"
+
+
 # --- hosts, headers, limits
 
 

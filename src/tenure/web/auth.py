@@ -20,6 +20,7 @@ from starlette.responses import Response
 from tenure.model.access import MCP, Scope, allows, groups_of, parse_scope, parse_token
 from tenure.model.frozen import frozen
 from tenure.web.problems import Problem
+from tenure.web.proxies import UNIX
 from tenure.web.site import Site
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def check_rate(site: Site, address: str, *, known: bool = False) -> None:
 
 def client_address(site: Site, request: Request) -> str:
     """Where the request comes from. X-Forwarded-For counts only from the proxies that were named, read from the end."""
-    address = request.client.host if request.client is not None else "unknown"
+    address = request.client.host if request.client is not None else UNIX
     if address not in site.proxies:
         return address
     hops = [hop.strip() for hop in request.headers.get("x-forwarded-for", "").split(",") if hop.strip()]

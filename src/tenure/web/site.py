@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Network
 from typing import TYPE_CHECKING, Any, Final
 
 from tenure.errors import ConfigError, InvalidArgument
@@ -13,6 +13,8 @@ from tenure.model import signed
 from tenure.model.frozen import frozen
 from tenure.web.background import Background
 from tenure.web.hub import Hub
+from tenure.web.places import Places
+from tenure.web.proxies import Proxies, parse_address
 from tenure.web.quotas import Quotas
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ class Site:
         self.hosts = frozenset(host.lower() for host in hosts if not host.endswith(":*"))
         self.any_port = frozenset(host.lower().removesuffix(":*") for host in hosts if host.endswith(":*"))
         self.secure = secure
-        self.proxies = frozenset(proxies)
+        self.proxies = Proxies(proxies)
         self.limits = limits or Limits()
         self.failures = Failures(self.limits.failures)
         self.homes: OrderedDict[str, str] = OrderedDict()
@@ -173,10 +175,7 @@ class Failures:
 
 def network(address: str) -> str:
     """What one party has of addresses: IPv4 one, IPv6 a network of 64 bits, out of which it may choose any at will."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
+    found = parse_address(address)
+    if found is None:
         return address
-    if isinstance(found, IPv4Address):
-        return address
-    return str(found.ipv4_mapped) if found.ipv4_mapped else str(IPv6Network((int(found) >> 64 << 64, 64)))
+    return str(found if isinstance(found, IPv4Address) else IPv6Network((int(found) >> 64 << 64, 64)))
