@@ -69,6 +69,7 @@ def make_fastapi(site: Site) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         separate_input_output_schemas=False,
+        redirect_slashes=False,  # the redirect would name the scheme that a proxy asked by, and not the browser's
         lifespan=_lifespan,
     )
     for kind in (Problem, TenureError, HTTPException, Exception):
@@ -138,6 +139,9 @@ def _paged(page: UiRoute) -> Endpoint:
         site: Site = request.state.site
         who = await auth.by_session(site, request)
         if who is None:
+            if request.method in auth.SAFE and auth.is_by_itself(request):
+                # htmx loads the whole page anew, and that is the one to sign in.
+                return PlainTextResponse("", 401, {"HX-Refresh": "true"})
             if request.method in auth.SAFE and "text/html" in request.headers.get("accept", ""):
                 return signin.page(request, "Sign in to go on.", 401)
             raise Problem(401, "unauthorized", "This browser is not signed in, or its session ended. Sign in again.")

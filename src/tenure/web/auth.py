@@ -107,8 +107,14 @@ async def by_token(site: Site, request: Request, *, audience: str | None = None)
     raise _unauthorized("The token is wrong, expired or revoked.")
 
 
+def is_by_itself(request: Request) -> bool:
+    """Whether a script of the console asks, to show what is new: no sign that a person is there."""
+    return "hx-request" in request.headers or request.url.path.endswith("/ui/changes")
+
+
 async def by_session(site: Site, request: Request) -> Principal | None:
-    """The person whose browser asks; None if it is not signed in."""
+    """The person whose browser asks; None if it is not signed in. A live page that renews itself does not keep a
+    session from idling."""
     tenant, _, secret = request.cookies.get(cookie_name(site, request), "").partition(".")
     if tenant not in site.tenants or not _SECRET.fullmatch(secret):
         return None
@@ -116,7 +122,7 @@ async def by_session(site: Site, request: Request) -> Principal | None:
     found = await app.aio.access.check_session(secret)
     if found is None:
         return None
-    if _is_past(found.seen_at):
+    if _is_past(found.seen_at) and not is_by_itself(request):
         await app.aio.access.touch_session(found)
     return Principal(
         found.name,

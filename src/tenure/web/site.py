@@ -100,6 +100,11 @@ class Site:
         """The server is ending: what waits or streams ends its answer."""
         self._secrets: dict[tuple[str, str], bytes] = {}
 
+    def base_url(self, request: Request) -> str:
+        """This server's address as its caller reached it. A proxy that adds TLS asks us in clear."""
+        base = str(request.base_url.replace(scheme="https") if self.secure else request.base_url)
+        return base.rstrip("/")
+
     async def has_left(self, request: Request) -> bool:
         """Whether nothing needs to be waited for any more: the client is gone, or the server is ending."""
         return self.is_closing or await request.is_disconnected()

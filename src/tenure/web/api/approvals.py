@@ -108,7 +108,7 @@ async def link_approval(who: Who, id: Id, body: LinkBody, request: Request) -> R
     link = who.app.aio.approvals.link(found.id, body.person, by=who.name, groups=who.groups, valid=body.valid)
     text = await link
     path = f"{request.scope.get('root_path', '')}/answer/{text}"
-    return JsonAnswer({"path": path, "link": f"{str(request.base_url).rstrip('/')}/answer/{text}"})
+    return JsonAnswer({"path": path, "link": f"{site.base_url(request)}/answer/{text}"})
 
 
 async def inbox(who: Who, person: Person = None, limit: Limit = 50) -> Response:

@@ -115,8 +115,9 @@ async def _visit(request: Request) -> Visit:
         params=dict(request.path_params),
         preferences=Preferences.read(request.cookies.get(CHOICES)),
         notice=notice,
-        origin=str(request.base_url).rstrip("/"),
+        origin=request.state.site.base_url(request),
         session=who.session,
+        take_jobs=partial(from_thread.run, request.state.site.quotas.take_jobs, who.tenant),
     )
 
 

@@ -28,7 +28,7 @@ from starlette.responses import Response, StreamingResponse
 from tenure.errors import NotFound, TenureError
 from tenure.model.visible import visible_lines
 from tenure.observe.browse import first_steps
-from tenure.web import auth
+from tenure.web import places
 from tenure.web.pages.filter_words import is_job_id
 from tenure.web.pages.pulse import Look, Pulse
 from tenure.web.problems import Problem
@@ -62,17 +62,10 @@ async def changes(request: Request, pulse: Pulse) -> Response:
     topic = request.query_params.get("topic", "")
     marker = _marker(who.app, pulse, topic)
     if "once" in request.query_params:
-        return Response(await run_in_threadpool(marker), media_type="text/plain", headers=HEADERS)
-    place = ("changes", who.id)
-    if site.in_use.get(place, 0) >= site.limits.streams:
-        raise Problem(429, "too_many_requests", "Too many pages of this session are live. Close some, or pause them.")
+        return Response(await run_in_threadpool(marker), media_type="text/plain")
     known, _, after = (request.headers.get("last-event-id") or _first_id(request)).partition("@")
     output = _output(who, topic, request.query_params.get("output", ""), after)
-    return StreamingResponse(
-        _counted(site, place, _messages(request, site, marker, known, output)),
-        media_type="text/event-stream",
-        headers=HEADERS,
-    )
+    return places.stream(site, who, _messages(request, site, who, marker, known, output))
 
 
 @dataclass
@@ -206,8 +199,8 @@ def digest(*told: object) -> str:
 
 
 async def _messages(
-    request: Request, site: Site, marker: Callable[[], str], known: str, output: Output | None
-) -> AsyncIterator[str]:
+    request: Request, site: Site, who: Principal, marker: Callable[[], str], known: str, output: Output | None
+) -> AsyncGenerator[str, None]:
     yield "retry: 3000\n\n"
     quiet = 0
     while True:
@@ -231,7 +224,10 @@ async def _messages(
         if quiet >= COMMENT_EVERY:
             yield ": still here\n\n"
             quiet = 0
-        if await site.has_left(request) or await auth.by_session(site, request) is None:
+        if await site.has_left(request):
+            return
+        if not await site.hub.may_look(who):
+            yield "event: change\ndata: signed out\n\n"  # the page asks for itself, and is told to sign in
             return
 
 
