@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.event import Event
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 CHECK_SECONDS: Final = 1.0
+CHECKED_MOST: Final = 10_000
 TOPICS_MOST: Final = 20
 
 _log: Final = logging.getLogger("tenure.web")
@@ -39,6 +41,8 @@ class Told:
 
     event: Event | None
     place: Place
+    messages: dict[bool, bytes] = field(default_factory=dict, compare=False)
+    """What is sent of it, unmasked or not: made once for all viewers."""
 
 
 @frozen
@@ -119,10 +123,6 @@ class Tail:
         self._joining[viewer] = joined
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
-        waiting: tuple[asyncio.Future[Any], ...] = (joined, self._task)
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not joined.done():
-            self._task.result()  # raises what ended it
         return await joined
 
     def detach(self, viewer: Viewer) -> None:
@@ -131,14 +131,15 @@ class Tail:
         self._joining.pop(viewer, None)
 
     async def _run(self) -> None:
-        store = await asyncio.to_thread(lambda: self._app.store)
-        follower = Follower(store)
+        follower: Follower | None = None
         while self._viewers or self._joining:
             joining = list(self._joining)
             try:
+                if follower is None:
+                    follower = Follower(await asyncio.to_thread(lambda: self._app.store))
                 place = await self._look(follower)
-            except TenureError as exc:
-                _log.warning("Events could not be read: %s", exc)
+            except Exception as exc:  # noqa: BLE001  whatever it is, viewers wait here for the next look
+                _log.warning("Events could not be read: %s", exc, exc_info=not isinstance(exc, TenureError))
                 await asyncio.sleep(CHECK_SECONDS)
                 continue
             for viewer in joining:
@@ -170,7 +171,7 @@ class Hub:
 
     def __init__(self) -> None:
         self._tails: dict[str, Tail] = {}
-        self._checked: dict[str, tuple[float, bool]] = {}
+        self._checked: dict[str, tuple[float, asyncio.Task[bool]]] = {}
 
     def tail(self, tenant: str, app: App) -> Tail:
         """The tail of a tenant; one for all its viewers."""
@@ -179,14 +180,18 @@ class Hub:
         return self._tails[tenant]
 
     async def may_look(self, who: Principal) -> bool:
-        """Whether the token or session is still valid. Asked at most once a second for all streams of one."""
-        at, known = self._checked.get(who.id, (-CHECK_SECONDS, False))
-        if time.monotonic() - at >= CHECK_SECONDS:
-            try:
-                known = await who.app.aio.access.is_valid(token_id=who.token_id, session=who.session)
-            except TenureError:
-                known = True  # the database is away: the stream says so by its silence, and the next look decides
-            if len(self._checked) > 10_000:
+        """Whether the token or session is still valid. Asked once a second for all streams of one."""
+        at, checking = self._checked.get(who.id, (0.0, None))
+        if checking is None or time.monotonic() - at >= CHECK_SECONDS:
+            if len(self._checked) > CHECKED_MOST:
                 self._checked.clear()
-            self._checked[who.id] = (time.monotonic(), known)
-        return known
+            checking = asyncio.create_task(_is_valid(who))
+            self._checked[who.id] = (time.monotonic(), checking)
+        return await asyncio.shield(checking)
+
+
+async def _is_valid(who: Principal) -> bool:
+    try:
+        return await who.app.aio.access.is_valid(token_id=who.token_id, session=who.session)
+    except TenureError:
+        return True  # the database is away: the stream says so by its silence, and the next look decides

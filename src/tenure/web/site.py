@@ -42,8 +42,6 @@ class Limits:
     json_digits: int = 19
     look_seconds: float = 2.0
     """How long one read of a GET, of pages and programs alike, may take before it is stopped: 422 `too_wide`."""
-    page: int = 200
-    """Rows of one answer."""
     wait_seconds: float = 25.0
     """The longest `wait`: below what proxies and clients allow by default."""
     failures: int = 20
@@ -91,7 +89,7 @@ class Site:
         self.failures = Failures(self.limits.failures)
         self.homes: OrderedDict[str, str] = OrderedDict()
         """Token id → the tenant that it was found in: saves looking through all of them."""
-        self.in_use: dict[tuple[str, str], int] = {}
+        self.places = Places()
         self.hub = Hub()
         self.quotas = Quotas(self.tenants, self.limits)
         self.background = Background(self, audit_heads)

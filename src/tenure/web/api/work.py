@@ -34,9 +34,9 @@ from tenure.model.outcome import (
     Stopped,
     Suspended,
 )
-from tenure.web.api.jobs import waiting
 from tenure.web.api.shapes import Answer, Here, JsonAnswer, Name, Strict, Who, plain
 from tenure.web.auth import Principal
+from tenure.web.places import waiting
 from tenure.web.problems import Problem
 from tenure.web.routes import Route
 from tenure.web.site import Site

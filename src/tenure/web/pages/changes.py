@@ -16,14 +16,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from tenure.errors import NotFound, TenureError
 from tenure.model.visible import visible_lines
@@ -52,7 +52,6 @@ BUDGETS: Final = 100
 """How many budgets one page shows."""
 COMMENT_EVERY: Final = 15
 """Rounds without a message after which a comment keeps proxies from closing the connection."""
-HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 async def changes(request: Request, pulse: Pulse) -> Response:
@@ -233,14 +232,3 @@ async def _messages(
 
 def _place(marker: str, output: Output | None) -> str:
     return marker if output is None else f"{marker}@{output.after}"
-
-
-async def _counted(site: Site, place: tuple[str, str], messages: AsyncIterator[str]) -> AsyncIterator[str]:
-    site.in_use[place] = site.in_use.get(place, 0) + 1
-    try:
-        async for message in messages:
-            yield message
-    finally:
-        site.in_use[place] -= 1
-        if not site.in_use[place]:
-            del site.in_use[place]
