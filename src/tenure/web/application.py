@@ -21,7 +21,7 @@ import tenure
 from tenure.errors import TenureError
 from tenure.observe.browse import bounded_looks
 from tenure.web import answer, auth, mounted, pages, problems, signin
-from tenure.web.api import ROUTES, live
+from tenure.web.api import ROUTES
 from tenure.web.guard import Guard, check_json
 from tenure.web.problems import Problem
 from tenure.web.routes import PUBLIC, Route, UiRoute, check_table
@@ -35,7 +35,6 @@ SIGN_IN: Final = (
     ("POST", "/ui/session", signin.open_session),
 )
 """What browsers need before they are signed in."""
-UI_EVENTS: Final = UiRoute("GET", "/events", "read:meta", None, live.page_stream)
 SIGN_OUT: Final = UiRoute("POST", "/signout", "read:meta", "sign_out", signin.close_session)
 
 _log: Final = logging.getLogger("tenure.web")
@@ -49,7 +48,7 @@ def table() -> list[Route]:
 
 def page_table() -> list[UiRoute]:
     """Every route of browsers that are signed in."""
-    return [*pages.PAGES, UI_EVENTS, SIGN_OUT]
+    return [*pages.PAGES, SIGN_OUT]
 
 
 def build(site: Site) -> ASGIApp:
@@ -153,8 +152,6 @@ def _paged(page: UiRoute) -> Endpoint:
                 assert who.csrf is not None
                 await auth.check_form(request, who.csrf)
                 await site.quotas.take_for(page.audit, who.tenant, request.path_params.get("act"))
-                if page.audit == "enqueue":
-                    await site.quotas.take_jobs(who.tenant, 1)
             return await page.page(request)
 
         return await _audited(page.audit, who, request, act)
@@ -217,10 +214,9 @@ def _showing_errors(endpoint: Endpoint) -> Endpoint:
             return await endpoint(request)
         except Exception as exc:  # noqa: BLE001  every error ends on a page
             problem = problems.to_problem(exc)
-            error_page: Any = getattr(pages, "error_page", None)
-            if error_page is None or not hasattr(request.state, "principal"):
+            if not hasattr(request.state, "principal"):
                 return PlainTextResponse(f"{problem.detail}\n", problem.status, problem.headers)
-            return cast(Response, await error_page(request, problem))
+            return await pages.error_page(request, problem)
 
     return shown
 

@@ -35,7 +35,6 @@ from tenure.web.problems import not_found
 from tenure.web.routes import Route
 
 NamePart = Annotated[str, Path(min_length=1, max_length=200)]
-LIMIT_GROUPS: Final = 200
 
 
 class ReasonBody(Strict):
