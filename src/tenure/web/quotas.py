@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 READ_SECONDS: Final = 1.0
 TAKES: Final[Mapping[str, str]] = {
     "clone": "job",
+    "revive": "job",
     "act_on_job/clone": "job",
+    "act_on_job/revive": "job",
     "run_schedule": "job",
     "act_on_schedule/run": "job",
     "new_token": "token",
     "mint_token": "token",
 }
 """What an act takes, by the word that the audit has for it; of a page's acts with the act behind it. How many jobs an
-enqueue takes, its handler knows."""
+enqueue or a replay takes, its handler knows."""
 
 
 @frozen

@@ -369,6 +369,7 @@ async def replay(who: Who, body: ReplayBody) -> Response:
     jobs = list(dict.fromkeys(letter.job_id for letter in page.items))
     if not jobs:
         raise NotFound("There is no such dead letter, or none of the group is pending.")
+    await site.quotas.take_jobs(who.tenant, len(jobs))
     done = await who.app.aio.revive_many(jobs, actor=who.name, reason=body.reason)
     return JsonAnswer({"items": [{"id": one.job_id, "state": one.state} for one in done]})
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 from weakref import WeakKeyDictionary
 
+from anyio import from_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse

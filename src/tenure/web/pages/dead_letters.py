@@ -216,7 +216,9 @@ def act(visit: Visit) -> Answer:
         if owner is None:
             raise UsageError("To whom? The field owner is empty. Nothing was changed.")
         return Moved(here, f"{counted(_assign(visit, chosen, owner, reason), 'letter')}: {owner} takes care of it.")
-    settled = visit.app.revive_many(list(dict.fromkeys(one.job_id for one in chosen)), actor=who, reason=reason)
+    jobs = list(dict.fromkeys(one.job_id for one in chosen))
+    visit.take_jobs(len(jobs))
+    settled = visit.app.revive_many(jobs, actor=who, reason=reason)
     done = sum(1 for one in settled if not one.lost)
     rest = f"; {len(settled) - done} could not be: see the audit" if done < len(settled) else ""
     left = len(letters) - len(chosen)

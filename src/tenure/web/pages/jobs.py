@@ -198,6 +198,7 @@ def enqueue(visit: Visit) -> Answer:
             raise UsageError(
                 f"You may not enqueue jobs of kind {kind!r} in queue {made.queue!r}. Nothing was enqueued."
             )
+        visit.take_jobs(1)
         answer = visit.app.enqueue(made)
     except TenureError as exc:
         return enqueue_form(visit, wrong=str(exc), status=422)
@@ -272,6 +273,7 @@ def do_to_picked(visit: Visit) -> Answer:
         answers = visit.app.cancel_many(ids, actor=visit.viewer.name, reason=reason)
         done = sum(1 for one in answers if one.answer != "refused")
     elif act == "revive":
+        visit.take_jobs(len(ids))
         settled = visit.app.revive_many(ids, actor=visit.viewer.name, reason=reason)
         done = sum(1 for one in settled if not one.lost)
     else:
