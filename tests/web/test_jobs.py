@@ -631,3 +631,37 @@ async def test_a_token_makes_only_weaker_tokens(small: Server) -> None:
     assert "digest" not in listed.text
     assert revoked.json()["changed"] == [made["id"]]
     assert after.status_code == 401
+
+
+async def test_settings_of_a_queue_are_named_as_on_the_command_line_and_sent_back_as_they_were_read(
+    server: Server,
+) -> None:
+    path = "/api/v1/queues/mail"
+
+    async with server.client(server.token("admin")) as client:
+        made = await client.put(
+            path,
+            json={"settings": {"max_attempts": 5, "lease_seconds": "10m", "backoff.shape": "linear", "events": True}},
+        )
+        policy = made.json()["item"]["policy"]
+        again = await client.put(path, json={"settings": policy})
+        cleared = await client.put(path, json={"settings": {"aging_seconds": None, "forbidden_keys": ["a", "b"]}})
+
+    assert (policy["max_attempts"], policy["lease_seconds"], policy["events"]) == (5, 600.0, True)
+    assert policy["backoff"]["shape"] == "linear"
+    assert again.json()["item"]["policy"] == policy
+    assert cleared.json()["item"]["policy"] == policy | {"aging_seconds": None, "forbidden_keys": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"policy": {"max_attempts": 3}}, {"actor": "ada"}, {"name": "x"}, {"reason": "r"}, {"max_attempt": 3},
+     {"max_attempts": "many"}, {"backoff": {"shape": {"x": 1}}}, {"self": 1}],
+)  # fmt: skip
+async def test_what_is_no_setting_of_a_queue_is_refused(server: Server, settings: Any) -> None:
+    """`policy` and `actor` were taken for arguments of our own, and the refusal spoke of Python functions."""
+    async with server.client(server.token("admin")) as client:
+        answer = await client.put("/api/v1/queues/mail", json={"settings": settings})
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument"), answer.text
+    assert server.app.queues.all("mail") == []

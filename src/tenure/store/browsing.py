@@ -83,7 +83,8 @@ class BrowseJobs(Request[Browsed]):
 
     states: Sequence[str] = ()
     stored_states: Sequence[str] = ()
-    """Only jobs in one of these states as they are stored; the counts are of those alone."""
+    """Only jobs in one of these states as they are stored, or in `retry_waiting` or `cleaned` as they are shown: the
+    words of ListJobs. The counts are of those alone."""
     queues: Sequence[str] = ()
     kinds: Sequence[str] = ()
     key: str | None = None

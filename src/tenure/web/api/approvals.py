@@ -101,7 +101,7 @@ async def decide_approval(who: Who, id: Id, body: DecisionBody) -> Response:  # 
     return JsonAnswer({"item": shown_approval(done)})
 
 
-async def link_approval(who: Who, id: Id, body: LinkBody, request: Request) -> Response:  # noqa: A002
+async def link_approval(who: Who, site: Here, id: Id, body: LinkBody, request: Request) -> Response:  # noqa: A002
     """Make a link by which one person answers once, without an account."""
     found = await who.app.aio.approvals.get(_valid(id))
     refuse_workers(who, found)

@@ -54,6 +54,10 @@ LOOKS: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
 
 Id = Annotated[str, Path(max_length=100, description="The job's id.")]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
+ListedState = Literal[
+    "queued", "leased", "running", "waiting", "succeeded", "failed", "dead", "cancelled", "retry_waiting", "cleaned"
+]
+"""The words of `tenure jobs ls --state`."""
 
 
 class NewJobBody(Strict):
@@ -272,7 +276,7 @@ async def list_jobs(
     who: Who,
     site: Here,
     unmasked: Unmasked,
-    state: Annotated[list[State] | None, Query(max_length=8)] = None,
+    state: Annotated[list[ListedState] | None, Query(max_length=10)] = None,
     queue: Names = None,
     kind: Names = None,
     key: Annotated[str | None, Query(min_length=1, max_length=1000)] = None,
@@ -283,8 +287,8 @@ async def list_jobs(
     cursor: Cursor = None,
 ) -> Response:
     """List jobs, newest first."""
-    given = {"state": None if state is None else [one.value for one in state], "queue": queue, "kind": kind}
-    given |= {"key": key, "worker": worker, "workflow_id": workflow, "parent_id": parent}  # type: ignore[dict-item]
+    given: dict[str, Any] = {"state": state, "queue": queue, "kind": kind, "key": key, "worker": worker}
+    given |= {"workflow_id": workflow, "parent_id": parent}
     chosen, after = await paged(site, who, "jobs", cursor, given)
     items, left = await _matching(who, chosen, limit, after)
     following = await next_cursor(site, who, "jobs", chosen, left)

@@ -33,7 +33,15 @@ WHERE id <= :first AND id >= :last
     AND (:workflow_id IS NULL OR workflow_id = :workflow_id)
     AND (:parent_id IS NULL OR parent_id = :parent_id)
     AND (:worker IS NULL OR (lease_owner = :worker AND state IN ('leased', 'running')))
-    AND (:stored_states IS NULL OR state IN (SELECT value FROM json_each(:stored_states)))
+    AND (
+        :stored_states IS NULL
+        OR state IN (SELECT value FROM json_each(:stored_states))
+        OR (
+            'retry_waiting' IN (SELECT value FROM json_each(:stored_states))
+            AND state = 'queued' AND attempt > 0 AND failure_class IS NOT NULL
+        )
+        OR ('cleaned' IN (SELECT value FROM json_each(:stored_states)) AND cleaned_at IS NOT NULL)
+    )
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
     AND (:key IS NULL OR idempotency_key = :key)
@@ -56,7 +64,15 @@ WHERE id IN (SELECT value FROM json_each(:ids))
     AND (:workflow_id IS NULL OR workflow_id = :workflow_id)
     AND (:parent_id IS NULL OR parent_id = :parent_id)
     AND (:worker IS NULL OR (lease_owner = :worker AND state IN ('leased', 'running')))
-    AND (:stored_states IS NULL OR state IN (SELECT value FROM json_each(:stored_states)))
+    AND (
+        :stored_states IS NULL
+        OR state IN (SELECT value FROM json_each(:stored_states))
+        OR (
+            'retry_waiting' IN (SELECT value FROM json_each(:stored_states))
+            AND state = 'queued' AND attempt > 0 AND failure_class IS NOT NULL
+        )
+        OR ('cleaned' IN (SELECT value FROM json_each(:stored_states)) AND cleaned_at IS NOT NULL)
+    )
     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
     AND (:key IS NULL OR idempotency_key = :key)
