@@ -195,20 +195,23 @@ class Board:
     queues: list[QueueRow]
     gates: list[Gate]
     workers: list[WorkerSeen]
+    deaths: list[Death]
+    """Pending ones, the newest DEATHS."""
     groups: list[DeathGroup]
-    """Pending deaths."""
+    """The same by what they died of."""
     groups_are_whole: bool
 
 
-def board(store: Store, *, window_seconds: float) -> Board:
-    """Look once."""
-    summary = store.do(Summary(window_seconds=window_seconds, limit=20, scan=SCAN))
+def board(store: Store, *, window_seconds: float = 3600.0, scan: int = SCAN) -> Board:
+    """Look once. Of the jobs that ended within the window at most `scan` are looked at."""
+    summary = store.do(Summary(window_seconds=window_seconds, limit=20, scan=scan))
     deaths = store.do(ListDeaths(Triage.PENDING.value, scan=DEATHS))
     return Board(
         summary=summary,
         queues=store.do(ListQueues()),
         gates=store.do(ListGates()),
         workers=store.do(ListWorkers()),
+        deaths=deaths,
         groups=group_deaths(deaths, summary.at),
         groups_are_whole=len(deaths) < DEATHS,
     )
