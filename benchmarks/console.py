@@ -102,7 +102,8 @@ def database(engine: str, folder: Path, url: str | None, *, is_fresh: bool) -> I
             app.migrate()
         except SchemaError as exc:
             raise BenchError(f"{exc} Begin anew with --fresh.") from exc
-        app.queue("scale")
+        if not app.queues.all("scale"):
+            app.queues.set("scale")
         yield url
 
 
@@ -221,6 +222,7 @@ class Viewer:
         self._port = port
         self._job_id = job_id
         self._cookie = ""
+        self._stream = ""
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def sign_in(self, link: str) -> None:
@@ -235,6 +237,12 @@ class Viewer:
         if status != 303 or found is None:
             raise BenchError(f"A viewer was not signed in: {status} {text[:300]}")
         self._cookie = found[1]
+        until = time.monotonic() + READY_SECONDS
+        while not self._stream:  # the server's first look at the database may take a while
+            shown = re.search(r'hx-sse:connect="([^"]+)"', await self.page("/"))
+            self._stream = "" if shown is None else shown[1].replace("&amp;", "&")
+            if time.monotonic() > until:
+                raise BenchError("The overview has no live stream.")
 
     async def page(self, path: str) -> str:
         """A page's HTML. Raises: Refused."""
@@ -246,12 +254,9 @@ class Viewer:
 
     async def watch(self) -> None:
         """Read the live stream of the overview for ever."""
-        found = re.search(r'hx-sse:connect="([^"]+)"', await self.page("/"))
-        if found is None:
-            raise BenchError("The overview has no live stream.")
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
-            writer.write(self._head("GET", found[1].replace("&amp;", "&"), "Accept: text/event-stream\r\n"))
+            writer.write(self._head("GET", self._stream, "Accept: text/event-stream\r\n"))
             while await reader.read(65_536):
                 pass
         finally:
