@@ -100,7 +100,7 @@ def test_a_look_that_waits_for_a_busy_machine_is_not_too_wide(small: Server, mon
     look, plain = BrowseJobs(error="nothing has this", limit=50, scan=1000), time.monotonic
     monkeypatch.setattr(readers, "LOOK_STEPS", 1_000)
     waits = iter(range(10**6))
-    monkeypatch.setattr(readers.time, "monotonic", lambda: plain() + 0.1 * next(waits))
+    monkeypatch.setattr(time, "monotonic", lambda: plain() + 0.1 * next(waits))
 
     with bounded_looks(2):
         assert small.app.store.do(look).scanned == 1000

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 MAX_READERS: Final = 4
 LOOK_STEPS: Final = 50_000
-"""Steps of SQLite's machine, about a millisecond, between looks at the clocks of a bounded read. Each look needs Python's
-lock, for which a read that needs it often waits long where many threads do."""
+"""Steps of SQLite's machine, about a millisecond, between looks at the clocks of a bounded read. Each look needs
+Python's lock, and a read that needs it often waits long for it where many threads do."""
 LOOK_PATIENCE: Final = 5.0
 """A bounded read may take so many times its bound by the wall clock."""
 

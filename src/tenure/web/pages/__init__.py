@@ -59,7 +59,10 @@ def _mounted(route: PageRoute) -> Page:
 def _look(route: PageRoute, visit: Visit, seconds: float) -> Answer:
     """A page looks within a bound; an act takes the time it needs."""
     if route.verb == "POST":
-        return route.view(visit)
+        try:
+            return route.view(visit)
+        finally:
+            visit.pulse.forget_reads()  # so that the next page shows what it changed
     with suppress(TenureError):
         visit.pulse.now()  # before anything else is read: see OneLook. The shell says that the database does not answer
     with bounded_looks(seconds):

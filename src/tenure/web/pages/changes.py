@@ -14,7 +14,6 @@ the offset `after`, for those who may read payloads.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from tenure.model.visible import visible_lines
 from tenure.observe.browse import first_steps
 from tenure.web import places
 from tenure.web.pages.filter_words import is_job_id
-from tenure.web.pages.pulse import Look, Pulse
+from tenure.web.pages.pulse import Look, Pulse, digest
 from tenure.web.problems import Problem
 
 if TYPE_CHECKING:
@@ -176,25 +175,8 @@ LISTS: Final[Mapping[str, Callable[[App], str]]] = {"budgets": budgets_marker, "
 
 
 def board_marker(look: Look | None) -> str:
-    """Changes when counts, deaths, gates, queues, workers or open questions do; not with every heartbeat."""
-    if look is None:
-        return ""
-    seen = look.seen
-    workers = sorted((one.row.id, one.held, one.is_leader) for one in seen.workers)
-    return digest(
-        seen.summary.backlog,
-        [(one.kind, one.succeeded, one.dead, one.failed, one.cancelled) for one in seen.summary.ran],
-        seen.groups,
-        seen.gates,
-        [(one.name, one.paused_at, one.updated_at) for one in seen.queues],
-        workers,
-        look.health,
-        look.asking,
-    )
-
-
-def digest(*told: object) -> str:
-    return hashlib.sha256(repr(told).encode("utf-8", "replace")).hexdigest()[:16]
+    """Changes when what all pages share does."""
+    return "" if look is None else look.marker
 
 
 async def _messages(

@@ -74,11 +74,13 @@ def jobs(visit: Visit) -> Answer:
         parsed = parse(f"{visit.asked('q')} {added}")
         return Moved(visit.link("/jobs", q=parsed.text))
     parsed = parse(visit.asked("q"))
-    now = visit.app.now()
     after = visit.asked("after") or None
     if after is not None and not is_job_id(after):
         raise UsageError("This link to further jobs is malformed. Start anew from the list.")
-    found = browse(visit.app.store, parsed.wanted(now), limit=PAGE, after=after)
+    found = visit.pulse.shared(
+        ("jobs", parsed.text, after),
+        lambda: browse(visit.app.store, parsed.wanted(visit.app.now()), limit=PAGE, after=after),
+    )
     return Shown(
         "jobs.html",
         {

@@ -11,6 +11,7 @@ SHARED_SECONDS: the newest jobs of one filter, the board of deaths, counted minu
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import deque
@@ -63,6 +64,8 @@ class Look:
     cost_seconds: float
     taken: float
     """time.monotonic() when it was taken."""
+    marker: str
+    """Changes when counts, deaths, gates, queues, workers or open questions do; not with every heartbeat."""
     asking: int = 0
     """Approvals that wait for an answer."""
 
@@ -89,7 +92,7 @@ class _Shared:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.began = float("-inf")
+        self.began = self.ended = float("-inf")
         self.value: Any = None
         self.error: TenureError | None = None
 
@@ -130,7 +133,8 @@ class Pulse:
             self._shared.clear()
 
     def shared(self, key: Hashable, look: Look | None, read: Callable[[], T]) -> T:
-        """What `read` answers to all that ask for the same within SHARED_SECONDS: one of them reads, the others wait.
+        """What `read` answers to all that ask for the same within SHARED_SECONDS, or while it is read: one of them
+        reads, the others wait.
 
         It is never older than `look`, from which the caller's page takes its marker. An error is shared likewise, so
         that a read that takes too long is not tried again by each that waits for it.
@@ -139,14 +143,17 @@ class Pulse:
             if len(self._shared) >= SHARED_MOST:
                 self._shared.clear()
             kept = self._shared.setdefault(key, _Shared())
+        asked = time.monotonic()
         with kept.lock:
             now = time.monotonic()
-            if kept.began < now - SHARED_SECONDS or (look is not None and kept.began < look.taken):
+            is_fresh = kept.ended >= asked or kept.began >= now - SHARED_SECONDS
+            if not is_fresh or (look is not None and kept.began < look.taken):
                 kept.began, kept.value, kept.error = now, None, None
                 try:
                     kept.value = read()
                 except TenureError as exc:
                     kept.error = exc
+                kept.ended = time.monotonic()
             if kept.error is not None:
                 raise kept.error
             found: T = kept.value
@@ -221,8 +228,27 @@ def take(app: App) -> Look:
     checks = list(_examined(app, seen))
     asking = app.approvals.count()
     ended = time.monotonic()
-    engine = f"{found.engine} {found.version}"
-    return Look(seen.summary.at, seen, engine, checks, health(checks, seen), ended - began, ended, asking)
+    engine, told = f"{found.engine} {found.version}", health(checks, seen)
+    marker = _marker(seen, told, asking)
+    return Look(seen.summary.at, seen, engine, checks, told, ended - began, ended, marker, asking)
+
+
+def _marker(seen: Board, told: Health, asking: int) -> str:
+    return digest(
+        seen.summary.backlog,
+        [(one.kind, one.succeeded, one.dead, one.failed, one.cancelled) for one in seen.summary.ran],
+        seen.groups,
+        seen.gates,
+        [(one.name, one.paused_at, one.updated_at) for one in seen.queues],
+        sorted((one.row.id, one.held, one.is_leader) for one in seen.workers),
+        told,
+        asking,
+    )
+
+
+def digest(*told: object) -> str:
+    """A short text that changes when what it is made from does."""
+    return hashlib.sha256(repr(told).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _examined(app: App, seen: Board) -> Iterator[Check]:
