@@ -92,7 +92,11 @@ async def test_a_job_page_follows_all_that_it_shows(server: Server, what: str) -
 
 async def test_a_page_that_was_made_without_a_look_is_asked_for_anew() -> None:
     """Its health line says "Looking", so the first marker that comes is a change."""
-    told = _messages(cast("Any", None), cast("Any", None), cast("Any", None), lambda: "5f3a", "", None)
+
+    async def marker() -> str:
+        return "5f3a"
+
+    told = _messages(cast("Any", None), cast("Any", None), cast("Any", None), marker, "", None)
 
     assert [await anext(told), await anext(told)] == ["retry: 3000\n\n", "id: 5f3a\nevent: change\ndata: 5f3a\n\n"]
 

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.event import Event
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 CHECK_SECONDS: Final = 1.0
-CHECKED_MOST: Final = 10_000
+ASKED_MOST: Final = 10_000
 TOPICS_MOST: Final = 20
 
+T = TypeVar("T")
 _log: Final = logging.getLogger("tenure.web")
 
 
@@ -167,11 +169,11 @@ class Tail:
 
 
 class Hub:
-    """The tails of one server, and what is known about who may still look."""
+    """The tails of one server, and what its streams ask again and again."""
 
     def __init__(self) -> None:
         self._tails: dict[str, Tail] = {}
-        self._checked: dict[str, tuple[float, asyncio.Task[bool]]] = {}
+        self._asked: dict[tuple[str, ...], tuple[float, asyncio.Task[Any]]] = {}
 
     def tail(self, tenant: str, app: App) -> Tail:
         """The tail of a tenant; one for all its viewers."""
@@ -181,13 +183,18 @@ class Hub:
 
     async def may_look(self, who: Principal) -> bool:
         """Whether the token or session is still valid. Asked once a second for all streams of one."""
-        at, checking = self._checked.get(who.id, (0.0, None))
-        if checking is None or time.monotonic() - at >= CHECK_SECONDS:
-            if len(self._checked) > CHECKED_MOST:
-                self._checked.clear()
-            checking = asyncio.create_task(_is_valid(who))
-            self._checked[who.id] = (time.monotonic(), checking)
-        return await asyncio.shield(checking)
+        return await self.shared(("may look", who.id), CHECK_SECONDS, lambda: _is_valid(who))
+
+    async def shared(self, key: tuple[str, ...], seconds: float, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What `ask` answers, asked once in so many seconds for all streams that want it. Raises what it raises."""
+        at, asking = self._asked.get(key, (0.0, None))
+        if asking is None or time.monotonic() - at >= seconds:
+            if len(self._asked) > ASKED_MOST:
+                self._asked.clear()
+            asking = asyncio.create_task(ask())
+            self._asked[key] = (time.monotonic(), asking)
+        found: T = await asyncio.shield(asking)
+        return found
 
 
 async def _is_valid(who: Principal) -> bool:

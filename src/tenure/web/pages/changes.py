@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -61,9 +62,12 @@ async def changes(request: Request, pulse: Pulse) -> Response:
     marker = _marker(who.app, pulse, topic)
     if "once" in request.query_params:
         return Response(await run_in_threadpool(marker), media_type="text/plain")
+    shared = partial(
+        site.hub.shared, ("marker", who.tenant, topic), EVERY_SECONDS / 2, lambda: run_in_threadpool(marker)
+    )
     known, _, after = (request.headers.get("last-event-id") or _first_id(request)).partition("@")
     output = _output(who, topic, request.query_params.get("output", ""), after)
-    return places.stream(site, who, _messages(request, site, who, marker, known, output))
+    return places.stream(site, who, _messages(request, site, who, shared, known, output))
 
 
 @dataclass
@@ -180,13 +184,18 @@ def board_marker(look: Look | None) -> str:
 
 
 async def _messages(
-    request: Request, site: Site, who: Principal, marker: Callable[[], str], known: str, output: Output | None
+    request: Request,
+    site: Site,
+    who: Principal,
+    marker: Callable[[], Awaitable[str]],
+    known: str,
+    output: Output | None,
 ) -> AsyncGenerator[str, None]:
     yield "retry: 3000\n\n"
     quiet = 0
     while True:
         try:
-            now = await run_in_threadpool(marker)
+            now = await marker()
         except TenureError:
             now = known  # the database is away: the page says so when it is asked for again
         said = False
