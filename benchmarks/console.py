@@ -1,11 +1,15 @@
-"""`python -m benchmarks.console`: how fast the console is beside millions of jobs, and what viewers cost workers.
+"""How fast the console is beside millions of jobs, and what viewers cost workers. One command per engine:
 
-A database is filled through the product (enqueue, claim, end; one job in a hundred dies), then `tenure serve` is
-started on it. Fifty viewers sign in, hold a live stream each, and ask for pages again and again, each after a pause.
-Besides, one worker process drains no-op jobs, with the viewers and without them by turns. Prints percentiles by page
-and the ratio.
+    python -m benchmarks.console --engine sqlite       2,000,000 ended jobs
+    python -m benchmarks.console --engine postgres    10,000,000
 
-`--url` names a database that stays: a second run on it measures without filling again.
+A database is filled through the product (enqueue, claim, end; one job in a hundred dies) in a folder that stays, so a
+run that was cut off goes on where it was, and a second one measures without filling; `--fresh` begins anew. Then
+`tenure serve` is started on it. Fifty viewers sign in, hold a live stream each, and ask for pages again and again, each
+after a pause. Besides, one worker process drains no-op jobs, with the viewers and without them by turns.
+
+Prints percentiles by page, the processor time that the server took for a page, and the ratio. An answer that is no page
+is counted and named, and the run goes on; the exit code is 1 then.
 """
 
 from __future__ import annotations
@@ -13,71 +17,120 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode
 
-import httpx
+import psycopg
 
 import tenure
 from benchmarks import machine
-from benchmarks.scale import app, database, drain_rate
+from benchmarks.errors import BenchError
+from benchmarks.scale import app, drain_rate
+from benchmarks.servers import postgres
+from tenure.errors import SchemaError
 from tenure.model.access import EVERYTHING
 from tenure.model.outcome import Completed, Failed
 from tenure.store.contract import Claim, Settle
 
-PAGES = ("/", "/jobs", "/jobs?q=state:dead", "/jobs/{job}", "/dead-letters", "/queues", "/metrics")
-SERVE_PORT = 8431
-BATCH = 2_000
-DEAD_OF = 100
-PAUSE_SECONDS = 2.0
+PAGES: Final = ("/", "/jobs", "/jobs?q=state:dead", "/jobs/{job}", "/dead-letters", "/queues", "/metrics")
+JOBS: Final = {"sqlite": 2_000_000, "postgres": 10_000_000}
+BATCH: Final = 2_000
+DEAD_OF: Final = 100
+PAUSE_SECONDS: Final = 2.0
 """A viewer looks at a page so long before it asks for the next."""
+DRAINED: Final = 20_000
+ROUNDS: Final = 3
+READY_SECONDS: Final = 60.0
 
 
 def main() -> None:
     """Fill, serve, look, and print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("sqlite", "postgres"), default="sqlite")
-    parser.add_argument("--jobs", type=int, default=100_000, help="ended jobs beside which pages are asked for")
+    parser.add_argument("--jobs", type=int, help="ended jobs beside which pages are asked for")
     parser.add_argument("--viewers", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long pages are asked for")
-    parser.add_argument("--url", help="fill and measure this database instead of a throw-away one; it keeps its jobs")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long pages are asked for")
+    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/tenure-console"), help="where the database stays")
+    parser.add_argument("--url", help="another database, to fill and measure instead; it keeps its jobs")
+    parser.add_argument("--fresh", action="store_true", help="remove what an earlier run left, and begin anew")
     parser.add_argument("--only-fill", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     options = parser.parse_args()
-    print("; ".join(f"{name}: {value}" for name, value in machine.describe().items()))
-    with nullcontext(options.url) if options.url else database(options.engine) as url, app.pointed_at(url):
-        app.migrate()
-        app.queue("scale")
-        fill(options.jobs)
-        if options.only_fill:
-            return
-        pages, rates = measure(url, options.viewers, options.seconds)
-    print(f"\n{options.engine}, {options.jobs:,} ended jobs, {options.viewers} viewers\n")
-    print("| page | asked | p50 ms | p95 ms | longest ms |\n|---|---:|---:|---:|---:|")
-    for page, times in pages.items():
-        ranked = sorted(times)
-        p95 = ranked[max(0, round(len(ranked) * 0.95) - 1)]
-        print(f"| `{page}` | {len(ranked)} | {statistics.median(ranked):.0f} | {p95:.0f} | {ranked[-1]:.0f} |")
-    for title, found in rates.items():
-        print(f"drain {title}: {', '.join(f'{rate:,.0f}' for rate in found)} jobs/s")
-    print(f"with ÷ without: {statistics.median(rates['with viewers']) / statistics.median(rates['without']):.2f}")
+    jobs = options.jobs or JOBS[options.engine]
+    print("; ".join(f"{name}: {value}" for name, value in machine.describe().items()), flush=True)
+    try:
+        with database(options.engine, options.folder, options.url, is_fresh=options.fresh) as url:
+            fill(url, jobs)
+            if options.only_fill:
+                return
+            found = asyncio.run(measure(url, options.viewers, options.seconds))
+    except (BenchError, tenure.errors.TenureError) as exc:
+        sys.exit(f"{type(exc).__name__}: {exc}")
+    found = {"engine": options.engine, "jobs": jobs, "viewers": options.viewers, **found}
+    show(found)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    sys.exit(1 if found["refused"] else 0)
 
 
-def fill(jobs: int) -> None:
+@contextlib.contextmanager
+def database(engine: str, folder: Path, url: str | None, *, is_fresh: bool) -> Iterator[str]:
+    """The database to measure, migrated."""
+    own = folder / engine
+    if is_fresh and not url:
+        shutil.rmtree(own, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        if not url:
+            own.mkdir(parents=True, exist_ok=True)
+            own.chmod(0o755 if engine == "postgres" else 0o700)
+            kept = stack.enter_context(postgres(own, keep=True)).url if engine == "postgres" else ""
+            url = kept or f"sqlite:///{own}/jobs.db"
+        stack.enter_context(app.pointed_at(url))
+        try:
+            app.migrate()
+        except SchemaError as exc:
+            raise BenchError(f"{exc} Begin anew with --fresh.") from exc
+        if not app.queues.all("scale"):
+            app.queues.set("scale")
+        yield url
+
+
+def fill(url: str, jobs: int) -> None:
     """End so many jobs; those that are there count."""
     there = sum(one.jobs for one in app.queues.counts(queue="scale", state=("succeeded", "dead")))
     worker = tenure.WorkerId("fill")
-    begun = time.perf_counter()
+    begun, told = time.perf_counter(), 0.0
+    end_all(worker)  # what a run that was cut off left
     for done in range(there, jobs, BATCH):
-        new = [app.new_job("nothing", {"user_id": n, "text": "x" * 100}, max_attempts=1) for n in range(BATCH)]
-        app.enqueue_many(new)
-        grants = app.store.do(Claim(worker, ["scale"], limit=BATCH))
+        app.enqueue_many(
+            [app.new_job("nothing", {"user_id": n, "text": "x" * 100}, max_attempts=1) for n in range(BATCH)]
+        )
+        end_all(worker)
+        if time.perf_counter() - told > 10:
+            told = time.perf_counter()
+            print(f"filled {done + BATCH:,} of {jobs:,} jobs, {told - begun:.0f} s", file=sys.stderr, flush=True)
+    if there < jobs and not url.startswith("sqlite"):
+        print("vacuum", file=sys.stderr, flush=True)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("VACUUM (ANALYZE)")
+            connection.execute("CHECKPOINT")
+
+
+def end_all(worker: tenure.WorkerId) -> None:
+    """Claim and end what waits; one in a hundred dies."""
+    while grants := app.store.do(Claim(worker, ["scale"], limit=BATCH)):
         ends = [
             Failed(grant.id, grant.token, f"ValueError: supplier {n % 17} did not answer")
             if n % DEAD_OF == 0
@@ -85,91 +138,229 @@ def fill(jobs: int) -> None:
             for n, grant in enumerate(grants)
         ]
         app.store.do(Settle(ends))
-        if done % 100_000 < BATCH:
-            print(f"{done:,} of {jobs:,} jobs, {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
 
 
-def measure(url: str, viewers: int, seconds: float) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+async def measure(url: str, viewers: int, seconds: float) -> dict[str, object]:
     """Pages asked for by all viewers, then drains with and without them by turns."""
-    command = [sys.executable, "-m", "tenure", "serve", "--port", str(SERVE_PORT)]
-    environment = {**os.environ, "TENURE_URL": url}
-    serving = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        return asyncio.run(_measure(url, viewers, seconds))
-    finally:
-        serving.terminate()
-        serving.wait(30)
-
-
-async def _measure(url: str, viewers: int, seconds: float) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    async with contextlib.AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(viewer()) for _ in range(viewers)]
-        pages = await look(clients, seconds)
+    (job,) = (await asyncio.to_thread(app.jobs, state="dead", limit=1)).items
+    with serving(url) as server:
+        links = [await asyncio.to_thread(app.access.new_link, f"viewer {n}", EVERYTHING) for n in range(viewers)]
+        people = [Viewer(server.port, job.id) for _ in range(viewers)]
+        for person, link in zip(people, links, strict=True):
+            await person.sign_in(link)
+        worked = server.worked_seconds()
+        looks = await look(people, seconds)
+        worked = server.worked_seconds() - worked
         rates: dict[str, list[float]] = {"with viewers": [], "without": []}
-        for _ in range(3):
-            looking = asyncio.create_task(look(clients, 3600))
+        for _ in range(ROUNDS):
+            looking = asyncio.create_task(look(people, 3600))
             await asyncio.sleep(1)
-            rates["with viewers"].append(await asyncio.to_thread(drain_rate, url, 1, 20_000))
+            rates["with viewers"].append(await asyncio.to_thread(drain_rate, url, 1, DRAINED))
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
-            rates["without"].append(await asyncio.to_thread(drain_rate, url, 1, 20_000))
-    return pages, rates
+            rates["without"].append(await asyncio.to_thread(drain_rate, url, 1, DRAINED))
+        server.check()
+    asked = sum(len(times) for times in looks.times.values())
+    ratio = statistics.median(rates["with viewers"]) / statistics.median(rates["without"])
+    return {
+        "pages": {page: spread(times) for page, times in looks.times.items()},
+        "refused": dict(looks.refused),
+        "server_ms_per_page": round(1000 * worked / max(1, asked), 1),
+        "drain": rates,
+        "ratio": round(ratio, 3),
+    }
 
 
-@contextlib.asynccontextmanager
-async def viewer() -> AsyncIterator[httpx.AsyncClient]:
-    """A signed-in browser without scripts."""
-    base = f"http://127.0.0.1:{SERVE_PORT}"
-    async with httpx.AsyncClient(base_url=base, timeout=60) as client:
-        for _ in range(300):
-            with contextlib.suppress(httpx.TransportError):
-                if (await client.get("/healthz")).status_code == 200:
-                    break
-            await asyncio.sleep(0.1)
-        code = await asyncio.to_thread(app.access.new_link, "bench", EVERYTHING)
-        answer = await client.post(
-            "/ui/session", data={"code": code}, headers={"Sec-Fetch-Site": "same-origin", "Origin": base}
+class Serving:
+    """A `tenure serve` of the measured code."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int, log: Path) -> None:
+        self.port = port
+        self._process = process
+        self._log = log
+
+    def worked_seconds(self) -> float:
+        """The processor time that it has taken so far."""
+        stat = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+    def check(self) -> None:
+        """Raises: BenchError, if it has ended."""
+        if self._process.poll() is not None:
+            raise BenchError(f"tenure serve ended with {self._process.returncode}: {self._log.read_text()[-2000:]}")
+
+
+@contextlib.contextmanager
+def serving(url: str) -> Iterator[Serving]:
+    """A server on a port of its own."""
+    command = [sys.executable, "-m", "tenure", "serve", "--port", "0", "--json", "--no-link"]
+    with tempfile.NamedTemporaryFile("w", prefix="tenure-serve-", suffix=".log") as log:
+        process = subprocess.Popen(
+            command, env={**os.environ, "TENURE_URL": url}, stdout=subprocess.PIPE, stderr=log, text=True
         )
-        if answer.status_code != 303:
-            raise RuntimeError(f"not signed in: {answer.status_code} {answer.text[:200]}")
-        yield client
-
-
-async def look(clients: list[httpx.AsyncClient], seconds: float) -> dict[str, list[float]]:
-    """Every viewer holds its stream and asks for one page after the other; milliseconds by page."""
-    times: dict[str, list[float]] = defaultdict(list)
-    until = time.perf_counter() + seconds
-    (job,) = (await asyncio.to_thread(app.jobs, state="dead", limit=1)).items
-
-    async def watch(client: httpx.AsyncClient) -> None:
-        page = await client.get("/ui/")
-        found = re.search(r'hx-sse:connect="([^"]+)"', page.text)
-        if found is None:
-            raise RuntimeError("the page has no live stream")
-        async with client.stream("GET", found[1].replace("&amp;", "&"), timeout=None) as stream:
-            async for _ in stream.aiter_bytes():
-                pass
-
-    async def browse(number: int, client: httpx.AsyncClient) -> None:
-        watching = asyncio.create_task(watch(client))
         try:
-            await asyncio.sleep(PAUSE_SECONDS * number / len(clients))
-            for turn in range(number, 10**9):
-                page = PAGES[turn % len(PAGES)]
-                begun = time.perf_counter()
-                if begun > until:
-                    return
-                answer = await client.get("/ui" + page.replace("{job}", job.id))
-                if answer.status_code != 200:
-                    raise RuntimeError(f"{page}: {answer.status_code}")
-                times[page].append((time.perf_counter() - begun) * 1000)
-                await asyncio.sleep(PAUSE_SECONDS)
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            if not said:
+                process.wait(READY_SECONDS)
+                raise BenchError(f"tenure serve did not start: {Path(log.name).read_text()[-2000:]}")
+            yield Serving(process, int(json.loads(said)["url"].rpartition(":")[2]), Path(log.name))
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            process.terminate()
+            process.wait(30)
 
-    await asyncio.gather(*(browse(number, client) for number, client in enumerate(clients)))
-    return dict(times)
+
+class Refused(Exception):
+    """An answer that is no page."""
+
+
+class Viewer:
+    """A signed-in browser without scripts: one connection for pages, one for its live stream. It speaks HTTP by itself,
+    because a client library would take more processor time than the server that is measured."""
+
+    def __init__(self, port: int, job_id: str) -> None:
+        self._port = port
+        self._job_id = job_id
+        self._cookie = ""
+        self._stream = ""
+        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def sign_in(self, link: str) -> None:
+        """By a link that works once."""
+        body = urlencode({"code": link}).encode()
+        head = (
+            f"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {len(body)}\r\n"
+            f"Sec-Fetch-Site: same-origin\r\nOrigin: http://127.0.0.1:{self._port}\r\n"
+        )
+        status, headers, text = await self._ask("POST", "/ui/session", head, body)
+        found = re.search(r"set-cookie: (tenure-\d+=[^;]+)", headers, re.IGNORECASE)
+        if status != 303 or found is None:
+            raise BenchError(f"A viewer was not signed in: {status} {text[:300]}")
+        self._cookie = found[1]
+        until = time.monotonic() + READY_SECONDS
+        while not self._stream:  # the server's first look at the database may take a while
+            shown = re.search(r'hx-sse:connect="([^"]+)"', await self.page("/"))
+            self._stream = "" if shown is None else shown[1].replace("&amp;", "&")
+            if time.monotonic() > until:
+                raise BenchError("The overview has no live stream.")
+
+    async def page(self, path: str) -> str:
+        """A page's HTML. Raises: Refused."""
+        status, _, text = await self._ask("GET", "/ui" + path.replace("{job}", self._job_id), "", b"")
+        if status != 200:
+            told = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text.partition("<main")[2] or text)).strip()
+            raise Refused(f"{path}: {status} {told[:120]}")
+        return text
+
+    async def watch(self) -> None:
+        """Read the live stream of the overview for ever."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            writer.write(self._head("GET", self._stream, "Accept: text/event-stream\r\n"))
+            while await reader.read(65_536):
+                pass
+        finally:
+            writer.close()
+        raise BenchError("A live stream was ended by the server.")
+
+    def close(self) -> None:
+        """Let go of the connection for pages."""
+        if self._connection is not None:
+            self._connection[1].close()
+        self._connection = None
+
+    async def _ask(self, verb: str, path: str, more: str, body: bytes) -> tuple[int, str, str]:
+        if self._connection is None:
+            self._connection = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = self._connection
+        try:
+            writer.write(self._head(verb, path, more) + body)
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
+            text = await reader.readexactly(int(length[1]) if length else 0)
+        except BaseException:
+            self.close()  # an answer that was not read to its end would be taken for the next one
+            raise
+        return int(head.split(" ", 2)[1]), head, text.decode()
+
+    def _head(self, verb: str, path: str, more: str) -> bytes:
+        cookie = f"Cookie: {self._cookie}\r\n" if self._cookie else ""
+        return f"{verb} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n{cookie}{more}\r\n".encode()
+
+
+class Looks:
+    """What the viewers met: milliseconds by page, and answers that were no pages."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = defaultdict(list)
+        self.refused: Counter[str] = Counter()
+
+
+async def look(people: list[Viewer], seconds: float) -> Looks:
+    """Every viewer holds its stream and asks for one page after the other."""
+    found = Looks()
+    until = time.perf_counter() + seconds
+
+    async def browse(number: int, person: Viewer) -> None:
+        await asyncio.sleep(PAUSE_SECONDS * number / len(people))
+        for turn in range(number, 10**9):
+            begun = time.perf_counter()
+            if begun > until:
+                return
+            path = PAGES[turn % len(PAGES)]
+            try:
+                await person.page(path)
+                found.times[path].append((time.perf_counter() - begun) * 1000)
+            except Refused as exc:
+                found.refused[str(exc)] += 1
+            except (OSError, asyncio.IncompleteReadError) as exc:
+                found.refused[f"{path}: {type(exc).__name__}"] += 1
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def both(number: int, person: Viewer) -> None:
+        watching = asyncio.create_task(person.watch())
+        browsing = asyncio.create_task(browse(number, person))
+        try:
+            await asyncio.wait((watching, browsing), return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()  # raises why
+            await browsing
+        finally:
+            for task in (watching, browsing):
+                task.cancel()
+            await asyncio.gather(watching, browsing, return_exceptions=True)
+            person.close()
+
+    await asyncio.gather(*(both(number, person) for number, person in enumerate(people)))
+    return found
+
+
+def spread(times: list[float]) -> dict[str, float]:
+    """How many, and percentiles in milliseconds."""
+    ranked = sorted(times)
+    p95 = ranked[max(0, round(len(ranked) * 0.95) - 1)]
+    found = {"p50": statistics.median(ranked), "p95": p95, "longest": ranked[-1]}
+    return {"asked": len(ranked), **{name: round(value, 1) for name, value in found.items()}}
+
+
+def show(found: dict[str, object]) -> None:
+    """Print the figures in Markdown."""
+    pages, drain, refused = found["pages"], found["drain"], found["refused"]
+    assert isinstance(pages, dict)
+    assert isinstance(drain, dict)
+    assert isinstance(refused, dict)
+    print(f"\n{found['engine']}, {found['jobs']:,} ended jobs, {found['viewers']} viewers\n")
+    print("| page | asked | p50 ms | p95 ms | longest ms |\n|---|---:|---:|---:|---:|")
+    for page in PAGES:
+        if page in pages:
+            one = pages[page]
+            print(f"| `{page}` | {one['asked']} | {one['p50']:.0f} | {one['p95']:.0f} | {one['longest']:.0f} |")
+    print(f"\nprocessor time of the server, its streams included: {found['server_ms_per_page']} ms a page")
+    for title, rates in drain.items():
+        print(f"drain {title}: {', '.join(f'{rate:,.0f}' for rate in rates)} jobs/s")
+    print(f"with ÷ without: {found['ratio']}")
+    for what, times in refused.items():
+        print(f"REFUSED {times} times: {what}")
 
 
 if __name__ == "__main__":

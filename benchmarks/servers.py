@@ -43,8 +43,9 @@ class Server:
 
 
 @contextmanager
-def postgres(folder: Path, given: str | None = None) -> Iterator[Server]:
-    """Start PostgreSQL in `folder`, or look at the one that was given.
+def postgres(folder: Path, given: str | None = None, *, keep: bool = False) -> Iterator[Server]:
+    """Start PostgreSQL in `folder`, or look at the one that was given. With `keep`, on the data that an earlier run
+    left there.
 
     Raises:
         BenchError: no binaries, the server does not start, or the given URL does not lead to one.
@@ -55,8 +56,9 @@ def postgres(folder: Path, given: str | None = None) -> Iterator[Server]:
     binaries = _postgres_binaries()
     user = _unprivileged()
     data, port = folder / "postgres", _free_port()
-    _empty_folder(data, user)
-    _run([str(binaries / "initdb"), "-D", str(data), "-U", "bench", "-A", "trust", "--no-sync", "-E", "UTF8"], user)
+    if not (keep and (data / "PG_VERSION").exists()):
+        _empty_folder(data, user)
+        _run([str(binaries / "initdb"), "-D", str(data), "-U", "bench", "-A", "trust", "--no-sync", "-E", "UTF8"], user)
     options = [part for item in POSTGRES_SETTINGS.items() for part in ("-c", "=".join(item))]
     command = [str(binaries / "postgres"), "-D", str(data), "-p", str(port), "-k", str(data), *options]
     with _running(command, folder / "postgres.log", user, stop=signal.SIGINT) as process:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tenure.client.access import link_hash
@@ -223,6 +225,22 @@ def test_a_remembered_request_answers_the_first_ids_for_a_day(store: Subject, cl
     assert (again.is_new, again.body, list(again.ids)) == (False, "body", ["1"])
     assert elsewhere.is_new
     assert (later.is_new, list(later.ids)) == (True, ["4"])
+
+
+def test_a_remembered_request_keeps_its_first_answers_as_long_as_itself(store: Subject, clock: SteeredClock) -> None:
+    request = RememberRequest("t", "k", "body", ["1"])
+    new = store.do(request)
+    answered = store.do(replace(request, answers=[{"id": "1", "duplicate": True}]))
+    again = store.do(replace(request, ids=["2"], answers=[{"id": "2", "duplicate": False}]))
+    foreign = store.do(replace(request, body="other", answers=[]))
+    clock.advance(DAY + 1)
+    later = store.do(replace(request, ids=["3"]))
+
+    assert (new.answers, answered.is_new) == (None, False)
+    for found in (answered, again, foreign):
+        assert (found.body, list(found.ids)) == ("body", ["1"])
+        assert list(found.answers or ()) == [{"id": "1", "duplicate": True}]
+    assert (later.is_new, later.answers) == (True, None)
 
 
 def test_every_audit_row_gets_a_link_that_covers_it(store: Subject) -> None:

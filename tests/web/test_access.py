@@ -153,6 +153,29 @@ async def test_forwarded_addresses_count_only_from_named_proxies(small: Server) 
     assert answer.status_code == 401
 
 
+async def test_networks_of_proxies_and_unix_sockets_are_named_too(small: Server) -> None:
+    async def guesses(server: Server, address: str) -> int:
+        async with server.client(str(new_token()), address=address) as client:
+            for number in range(21):
+                answer = await client.get("/api/v1/me", headers={"X-Forwarded-For": f"203.0.113.{number}"})
+        return answer.status_code
+
+    assert await guesses(Server(small.app, proxies=["10.0.0.0/8"]), "10.1.2.3") == 401
+    assert await guesses(Server(small.app, proxies=["10.0.0.0/8"]), "::ffff:10.1.2.3") == 401
+    assert await guesses(Server(small.app, proxies=["10.0.0.0/8"]), "11.1.2.3") == 429
+    assert await guesses(Server(small.app, proxies=["unix"]), "unix") == 401
+    with pytest.raises(ConfigError, match="none of these"):
+        Server(small.app, proxies=["nginx"])
+
+
+async def test_a_spoofed_address_does_not_reach_the_audit(small: Server) -> None:
+    async with small.client(small.token("enqueue:*"), headers={"X-Forwarded-For": "203.0.113.9"}) as client:
+        await client.post("/api/v1/jobs", json={"kind": "k"})
+
+    (row,) = [row for row in small.app.access.audit() if row.act == "http:enqueue"]
+    assert row.detail["address"] == "127.0.0.1"
+
+
 # --- hosts, headers, limits
 
 
@@ -252,6 +275,58 @@ async def test_with_https_the_cookie_is_bound_to_the_host(small: Server) -> None
     assert answer.headers["set-cookie"].startswith("__Host-tenure=")
     assert "Secure" in answer.headers["set-cookie"]
     assert answer.headers["strict-transport-security"]
+
+
+async def test_behind_a_proxy_that_adds_tls_no_answer_leads_back_to_plain_http(small: Server) -> None:
+    """The proxy asks us in clear; links and redirects said so to browsers."""
+    secure = Server(small.app, secure=True)
+    small.app.queues.set("default")
+
+    @small.app.job(durable=True)
+    def pay(ctx: tenure.Context) -> None:
+        ctx.approve("pay", args={"cents": 7})
+
+    small.app.enqueue("pay")
+    await small.app.aio.run_worker(drain=True, handle_signals=False)
+    (asked,) = small.app.approvals.all().items
+    async with secure.client(secure.token("approve", "read:meta")) as client:
+        made = await client.post(f"/api/v1/approvals/{asked.id}/link", json={"person": "ann"})
+        slash = await client.get("/api/v1/jobs/")
+    async with secure.client() as client:
+        await sign_in(secure, client)
+        client.cookies = {"__Host-tenure": client.cookies["__Host-tenure"]}  # else the client keeps it for https alone
+        page = await client.get("/ui/connect")
+
+    assert made.json()["link"].startswith(BASE.replace("http://", "https://") + "/answer/")
+    assert (slash.status_code, "location" in slash.headers) == (404, False)
+    assert page.status_code == 200
+    assert "https://127.0.0.1:8400/api" in page.text
+    assert "http://127.0.0.1:8400" not in page.text
+
+
+async def test_a_live_page_does_not_keep_a_session_from_idling(small: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tab that was left open asked again and again, and its session never ended for want of use."""
+    monkeypatch.setattr("tenure.web.auth._is_past", lambda _: True)
+    noted: list[str] = []
+    plain = small.app.aio.access.touch_session
+
+    async def touch(session: Any) -> bool:
+        noted.append(session.digest)
+        return await plain(session)
+
+    monkeypatch.setattr(type(small.app.aio.access), "touch_session", lambda _, session: touch(session))
+    async with small.client() as client:
+        await sign_in(small, client)
+        await client.get("/ui/changes", params={"topic": "all", "once": "1"})
+        await client.get("/ui/", headers={"HX-Request": "true"})
+        by_itself = len(noted)
+        await client.get("/ui/")
+        (session,) = [one for one in small.app.access.sessions() if one.kind == "session"]
+        small.app.access.end_sessions(session.digest)
+        ended = await client.get("/ui/", headers={"HX-Request": "true"})
+
+    assert (by_itself, len(noted)) == (0, 1)
+    assert (ended.status_code, ended.headers["hx-refresh"]) == (401, "true")
 
 
 async def test_a_planted_cookie_is_not_taken_over(small: Server) -> None:

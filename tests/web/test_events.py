@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
 import tenure
+from tenure.observe.follow import Follower
+from tenure.store.access import FindToken
+from tenure.web import events
+from tenure.web.auth import Principal
+from tenure.web.hub import Hub
 from tests.web.conftest import Server
+from tests.web.test_bounds import asked
+from tests.web.test_pages import signed_in
 from tests.web.test_work import Gone, scope
 
 pytestmark = pytest.mark.anyio
@@ -49,12 +56,12 @@ class Stream(Gone):
 @asynccontextmanager
 async def watching(server: Server, token: str, *, last_id: str = "", topics: str = "jobs") -> AsyncIterator[Stream]:
     stream = Stream()
-    asked = scope(token, "/api/v1/events")
-    asked["method"] = "GET"
-    asked["query_string"] = f"topics={topics}".encode()
+    sent = scope(token, "/api/v1/events")
+    sent["method"] = "GET"
+    sent["query_string"] = f"topics={topics}".encode()
     if last_id:
-        asked["headers"].append((b"last-event-id", last_id.encode()))
-    task = asyncio.create_task(server.asgi(asked, stream.receive, stream.send))
+        sent["headers"].append((b"last-event-id", last_id.encode()))
+    task = asyncio.create_task(server.asgi(sent, stream.receive, stream.send))
     try:
         if not last_id:
             await stream.next("ready")
@@ -62,6 +69,27 @@ async def watching(server: Server, token: str, *, last_id: str = "", topics: str
     finally:
         stream.is_gone.set()
         await asyncio.wait_for(task, 20)
+
+
+@asynccontextmanager
+async def opened(server: Server, token: str, path: str, many: int) -> AsyncIterator[list[Stream]]:
+    """Streams that are asked for at once, each with the status that it was answered."""
+    streams = [Stream() for _ in range(many)]
+    tasks = []
+    for stream in streams:
+        sent = scope(token, path)
+        headers = [*sent["headers"], (b"accept", b"text/event-stream")]
+        sent |= {"method": "GET", "query_string": b"", "headers": headers}
+        tasks.append(asyncio.create_task(server.asgi(sent, stream.receive, stream.send)))
+    try:
+        async with asyncio.timeout(60):
+            while not all(stream.status for stream in streams):  # noqa: ASYNC110  a dozen of them
+                await asyncio.sleep(0.01)
+        yield streams
+    finally:
+        for stream in streams:
+            stream.is_gone.set()
+        await asyncio.wait(tasks, timeout=60)
 
 
 @pytest.fixture
@@ -189,20 +217,9 @@ async def test_streams_that_are_asked_for_at_once_are_bounded_too(small: Server)
     """All are let in or refused before the first of them sends a byte."""
     few = Server(small.app, streams=3)
     token = few.token("read:meta")
-    streams = [Stream() for _ in range(12)]
-    tasks = []
-    for stream in streams:
-        asked = scope(token, "/api/v1/events")
-        asked |= {"method": "GET", "query_string": b""}
-        tasks.append(asyncio.create_task(few.asgi(asked, stream.receive, stream.send)))
 
-    async with asyncio.timeout(60):
-        while not all(stream.status for stream in streams):  # noqa: ASYNC110  twelve of them
-            await asyncio.sleep(0.01)
-    statuses = sorted(stream.status for stream in streams)
-    for stream in streams:
-        stream.is_gone.set()
-    await asyncio.wait(tasks, timeout=60)
+    async with opened(few, token, "/api/v1/events", 12) as streams:
+        statuses = sorted(stream.status for stream in streams)
 
     assert statuses == [200] * 3 + [429] * 9
     async with watching(few, token):
@@ -222,6 +239,77 @@ async def test_streams_of_one_tenant_are_bounded_and_its_neighbours_are_not(smal
                 pass
         async with watching(both, second):
             pass
+
+
+async def test_streams_of_every_kind_share_the_bounds(small: Server) -> None:
+    """Streams of a job were counted when their first byte was sent, and not among those of the tenant."""
+    small.app.enqueue("talk")
+    (grant,) = small.app.claim(worker="w")
+    few, one = Server(small.app, streams=3), Server(small.app, tenant_streams=1)
+    token, other = few.token("read:meta", "read:payload"), few.token("read:meta", "read:payload", name="other")
+    path = f"/api/v1/jobs/{grant.id}/streams/output"
+
+    async with opened(few, token, path, 12) as streams:
+        statuses = sorted(stream.status for stream in streams)
+        async with few.client(token) as client:
+            events = await client.get("/api/v1/events")
+    async with opened(few, token, path, 1) as freed:
+        again = freed[0].status
+    async with watching(one, token), one.client(other) as client, signed_in(one) as person:
+        of_job = await client.get(path, headers={"Accept": "text/event-stream"})
+        of_page = await person.get("/ui/changes?topic=all")
+
+    assert statuses == [200] * 3 + [429] * 9
+    assert (events.status_code, again) == (429, 200)
+    assert (of_job.status_code, of_job.json()["code"]) == (429, "quota")
+    assert of_page.status_code == 429
+
+
+async def test_a_fault_of_one_look_silences_no_viewer(loud: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any error but one of the store's ended the tail, and those who listened to it heard nothing more."""
+    token = loud.token("read:meta")
+    plain, failed = Follower.poll, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def fails(_: Follower) -> Any:
+        monkeypatch.setattr(Follower, "poll", plain)
+        loop.call_soon_threadsafe(failed.set)
+        raise RuntimeError("a fault")
+
+    async with watching(loud, token) as stream:
+        monkeypatch.setattr(Follower, "poll", fails)
+        await asyncio.wait_for(failed.wait(), 20)
+        job_id = (await loud.app.aio.enqueue("k")).id
+        found = await stream.next()
+
+    assert found["job_id"] == job_id
+
+
+async def test_what_all_viewers_share_is_asked_and_made_once(small: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.app.queues.set("default", events=True)
+    token = small.token("read:meta")
+    made: list[int] = []
+    plain = events._job_message
+
+    def noted(event: Any, *given: Any, **more: Any) -> bytes:
+        made.append(event.seq)
+        return plain(event, *given, **more)
+
+    monkeypatch.setattr(events, "_job_message", noted)
+    async with AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(watching(small, token)) for _ in range(5)]
+        with asked(small) as requests:
+            await small.app.aio.enqueue("k")
+            seen = [(await stream.next())["seq"] for stream in streams]
+            found = await small.app.aio.access.check_token(token)
+            assert found is not None
+            who = Principal("test", (), "default", small.app, "127.0.0.1", token_id=found.id)
+            hub = Hub()
+            before = len([one for one in requests if isinstance(one, FindToken)])
+            assert all(await asyncio.gather(*(hub.may_look(who) for _ in range(20))))
+            checks = len([one for one in requests if isinstance(one, FindToken)]) - before
+
+    assert (made, set(seen), checks) == (seen[:1], set(seen[:1]), 1)
 
 
 async def test_a_reader_that_lags_is_told_to_read_anew(small: Server) -> None:

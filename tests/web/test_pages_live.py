@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -11,15 +14,17 @@ import httpx
 import pytest
 
 import tenure
+from tenure.errors import TooWide
 from tenure.model.step import NewStep
 from tenure.observe.browse import newest_events
 from tenure.store.admin import AppendEvents, RecordEffect
 from tenure.store.flow import RecordSteps
 from tenure.web.pages import _pulses, overview
 from tenure.web.pages.changes import _messages
-from tenure.web.pages.pulse import Look, OneLook, Pulse, take
+from tenure.web.pages.pulse import SHARED_SECONDS, Look, OneLook, Pulse, take
+from tests.waiting import wait_until
 from tests.web.conftest import Server
-from tests.web.test_pages import signed_in
+from tests.web.test_pages import SAME_ORIGIN, signed_in
 
 pytestmark = pytest.mark.anyio
 
@@ -87,7 +92,11 @@ async def test_a_job_page_follows_all_that_it_shows(server: Server, what: str) -
 
 async def test_a_page_that_was_made_without_a_look_is_asked_for_anew() -> None:
     """Its health line says "Looking", so the first marker that comes is a change."""
-    told = _messages(cast("Any", None), cast("Any", None), lambda: "5f3a", "", None)
+
+    async def marker() -> str:
+        return "5f3a"
+
+    told = _messages(cast("Any", None), cast("Any", None), cast("Any", None), marker, "", None)
 
     assert [await anext(told), await anext(told)] == ["retry: 3000\n\n", "id: 5f3a\nevent: change\ndata: 5f3a\n\n"]
 
@@ -108,6 +117,97 @@ def test_a_request_sees_one_look(small: Server) -> None:
 
     assert pulse.now() is not first
     assert one.now() is first
+
+
+def test_what_many_viewers_read_at_once_is_read_once(small: Server) -> None:
+    pulse, all_ask, reads = Pulse(small.app), threading.Barrier(21), list[int]()
+
+    def read() -> int:
+        reads.append(1)
+        return len(reads)
+
+    def ask() -> int:
+        all_ask.wait(60)
+        return pulse.shared("jobs", None, read)
+
+    with ThreadPoolExecutor(20) as threads:
+        asked = [threads.submit(ask) for _ in range(20)]
+        all_ask.wait(60)
+        found = {one.result(60) for one in asked}
+
+    assert (found, len(reads)) == ({1}, 1)
+
+
+def test_a_read_that_takes_long_is_not_begun_anew_by_each_that_waited_for_it(
+    small: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, reads, waits = [1000.0], list[int](), threading.Event()
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    pulse = Pulse(small.app)
+
+    def read() -> int:
+        clock[0] += 1
+        reads.append(1)
+        waits.wait(60)
+        clock[0] += 1  # two seconds in all
+        return len(reads)
+
+    with ThreadPoolExecutor(5) as threads:
+        asked = [threads.submit(pulse.shared, "jobs", None, read) for _ in range(5)]
+        wait_until(lambda: bool(reads), 60)
+        waits.set()
+        found = {one.result(60) for one in asked}
+
+    assert (found, len(reads)) == ({1}, 1)
+
+
+def test_a_read_that_was_too_wide_is_not_tried_again_by_each_that_waited_for_it(small: Server) -> None:
+    pulse, reads = Pulse(small.app), list[int]()
+
+    def read() -> None:
+        reads.append(1)
+        raise TooWide(2.0)
+
+    for _ in range(5):
+        with pytest.raises(TooWide):
+            pulse.shared("jobs", None, read)
+
+    assert len(reads) == 1
+
+
+def test_a_shared_read_is_good_for_a_moment_and_never_older_than_the_look_of_its_page(
+    small: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's marker is made from its look: a page that showed less would not be told of what it lacks."""
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    pulse, reads = Pulse(small.app), count(1)
+    look = take(small.app)
+
+    def read(of: Look | None) -> int:
+        return pulse.shared("jobs", of, lambda: next(reads))
+
+    first = [read(look), read(look)]
+    clock[0] += 0.5
+    newer = [read(look), read(take(small.app)), read(look)]
+    clock[0] += SHARED_SECONDS + 0.01
+    later = read(look)
+    pulse.forget_reads()
+    forgotten = read(look)
+    pulse.forget()
+
+    assert (first, newer, later, forgotten, read(look)) == ([1, 1], [1, 2, 2], 3, 4, 5)
+
+
+async def test_a_person_sees_what_they_have_just_done(small: Server) -> None:
+    """What pages share is read anew behind every act, whatever the act tells."""
+    async with signed_in(small) as client:
+        before = await client.get("/ui/jobs")
+        await client.post("/ui/enqueue", data={"kind": "welcome", "payload": "{}"}, headers=SAME_ORIGIN)
+        after = await client.get("/ui/jobs")
+
+    assert "welcome" not in before.text
+    assert "welcome" in after.text
 
 
 def test_a_look_that_began_before_a_change_by_hand_is_taken_again(small: Server) -> None:

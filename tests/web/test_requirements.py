@@ -15,6 +15,7 @@ import pytest
 import tenure
 from tenure.cli.main import find_command
 from tenure.model.ids import new_job_id
+from tenure.store.access import SealAudit
 from tests.web.conftest import Server
 from tests.web.test_bounds import asked
 from tests.web.test_serve import serving
@@ -55,11 +56,13 @@ async def test_an_id_of_another_tenant_costs_what_an_unknown_one_costs(tmp_path:
                             verb, f"/api/v1/jobs/{job_id}{path}", json=None if verb == "GET" else {"reason": "r"}
                         )
                     told = {name: value for name, value in answer.json().items() if name != "request_id"}
-                    found.append((answer.status_code, told, [type(one).__name__ for one in requests]))
+                    names = [type(one).__name__ for one in requests if not isinstance(one, SealAudit)]
+                    found.append((answer.status_code, told, names))
                 ways.append(found)
             keyed = await client.post("/api/v1/jobs", json={"kind": "k", "key": "taken"})
 
     assert ways[0] == ways[1]
+    assert all(requests for _, _, requests in ways[0])
     assert keyed.status_code == 201
     assert not keyed.json()["jobs"][0]["duplicate"]
 

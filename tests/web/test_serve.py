@@ -64,6 +64,26 @@ def test_a_server_listens_on_loopback_and_prints_a_link_that_signs_in(url: str) 
             assert client.get("/healthz", headers={"Host": "localhost:1"}).status_code == 421
 
 
+def test_behind_a_proxy_the_link_names_the_host_that_browsers_reach(url: str) -> None:
+    """It named the server's own port with https, where nothing speaks TLS."""
+    with serving("--url", url, "--behind-proxy", "127.0.0.1", "--allow-host", "jobs.example.com") as said:
+        base, links = str(said["url"]), said["links"]
+        assert isinstance(links, dict)
+        assert base.startswith("http://127.0.0.1:")
+        assert httpx.get(f"{base}/healthz").json() == {"status": "ok"}
+
+    assert links["default"].startswith("https://jobs.example.com/ui/signin#")
+
+
+def test_what_is_no_address_of_a_proxy_is_refused(url: str) -> None:
+    ended = subprocess.run(
+        [*COMMAND, "serve", "--behind-proxy", "yes", "--url", url], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 2
+    assert "none of these" in ended.stderr
+
+
 def test_a_unix_socket_is_for_its_owner_only(url: str, tmp_path: Path) -> None:
     path = tmp_path / "tenure.sock"
     left_behind = socket.socket(socket.AF_UNIX)
@@ -317,6 +337,7 @@ def test_connections_of_one_address_are_bounded(url: str, monkeypatch: pytest.Mo
     """The oldest that has sent no request is let go of; a request that is being answered is not."""
     import asyncio
 
+    from tenure.web.proxies import Proxies
     from tenure.web.server import BoundedProtocol
 
     class Closing(asyncio.Transport):
@@ -335,7 +356,7 @@ def test_connections_of_one_address_are_bounded(url: str, monkeypatch: pytest.Mo
         from uvicorn.server import ServerState
 
         monkeypatch.setattr(BoundedProtocol, "per_address", 2)
-        monkeypatch.setattr(BoundedProtocol, "proxies", frozenset({"192.0.2.9"}))
+        monkeypatch.setattr(BoundedProtocol, "proxies", Proxies(["192.0.2.9"]))
         config, state = uvicorn.Config(lambda: None, log_config=None, ws="none"), ServerState()
         config.load()
         made = [Closing(address) for address in ["192.0.2.1"] * 3 + ["192.0.2.2"] * 2 + ["192.0.2.9"] * 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -138,6 +139,67 @@ async def test_clones_count_as_jobs_that_wait(tmp_path: Path) -> None:
     await _at_quota(tmp_path, copy, queued=3)
 
 
+def _died(app: tenure.App, jobs: int) -> str:
+    """Jobs that died of one error; its fingerprint."""
+    app.queues.set("default", max_attempts=1)
+    app.enqueue_many([app.new_job("k", {"n": n}) for n in range(jobs)])
+    for grant in app.claim(worker="w", limit=jobs):
+        app.fail(grant, "KeyError: 'x'")
+    return app.dead_letters.all().items[0].fingerprint
+
+
+REVIVALS: dict[str, Callable[[str, list[str]], tuple[str, dict[str, object]]]] = {
+    "revive": lambda _, ids: (f"/api/v1/jobs/{ids[0]}/revive", {"reason": "r"}),
+    "replay a group": lambda group, _: (
+        "/api/v1/dead-letters/replay", {"fingerprint": group, "limit": 3, "reason": "r"}
+    ),
+    "all that match": lambda _, __: (
+        "/api/v1/bulk", {"act": "revive", "filter": {"state": ["dead"]}, "reason": "r"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", REVIVALS)
+async def test_jobs_that_are_queued_again_count_as_jobs_that_wait(tmp_path: Path, way: str) -> None:
+    with tenure.App(f"sqlite:///{tmp_path / 'a.db'}") as app:
+        group = _died(app, 3)
+        path, body = REVIVALS[way](group, [one.job_id for one in app.dead_letters.all().items])
+        app.enqueue_many([app.new_job("other") for _ in range(3)])
+        full, roomy = Server(app, queued=3), Server(app, queued=6)
+        token = full.token("operate")
+        async with full.client(token) as client:
+            refused = await client.post(path, json=body)
+        states = sorted(job.state for job in app.jobs().items)
+        async with roomy.client(token) as client:
+            done = await client.post(path, json=body)
+
+    assert (refused.status_code, refused.json()["code"]) == (429, "quota"), refused.text
+    assert states == ["dead"] * 3 + ["queued"] * 3
+    assert done.status_code < 300, done.text
+
+
+async def test_an_act_that_cancels_is_let_in_at_the_quota(tmp_path: Path) -> None:
+    """It makes room."""
+    with tenure.App(f"sqlite:///{tmp_path / 'a.db'}") as app:
+        app.enqueue_many([app.new_job("k") for _ in range(3)])
+        server = Server(app, queued=3)
+        async with server.client(server.token("operate")) as client:
+            body = {"act": "cancel", "filter": {"state": ["queued"]}, "reason": "r"}
+            assert (await client.post("/api/v1/bulk", json=body)).status_code == 202
+
+
+async def test_enqueues_that_come_at_once_share_one_read_of_what_is_there(tmp_path: Path) -> None:
+    """Each read anew and forgot what the others had taken meanwhile."""
+    with tenure.App(f"sqlite:///{tmp_path / 'a.db'}") as app:
+        server = Server(app, queued=10)
+        async with server.client(server.token("enqueue:*"), timeout=60) as client:
+            body = {"jobs": [{"kind": "k"}] * 2}
+            answers = await asyncio.gather(*(client.post("/api/v1/jobs", json=body) for _ in range(20)))
+
+        assert sorted(one.status_code for one in answers) == [201] * 5 + [429] * 15
+        assert sum(count.jobs for count in app.queues.counts()) == 10
+
+
 async def test_a_tenant_whose_tables_are_full_is_refused_and_its_neighbour_is_not(tmp_path: Path) -> None:
     with tenure.App(f"sqlite:///{tmp_path / 'a.db'}") as a, tenure.App(f"sqlite:///{tmp_path / 'b.db'}") as b:
         texts = [app.access.new_token("producer", "enqueue:*").text for app in (a, b)]
@@ -168,6 +230,8 @@ async def test_a_repeat_by_idempotency_key_takes_no_room(tmp_path: Path) -> None
 
 async def test_the_console_is_bound_by_the_same_quotas(tmp_path: Path) -> None:
     with tenure.App(f"sqlite:///{tmp_path / 'a.db'}") as app:
+        group = _died(app, 2)
+        dead = app.dead_letters.all().items[0].job_id
         app.enqueue("k")
         app.access.new_token("first", "read:meta")
         server = Server(app, queued=1, tokens=1)
@@ -177,10 +241,23 @@ async def test_the_console_is_bound_by_the_same_quotas(tmp_path: Path) -> None:
             job = await client.post("/ui/enqueue", data={**csrf, "kind": "k", "payload": "{}"}, headers=SAME_ORIGIN)
             done = app.jobs(limit=1).items[0].id
             copy = await client.post(f"/ui/jobs/{done}/clone", data={**csrf, "reason": "again"}, headers=SAME_ORIGIN)
+            again = {**csrf, "reason": "fixed"}
+            revived = [
+                await client.post(path, data={**again, **more}, headers=SAME_ORIGIN)
+                for path, more in (
+                    (f"/ui/jobs/{dead}/revive", {}),
+                    (f"/ui/jobs/{dead}/edit", {"payload": '{"n": 7}'}),
+                    (f"/ui/dead-letters/{group}/replay", {"count": "all"}),
+                    ("/ui/jobs/picked/do", {"act": "revive", "pick": dead}),
+                    ("/ui/bulk/new", {"act": "revive", "q": "state:dead"}),
+                )
+            ]
             token = await client.post(
                 "/ui/access/tokens", data={**csrf, "name": "t", "scope": "read:meta"}, headers=SAME_ORIGIN
             )
 
         assert (job.status_code, copy.status_code, token.status_code) == (429, 429, 429)
-        assert sum(count.jobs for count in app.queues.counts()) == 1
+        assert [one.status_code for one in revived] == [429] * 5
+        assert sum(count.jobs for count in app.queues.counts(state="queued")) == 1
+        assert sum(count.jobs for count in app.queues.counts()) == 3
         assert len(app.access.tokens()) == 1

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
 
+from tenure.errors import StoreUnavailable
+from tenure.web.site import Site
 from tests.web.conftest import BASE, Server
 
 pytestmark = pytest.mark.anyio
@@ -215,6 +218,52 @@ async def test_a_waiting_claim_ends_when_its_client_goes(server: Server) -> None
 
     job_id = server.app.enqueue("k").id
     assert server.app.get(job_id).state == "queued"
+
+
+async def test_what_was_granted_goes_back_when_the_answer_cannot_be_made(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leases were kept until they ran out, and its attempts were spent."""
+    job_id = server.app.enqueue("k").id
+
+    async def fails(*_: Any) -> str:
+        raise StoreUnavailable("The database is away.")
+
+    monkeypatch.setattr(Site, "sign", fails)
+    async with server.client(server.token("worker:*")) as client:
+        claimed = await client.post("/api/v1/claims", json=CLAIM)
+        exchanged = await client.post("/api/v1/exchange", json={"worker": "w", "claim": CLAIM})
+
+    job = server.app.get(job_id)
+    assert (claimed.status_code, exchanged.status_code) == (503, 503)
+    assert (job.state, job.attempt, job.token) == ("queued", 0, 2)
+
+
+async def test_a_heartbeat_is_asked_for_in_time_for_the_lease_that_the_claim_gave(server: Server) -> None:
+    """It was asked for every 20 seconds, whatever the queue's leases were, so that shorter ones ran out."""
+    server.app.queues.set("default", lease_seconds=6, lease_max_seconds=3600)
+    server.app.enqueue("k")
+    server.app.enqueue("k")
+
+    async with server.client(server.token("worker:*")) as client:
+        answer = await client.post("/api/v1/claims", json=CLAIM)
+        (short,) = answer.json()["grants"]
+        long = await claim(client, lease_seconds=900)
+        beats = [
+            await client.post(
+                "/api/v1/heartbeats",
+                json={"worker": "w", "grants": [{"id": one["job"]["id"], "token": one["token"]} for one in grants]},
+            )
+            for grants in ([short], [long], [short, long], [])
+        ]
+        held = server.app.get(long["job"]["id"])
+
+    assert 5 < short["lease_seconds"] <= 6
+    now, until = (datetime.fromisoformat(text) for text in (answer.json()["now"], short["lease_until"]))
+    assert 5 < (until - now).total_seconds() <= 6
+    assert [round(beat.json()["next_in"]) for beat in beats] == [2, 300, 2, 20]
+    assert held.lease_until is not None
+    assert (held.lease_until - server.app.now()).total_seconds() > 600  # never shortened
 
 
 async def test_waiting_claims_of_one_token_are_bounded(small: Server) -> None:

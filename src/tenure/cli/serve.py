@@ -58,7 +58,11 @@ def serve(
     ] = None,
     behind_proxy: Annotated[
         list[str] | None,
-        typer.Option("--behind-proxy", metavar="ADDRESS", help="A proxy that adds TLS; its X-Forwarded-For counts."),
+        typer.Option(
+            "--behind-proxy",
+            metavar="ADDRESS",
+            help="A proxy that adds TLS: its address or network, or unix; its X-Forwarded-For counts.",
+        ),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM, mode 0600.")] = None,
@@ -97,11 +101,12 @@ def serve(
     check_key(tls_cert, tls_key)
     bind = listening(host, port) if unix_socket is None else listening_on_socket(unix_socket)
     with _tenants(target, url, tenant or ()) as apps, bind as bound:
-        where = Address(bound, is_secure=tls_cert is not None or bool(behind_proxy), given=host)
+        where = Address(bound, has_tls=tls_cert is not None, given=host, public=_public(allow_host))
+        is_secure = where.has_tls or bool(behind_proxy)
         server = make_server(
             apps,
             hosts=[*where.hosts, *(allow_host or ())],
-            secure=where.is_secure,
+            secure=is_secure,
             proxies=behind_proxy or (),
             tls=(tls_cert, tls_key),
             audit_heads=audit_heads,
@@ -113,7 +118,7 @@ def serve(
             tenant_streams=max_streams,
             look_seconds=look_seconds,
         )
-        links = {name: where.sign_in(one) for name, one in apps.items()} if link else {}
+        links = {name: where.sign_in(one, is_secure=is_secure) for name, one in apps.items()} if link else {}
         stop_on_signals(server)
         screen = Screen(as_json)
         if as_json:
@@ -142,11 +147,19 @@ def stop_on_signals(server: Any) -> None:
         signal.signal(number, stop)
 
 
-class Address:
-    """Where a server listens, as browsers see it."""
+def _public(hosts: list[str] | None) -> str | None:
+    """The host by which browsers reach the server, if one was named."""
+    return hosts[0].removesuffix(":*") if hosts else None
 
-    def __init__(self, bound: socket.socket, *, is_secure: bool, given: str = "127.0.0.1") -> None:
-        self.is_secure = is_secure
+
+class Address:
+    """Where a server listens, and the host by which browsers reach it, where one was named."""
+
+    def __init__(
+        self, bound: socket.socket, *, has_tls: bool = False, given: str = "127.0.0.1", public: str | None = None
+    ) -> None:
+        self.has_tls = has_tls
+        self._public = public
         if bound.family == socket.AF_UNIX:
             # Clients of a unix socket name any host; a browser reaches it by a proxy, which `--allow-host` names.
             self.hosts = ["localhost"]
@@ -155,13 +168,14 @@ class Address:
         port = bound.getsockname()[1]
         name = f"[{given}]" if ":" in given else given
         self.hosts = [f"{one}:{port}" for one in dict.fromkeys((name, "localhost", "127.0.0.1", "[::1]"))]
-        self.url = f"{'https' if is_secure else 'http'}://{self.hosts[0]}"
+        self.url = f"{'https' if has_tls else 'http'}://{self.hosts[0]}"
 
-    def sign_in(self, app: App) -> str:
+    def sign_in(self, app: App, *, is_secure: bool) -> str:
         """A link that works once. The secret is in the fragment, which no log and no proxy sees."""
         from tenure.model.access import EVERYTHING
 
-        return f"{self.url}/ui/signin#{app.access.new_link(default_actor(), EVERYTHING)}"
+        base = f"{'https' if is_secure else 'http'}://{self._public}" if self._public else self.url
+        return f"{base}/ui/signin#{app.access.new_link(default_actor(), EVERYTHING)}"
 
 
 def check_address(host: str, *, has_tls: bool, proxies: Any) -> None:

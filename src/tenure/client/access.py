@@ -217,9 +217,12 @@ class Access(Client):
         return (yield from ask(KeepSecret(arguments.name("name", name), new_secret())))
 
     @operation
-    def remember_request(self, token_id: str, key: str, body: str, ids: Sequence[str]) -> Steps[Remembered]:
-        """Keep which ids a request with an Idempotency-Key was given; a repeat is answered the first one's."""
-        return (yield from ask(RememberRequest(token_id, arguments.text("key", key, 255), body, ids)))
+    def remember_request(
+        self, token_id: str, key: str, body: str, ids: Sequence[str], *, answers: Sequence[Any] | None = None
+    ) -> Steps[Remembered]:
+        """Keep which ids a request with an Idempotency-Key was given, and later what it was answered; a repeat is
+        answered the first one's."""
+        return (yield from ask(RememberRequest(token_id, arguments.text("key", key, 255), body, ids, answers)))
 
     @operation
     def note(

@@ -17,7 +17,8 @@ from tenure.store.browsing import Browsed, BrowseJobs, Death, ListDeaths
 from tenure.store.browsing import bounded_looks as bounded_looks  # noqa: PLC0414 - pages reach the store through here
 from tenure.store.contract import Store
 from tenure.store.flow import ListSteps
-from tenure.store.metrics import ListMetrics, Metric
+from tenure.store.metrics import ListMetrics
+from tenure.store.metrics import Metric as Metric  # noqa: PLC0414 - pages reach the store through here
 from tenure.store.queries import (
     FollowEvents,
     Gate,
@@ -32,6 +33,8 @@ from tenure.store.summary import Inspect, Inspection, PruneLag, Summary, Summed
 
 SCAN: Final = 10_000
 """How many jobs one look at the list takes in."""
+BOARD_SCAN: Final = 2_000
+"""How many ended jobs the look at the whole database takes in: enough to tell how long jobs take and wait."""
 TREND_BUCKETS: Final = 16
 METRIC_ROWS: Final = 50_000
 """A day of minutes of some thirty queues."""
@@ -195,20 +198,23 @@ class Board:
     queues: list[QueueRow]
     gates: list[Gate]
     workers: list[WorkerSeen]
+    deaths: list[Death]
+    """Pending ones, the newest DEATHS."""
     groups: list[DeathGroup]
-    """Pending deaths."""
+    """The same by what they died of."""
     groups_are_whole: bool
 
 
-def board(store: Store, *, window_seconds: float) -> Board:
-    """Look once."""
-    summary = store.do(Summary(window_seconds=window_seconds, limit=20, scan=SCAN))
+def board(store: Store, *, window_seconds: float = 3600.0, scan: int = BOARD_SCAN) -> Board:
+    """Look once. Of the jobs that ended within the window at most `scan` are looked at."""
+    summary = store.do(Summary(window_seconds=window_seconds, limit=20, scan=scan))
     deaths = store.do(ListDeaths(Triage.PENDING.value, scan=DEATHS))
     return Board(
         summary=summary,
         queues=store.do(ListQueues()),
         gates=store.do(ListGates()),
         workers=store.do(ListWorkers()),
+        deaths=deaths,
         groups=group_deaths(deaths, summary.at),
         groups_are_whole=len(deaths) < DEATHS,
     )

@@ -18,23 +18,21 @@ from typing import Literal
 from tenure.errors import SchemaError
 from tenure.model.budget import raise_command, show_amount, shown_name
 from tenure.model.frozen import frozen
-from tenure.model.outcome import Triage
+from tenure.observe.browse import DEATHS, Board, board
 from tenure.observe.liveness import is_alive
 from tenure.observe.plural import counted
-from tenure.store.browsing import ListDeaths
+from tenure.store.browsing import Death
 from tenure.store.budgets import ListBudgets
 from tenure.store.contract import Store
 from tenure.store.limits import ListLimiters
 from tenure.store.queries import (
     Count,
     CountJobs,
-    ListGates,
-    ListQueues,
-    ListWorkers,
+    Gate,
     QueueRow,
     WorkerSeen,
 )
-from tenure.store.summary import Inspect, Inspection, Summary, Summed
+from tenure.store.summary import Inspect, Inspection, Summed
 
 Status = Literal["ok", "warn", "wrong"]
 
@@ -48,8 +46,6 @@ CLOCK_SECONDS = 5.0
 STUCK_SECONDS = 60.0
 LAG_SECONDS = 60.0
 LONG_TRANSACTION_SECONDS = 600.0
-DEATHS = 2_000
-"""How many dead letters are looked at."""
 NAMED = 5
 """How many jobs and kinds are named before the rest is only counted."""
 ROLES = ("tenure_producer", "tenure_worker", "tenure_reader", "tenure_operator", "tenure_admin")
@@ -82,8 +78,9 @@ def diagnosis(checks: Sequence[Check]) -> Diagnosis:
     return Diagnosis(worst, list(checks))
 
 
-def examine(store: Store, url: str) -> Iterator[Check]:
-    """Look at the database behind `url`, which is shown in the fixes. Stops early where the schema does not fit."""
+def examine(store: Store, url: str, seen: Board | None = None) -> Iterator[Check]:
+    """Look at the database behind `url`, which is shown in the fixes. Stops early where the schema does not fit.
+    `seen` comes from a caller that has looked already."""
     inspection = store.do(Inspect())
     yield Check("database", "ok", f"{inspection.engine} {inspection.version}" + _size(inspection))
     yield from (_sqlite(inspection) if inspection.engine == "sqlite" else _postgres(inspection, url))
@@ -91,17 +88,16 @@ def examine(store: Store, url: str) -> Iterator[Check]:
     yield from _schema(store, inspection, url)
     if inspection.schema_version < inspection.schema_wanted:
         return
-    queues = store.do(ListQueues())
-    workers = store.do(ListWorkers())
-    summed = store.do(Summary(limit=NAMED, scan=1))  # of what ended nothing is shown
-    yield from _workers(workers, queues, summed)
-    yield from _unknown_kinds(store.do(CountJobs(states=["queued"])), workers, queues, summed)
-    yield from _denied(workers)
-    yield from _stuck(summed)
-    yield from _switches(store, queues)
+    if seen is None:
+        seen = board(store, scan=1)  # of what ended nothing is told
+    yield from _workers(seen.workers, seen.queues, seen.summary)
+    yield from _unknown_kinds(store.do(CountJobs(states=["queued"])), seen.workers, seen.queues, seen.summary)
+    yield from _denied(seen.workers)
+    yield from _stuck(seen.summary)
+    yield from _switches(seen.gates, seen.queues)
     yield from _empty_budgets(store)
-    yield from _limiters(store, summed)
-    yield from _dead_letters(store)
+    yield from _limiters(store, seen.summary)
+    yield from _dead_letters(seen.deaths)
 
 
 def _schema(store: Store, found: Inspection, url: str) -> Iterator[Check]:
@@ -360,8 +356,8 @@ def _stuck(summed: Summed) -> Iterator[Check]:
         )
 
 
-def _switches(store: Store, queues: list[QueueRow]) -> Iterator[Check]:
-    for gate in store.do(ListGates()):
+def _switches(gates: list[Gate], queues: list[QueueRow]) -> Iterator[Check]:
+    for gate in gates:
         fix = f"tenure gates open {shlex.quote(gate.name)}"
         if not gate.is_open and gate.name.startswith("kind:") and gate.actor == "tenure":
             kind = gate.name.removeprefix("kind:")
@@ -411,8 +407,7 @@ def _limiters(store: Store, summed: Summed) -> Iterator[Check]:
             yield Check("limiter", "warn", f"{limiter.key!r} reopens slowly after {refusals}{said}", fix)
 
 
-def _dead_letters(store: Store) -> Iterator[Check]:
-    deaths = store.do(ListDeaths(Triage.PENDING.value, scan=DEATHS))
+def _dead_letters(deaths: list[Death]) -> Iterator[Check]:
     sorts = {(one.fingerprint, one.kind, one.queue) for one in deaths}
     if deaths:
         least = "at least " if len(deaths) == DEATHS else ""

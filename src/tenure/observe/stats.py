@@ -29,7 +29,7 @@ from tenure.store.queries import (
     QueueRow,
     WorkerSeen,
 )
-from tenure.store.summary import Inspect, Prunable, Summary, Summed
+from tenure.store.summary import Backlog, Inspect, Prunable, Summary, Summed
 
 HOUR = 3600.0
 
@@ -49,16 +49,28 @@ class Overview:
 
 
 def overview(
-    store: Store, *, window_seconds: float = HOUR, queues: Sequence[str] = (), limit: int = 20, minutes: int = 0
+    store: Store,
+    *,
+    window_seconds: float = HOUR,
+    queues: Sequence[str] = (),
+    limit: int = 20,
+    minutes: int = 0,
+    scan: int | None = None,
 ) -> Overview:
-    """Ask the six questions; with `minutes`, also what was counted in the last so many."""
+    """Ask the six questions; with `minutes`, also what was counted in the last so many. `scan` bounds how many ended
+    jobs are looked at."""
     failures = store.do(GroupDeadLetters(limit=limit))
     return Overview(
         outstanding=store.do(CountJobs(queues=queues, states=sorted(ACTIVE))),
         failures=[one for one in failures if not queues or one.queue in queues],
-        summary=store.do(Summary(window_seconds=window_seconds, queues=queues, limit=limit)),
+        summary=store.do(Summary(window_seconds=window_seconds, queues=queues, limit=limit, scan=scan)),
         minutes=_all_minutes(store, minutes, queues) if minutes else [],
     )
+
+
+def backlogs(store: Store, queues: Sequence[str] = ()) -> dict[str, Backlog]:
+    """What is to do, by queue. Nothing that has ended is looked at."""
+    return {one.queue: one for one in store.do(Summary(queues=queues, limit=1, scan=1)).backlog}
 
 
 def _all_minutes(store: Store, minutes: int, queues: Sequence[str]) -> list[Metric]:

@@ -172,13 +172,16 @@ class Remembered:
     is_new: bool
     body: str
     ids: Sequence[str]
+    answers: Sequence[Any] | None
+    """What it was answered; None while that was not kept."""
 
 
 @frozen
 class RememberRequest(Request[Remembered]):
-    """Keep which ids a request with an Idempotency-Key was given, so that its repeat uses the same.
+    """Keep which ids a request with an Idempotency-Key was given, so that its repeat uses the same; and, sent once more
+    with `answers`, what it was answered, which stays true when its jobs are gone.
 
-    The first request with a key stays for a day: later ones are answered its body's digest and its ids.
+    The first request with a key stays for a day: later ones are answered its body's digest, its ids and its answers.
     """
 
     token_id: str
@@ -186,6 +189,7 @@ class RememberRequest(Request[Remembered]):
     body: str
     """SHA-256 of the request."""
     ids: Sequence[str]
+    answers: Sequence[Any] | None = None
 
 
 @frozen

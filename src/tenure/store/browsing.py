@@ -26,7 +26,9 @@ _LOOK_SECONDS: Final[ContextVar[float | None]] = ContextVar("look_seconds", defa
 def bounded_looks(seconds: float) -> Iterator[None]:
     """Within it, a read by `Store.do` or `Store.ado` that takes longer is stopped by the engine and raises TooWide.
 
-    PostgreSQL stops it by `statement_timeout`, SQLite by its progress handler. Reads outside cost nothing more.
+    PostgreSQL stops it by `statement_timeout`. SQLite stops it by its progress handler, and takes the processor time of
+    the reading thread, of which the process may have little on a busy machine; by the clock it may take five times as
+    long. Reads outside cost nothing more.
     """
     kept = _LOOK_SECONDS.set(seconds)
     try:
@@ -83,7 +85,8 @@ class BrowseJobs(Request[Browsed]):
 
     states: Sequence[str] = ()
     stored_states: Sequence[str] = ()
-    """Only jobs in one of these states as they are stored; the counts are of those alone."""
+    """Only jobs in one of these states as they are stored, or in `retry_waiting` or `cleaned` as they are shown: the
+    words of ListJobs. The counts are of those alone."""
     queues: Sequence[str] = ()
     kinds: Sequence[str] = ()
     key: str | None = None

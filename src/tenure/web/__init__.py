@@ -38,7 +38,7 @@ def asgi(
     Args:
         hosts: The values of the Host header that are answered, exactly; `name:*` allows any port. Others get 421.
         secure: Whether browsers reach it by HTTPS: cookies are then sent by HTTPS only.
-        proxies: Addresses whose X-Forwarded-For is believed.
+        proxies: Addresses and networks whose X-Forwarded-For is believed; `unix` for what comes by a unix socket.
         audit_heads: A file to which the head of the audit's chain is written each minute.
         mcp: The MCP server to mount at /mcp: `tenure.mcp.http()`; none if left out.
         settings: Limits; see `tenure.web.site.Limits`.

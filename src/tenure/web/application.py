@@ -23,7 +23,7 @@ import tenure
 from tenure.errors import TenureError
 from tenure.observe.browse import bounded_looks
 from tenure.web import answer, auth, mounted, pages, problems, signin
-from tenure.web.api import ROUTES, live
+from tenure.web.api import ROUTES
 from tenure.web.guard import Guard, check_json
 from tenure.web.problems import Problem
 from tenure.web.routes import PUBLIC, Route, UiRoute, check_table
@@ -37,7 +37,6 @@ SIGN_IN: Final = (
     ("POST", "/ui/session", signin.open_session),
 )
 """What browsers need before they are signed in."""
-UI_EVENTS: Final = UiRoute("GET", "/events", "read:meta", None, live.page_stream)
 SIGN_OUT: Final = UiRoute("POST", "/signout", "read:meta", "sign_out", signin.close_session)
 
 _log: Final = logging.getLogger("tenure.web")
@@ -51,7 +50,7 @@ def table() -> list[Route]:
 
 def page_table() -> list[UiRoute]:
     """Every route of browsers that are signed in."""
-    return [*pages.PAGES, UI_EVENTS, SIGN_OUT]
+    return [*pages.PAGES, SIGN_OUT]
 
 
 def build(site: Site) -> ASGIApp:
@@ -69,6 +68,7 @@ def make_fastapi(site: Site) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         separate_input_output_schemas=False,
+        redirect_slashes=False,  # the redirect would name the scheme that a proxy asked by, and not the browser's
         lifespan=_lifespan,
     )
     for kind in (Problem, TenureError, HTTPException, Exception):
@@ -150,6 +150,9 @@ def _paged(page: UiRoute) -> Endpoint:
         site: Site = request.state.site
         who = await auth.by_session(site, request)
         if who is None:
+            if request.method in auth.SAFE and auth.is_by_itself(request):
+                # htmx loads the whole page anew, and that is the one to sign in.
+                return PlainTextResponse("", 401, {"HX-Refresh": "true"})
             if request.method in auth.SAFE and "text/html" in request.headers.get("accept", ""):
                 return signin.page(request, "Sign in to go on.", 401)
             raise Problem(401, "unauthorized", "This browser is not signed in, or its session ended. Sign in again.")
@@ -161,8 +164,6 @@ def _paged(page: UiRoute) -> Endpoint:
                 assert who.csrf is not None
                 await auth.check_form(request, who.csrf)
                 await site.quotas.take_for(page.audit, who.tenant, request.path_params.get("act"))
-                if page.audit == "enqueue":
-                    await site.quotas.take_jobs(who.tenant, 1)
             return await page.page(request)
 
         return await _audited(page.audit, who, request, act)
@@ -225,10 +226,9 @@ def _showing_errors(endpoint: Endpoint) -> Endpoint:
             return await endpoint(request)
         except Exception as exc:  # noqa: BLE001  every error ends on a page
             problem = problems.to_problem(exc)
-            error_page: Any = getattr(pages, "error_page", None)
-            if error_page is None or not hasattr(request.state, "principal"):
+            if not hasattr(request.state, "principal"):
                 return PlainTextResponse(f"{problem.detail}\n", problem.status, problem.headers)
-            return cast(Response, await error_page(request, problem))
+            return await pages.error_page(request, problem)
 
     return shown
 

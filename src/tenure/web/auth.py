@@ -20,6 +20,7 @@ from starlette.responses import Response
 from tenure.model.access import MCP, Scope, allows, groups_of, parse_scope, parse_token
 from tenure.model.frozen import frozen
 from tenure.web.problems import Problem
+from tenure.web.proxies import UNIX
 from tenure.web.site import Site
 
 if TYPE_CHECKING:
@@ -106,8 +107,14 @@ async def by_token(site: Site, request: Request, *, audience: str | None = None)
     raise _unauthorized("The token is wrong, expired or revoked.")
 
 
+def is_by_itself(request: Request) -> bool:
+    """Whether a script of the console asks, to show what is new: no sign that a person is there."""
+    return "hx-request" in request.headers or request.url.path.endswith("/ui/changes")
+
+
 async def by_session(site: Site, request: Request) -> Principal | None:
-    """The person whose browser asks; None if it is not signed in."""
+    """The person whose browser asks; None if it is not signed in. A live page that renews itself does not keep a
+    session from idling."""
     tenant, _, secret = request.cookies.get(cookie_name(site, request), "").partition(".")
     if tenant not in site.tenants or not _SECRET.fullmatch(secret):
         return None
@@ -115,7 +122,7 @@ async def by_session(site: Site, request: Request) -> Principal | None:
     found = await app.aio.access.check_session(secret)
     if found is None:
         return None
-    if _is_past(found.seen_at):
+    if _is_past(found.seen_at) and not is_by_itself(request):
         await app.aio.access.touch_session(found)
     return Principal(
         found.name,
@@ -184,7 +191,7 @@ def check_rate(site: Site, address: str, *, known: bool = False) -> None:
 
 def client_address(site: Site, request: Request) -> str:
     """Where the request comes from. X-Forwarded-For counts only from the proxies that were named, read from the end."""
-    address = request.client.host if request.client is not None else "unknown"
+    address = request.client.host if request.client is not None else UNIX
     if address not in site.proxies:
         return address
     hops = [hop.strip() for hop in request.headers.get("x-forwarded-for", "").split(",") if hop.strip()]

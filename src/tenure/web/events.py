@@ -14,16 +14,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from tenure.errors import InvalidArgument
 from tenure.observe.follow import committed_between
+from tenure.web import places
 from tenure.web.auth import Principal
 from tenure.web.hub import CHECK_SECONDS, Place, Told, Topics, Viewer
 from tenure.web.problems import Problem
@@ -31,6 +30,7 @@ from tenure.web.site import Site
 
 if TYPE_CHECKING:
     from tenure.app import App
+    from tenure.model.event import Event
 
 COMMENT_SECONDS: Final = 15.0
 RETRY_MS: Final = 3000
@@ -39,7 +39,6 @@ RETRY_MS: Final = 3000
 async def stream(request: Request, who: Principal, topics: Topics, *, unmasked: bool) -> StreamingResponse:
     """Events as they happen. `Last-Event-ID` resumes. Raises: Problem 400, 429."""
     site: Site = request.state.site
-    key = ("stream", who.id)
     given = request.headers.get("last-event-id") or None
     after = None
     if given is not None:
@@ -47,44 +46,12 @@ async def stream(request: Request, who: Principal, topics: Topics, *, unmasked: 
             after = Place(*await site.unsign(who.tenant, "event", given))
         except InvalidArgument as exc:
             raise Problem(400, "invalid_argument", f"Last-Event-ID: {exc}") from exc
-
-    place = ExitStack()
-    place.enter_context(site.quotas.stream(who.tenant))
-    place.enter_context(_counted(site, key))
-    headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-    lines = _lines(request, site, who, topics, after, unmasked=unmasked)
-    return _Stream(place, lines, media_type="text/event-stream", headers=headers)
-
-
-class _Stream(StreamingResponse):
-    """Holds its place from the moment at which it was let in, also while it is not read yet, until it ends."""
-
-    def __init__(self, place: ExitStack, lines: AsyncIterator[bytes], **settings: Any) -> None:
-        super().__init__(lines, **settings)
-        self._place = place
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._place:
-            await super().__call__(scope, receive, send)
-
-
-@contextmanager
-def _counted(site: Site, key: tuple[str, str]) -> Iterator[None]:
-    if site.in_use.get(key, 0) >= site.limits.streams:
-        raise Problem(429, "too_many_requests", f"At most {site.limits.streams} streams may be open at a time.",
-                      headers={"Retry-After": "5"})  # fmt: skip
-    site.in_use[key] = site.in_use.get(key, 0) + 1
-    try:
-        yield
-    finally:
-        site.in_use[key] -= 1
-        if not site.in_use[key]:
-            del site.in_use[key]
+    return places.stream(site, who, _lines(request, site, who, topics, after, unmasked=unmasked))
 
 
 async def _lines(
     request: Request, site: Site, who: Principal, topics: Topics, after: Place | None, *, unmasked: bool
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     viewer = Viewer(topics, site.limits.stream_queue)
     tail = site.hub.tail(who.tenant, who.app)
     try:
@@ -100,6 +67,8 @@ async def _lines(
             taken = await viewer.take(CHECK_SECONDS)
             for told in taken:
                 yield await _message(site, who, told, unmasked=unmasked)
+                if not await site.hub.may_look(who):  # a slow reader may have been held up here
+                    break
             if taken:
                 said_at = time.monotonic()
             elif time.monotonic() - said_at >= COMMENT_SECONDS:
@@ -133,10 +102,16 @@ async def _missed(app: App, topics: Topics, left: Place, joined: Place, most: in
 
 
 async def _message(site: Site, who: Principal, told: Told, *, unmasked: bool, name: str = "resync") -> bytes:
-    identity = await site.sign(who.tenant, "event", list(told.place))
     if told.event is None:
+        identity = await site.sign(who.tenant, "event", list(told.place))
         return f"id: {identity}\nevent: {name}\ndata: {{}}\n\n".encode()
-    event = told.event
+    if unmasked not in told.messages:
+        identity = await site.sign(who.tenant, "event", list(told.place))
+        told.messages[unmasked] = _job_message(told.event, identity, unmasked=unmasked)
+    return told.messages[unmasked]
+
+
+def _job_message(event: Event, identity: str, *, unmasked: bool) -> bytes:
     data = {
         "seq": event.seq,
         "at": event.at.isoformat().replace("+00:00", "Z"),

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.event import Event
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 CHECK_SECONDS: Final = 1.0
+ASKED_MOST: Final = 10_000
 TOPICS_MOST: Final = 20
 
+T = TypeVar("T")
 _log: Final = logging.getLogger("tenure.web")
 
 
@@ -39,6 +43,8 @@ class Told:
 
     event: Event | None
     place: Place
+    messages: dict[bool, bytes] = field(default_factory=dict, compare=False)
+    """What is sent of it, unmasked or not: made once for all viewers."""
 
 
 @frozen
@@ -119,10 +125,6 @@ class Tail:
         self._joining[viewer] = joined
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
-        waiting: tuple[asyncio.Future[Any], ...] = (joined, self._task)
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not joined.done():
-            self._task.result()  # raises what ended it
         return await joined
 
     def detach(self, viewer: Viewer) -> None:
@@ -131,14 +133,15 @@ class Tail:
         self._joining.pop(viewer, None)
 
     async def _run(self) -> None:
-        store = await asyncio.to_thread(lambda: self._app.store)
-        follower = Follower(store)
+        follower: Follower | None = None
         while self._viewers or self._joining:
             joining = list(self._joining)
             try:
+                if follower is None:
+                    follower = Follower(await asyncio.to_thread(lambda: self._app.store))
                 place = await self._look(follower)
-            except TenureError as exc:
-                _log.warning("Events could not be read: %s", exc)
+            except Exception as exc:  # noqa: BLE001  whatever it is, viewers wait here for the next look
+                _log.warning("Events could not be read: %s", exc, exc_info=not isinstance(exc, TenureError))
                 await asyncio.sleep(CHECK_SECONDS)
                 continue
             for viewer in joining:
@@ -166,11 +169,11 @@ class Tail:
 
 
 class Hub:
-    """The tails of one server, and what is known about who may still look."""
+    """The tails of one server, and what its streams ask again and again."""
 
     def __init__(self) -> None:
         self._tails: dict[str, Tail] = {}
-        self._checked: dict[str, tuple[float, bool]] = {}
+        self._asked: dict[tuple[str, ...], tuple[float, asyncio.Task[Any]]] = {}
 
     def tail(self, tenant: str, app: App) -> Tail:
         """The tail of a tenant; one for all its viewers."""
@@ -179,14 +182,23 @@ class Hub:
         return self._tails[tenant]
 
     async def may_look(self, who: Principal) -> bool:
-        """Whether the token or session is still valid. Asked at most once a second for all streams of one."""
-        at, known = self._checked.get(who.id, (-CHECK_SECONDS, False))
-        if time.monotonic() - at >= CHECK_SECONDS:
-            try:
-                known = await who.app.aio.access.is_valid(token_id=who.token_id, session=who.session)
-            except TenureError:
-                known = True  # the database is away: the stream says so by its silence, and the next look decides
-            if len(self._checked) > 10_000:
-                self._checked.clear()
-            self._checked[who.id] = (time.monotonic(), known)
-        return known
+        """Whether the token or session is still valid. Asked once a second for all streams of one."""
+        return await self.shared(("may look", who.id), CHECK_SECONDS, lambda: _is_valid(who))
+
+    async def shared(self, key: tuple[str, ...], seconds: float, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What `ask` answers, asked once in so many seconds for all streams that want it. Raises what it raises."""
+        at, asking = self._asked.get(key, (0.0, None))
+        if asking is None or time.monotonic() - at >= seconds:
+            if len(self._asked) > ASKED_MOST:
+                self._asked.clear()
+            asking = asyncio.create_task(ask())
+            self._asked[key] = (time.monotonic(), asking)
+        found: T = await asyncio.shield(asking)
+        return found
+
+
+async def _is_valid(who: Principal) -> bool:
+    try:
+        return await who.app.aio.access.is_valid(token_id=who.token_id, session=who.session)
+    except TenureError:
+        return True  # the database is away: the stream says so by its silence, and the next look decides

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -25,14 +24,16 @@ if TYPE_CHECKING:
 READ_SECONDS: Final = 1.0
 TAKES: Final[Mapping[str, str]] = {
     "clone": "job",
+    "revive": "job",
     "act_on_job/clone": "job",
+    "act_on_job/revive": "job",
     "run_schedule": "job",
     "act_on_schedule/run": "job",
     "new_token": "token",
     "mint_token": "token",
 }
 """What an act takes, by the word that the audit has for it; of a page's acts with the act behind it. How many jobs an
-enqueue takes, its handler knows."""
+enqueue or a replay takes, its handler knows."""
 
 
 @frozen
@@ -48,7 +49,7 @@ class Quotas:
         self._tenants = tenants
         self._limits = limits
         self._known: dict[str, _Read] = {}
-        self._streams: dict[str, int] = {}
+        self._reading = {name: asyncio.Lock() for name in tenants}
 
     async def take_for(self, word: str | None, tenant: str, act: str | None = None) -> None:
         """Make room for what an act takes, by its audit word. Raises: Problem 429."""
@@ -98,25 +99,15 @@ class Quotas:
                 "used with `tenure queues rm`, or ask the operator for a larger `--max-queues`.", 60)  # fmt: skip
         self._note(tenant, replace(usage, queues=usage.queues + 1))
 
-    @contextmanager
-    def stream(self, tenant: str) -> Iterator[None]:
-        """One event stream of the tenant, for as long as it is open. Raises: Problem 429."""
-        if self._streams.get(tenant, 0) >= self._limits.tenant_streams:
-            raise _full(f"At most {self._limits.tenant_streams:,} streams of one tenant may be open at a time.", 5)
-        self._streams[tenant] = self._streams.get(tenant, 0) + 1
-        try:
-            yield
-        finally:
-            self._streams[tenant] -= 1
-
     async def _usage(self, tenant: str) -> QuotaUse:
-        known = self._known.get(tenant)
-        if known is None or time.monotonic() - known.at >= READ_SECONDS:
-            limits = self._limits
-            cap = max(one for one in (1, limits.queued, limits.queues, limits.tokens) if one is not None)
-            found = await asyncio.to_thread(usage_of, self._tenants[tenant].store, cap + 1)
-            known = self._known[tenant] = _Read(time.monotonic(), found)
-        return known.usage
+        async with self._reading[tenant]:  # one read for all that ask at once: each would forget what the others took
+            known = self._known.get(tenant)
+            if known is None or time.monotonic() - known.at >= READ_SECONDS:
+                limits = self._limits
+                cap = max(one for one in (1, limits.queued, limits.queues, limits.tokens) if one is not None)
+                found = await asyncio.to_thread(usage_of, self._tenants[tenant].store, cap + 1)
+                self._known[tenant] = _Read(time.monotonic(), found)
+        return self._known[tenant].usage
 
     def _note(self, tenant: str, usage: QuotaUse) -> None:
         self._known[tenant] = replace(self._known[tenant], usage=usage)

@@ -17,9 +17,9 @@ and the field `csrf`, which every form must hold: `<input type="hidden" name="cs
 script sends it as the header X-CSRF-Token. A browser that is not signed in is shown the sign-in page; one whose
 session lacks the scope gets 403. After a page with an audit word, one audit row is written, whatever the outcome.
 Headers (CSP, nosniff, no-store, …) are added to every answer; a page that sets Cache-Control itself keeps it.
-Errors that a page raises (any TenureError, `problems.Problem`) are shown by `web/pages.error_page(request, problem)` if
-it exists, else as plain text. `request.state.request_id` names the request in the log; `request.state.site` holds the
-server's settings, `request.state.nonce` nothing: inline scripts and styles are refused by the CSP.
+Errors that a page raises (any TenureError, `problems.Problem`) are shown by `web/pages.error_page(request, problem)`;
+those of the sign-in as plain text. `request.state.request_id` names the request in the log; `request.state.site` holds
+the server's settings. Inline scripts and styles are refused by the CSP.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from tenure.web.proxies import Proxies
 from tenure.web.site import LIFESPAN_SITE
 
 HEAD_SECONDS: Final = 10.0
@@ -26,7 +27,7 @@ class BoundedProtocol(H11Protocol):
     """HTTP/1.1 with a time limit on heads, and limits on connections."""
 
     per_address = PER_ADDRESS
-    proxies: frozenset[str] = frozenset()
+    proxies = Proxies(())
     """They speak for many, so no limit by address holds for them."""
     _head_timer: asyncio.TimerHandle | None = None
 
@@ -96,7 +97,7 @@ class BoundedProtocol(H11Protocol):
 def uvicorn_settings(proxies: Iterable[str] = ()) -> dict[str, Any]:
     """The settings of every server that we start."""
     return {
-        "http": type("Protocol", (BoundedProtocol,), {"proxies": frozenset(proxies)}),
+        "http": type("Protocol", (BoundedProtocol,), {"proxies": Proxies(proxies)}),
         "ws": "none",
         "lifespan": "on",
         "access_log": False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Network
 from typing import TYPE_CHECKING, Any, Final
 
 from tenure.errors import ConfigError, InvalidArgument
@@ -13,6 +13,8 @@ from tenure.model import signed
 from tenure.model.frozen import frozen
 from tenure.web.background import Background
 from tenure.web.hub import Hub
+from tenure.web.places import Places
+from tenure.web.proxies import Proxies, parse_address
 from tenure.web.quotas import Quotas
 
 if TYPE_CHECKING:
@@ -40,8 +42,6 @@ class Limits:
     json_digits: int = 19
     look_seconds: float = 2.0
     """How long one read of a GET, of pages and programs alike, may take before it is stopped: 422 `too_wide`."""
-    page: int = 200
-    """Rows of one answer."""
     wait_seconds: float = 25.0
     """The longest `wait`: below what proxies and clients allow by default."""
     failures: int = 20
@@ -84,12 +84,12 @@ class Site:
         self.hosts = frozenset(host.lower() for host in hosts if not host.endswith(":*"))
         self.any_port = frozenset(host.lower().removesuffix(":*") for host in hosts if host.endswith(":*"))
         self.secure = secure
-        self.proxies = frozenset(proxies)
+        self.proxies = Proxies(proxies)
         self.limits = limits or Limits()
         self.failures = Failures(self.limits.failures)
         self.homes: OrderedDict[str, str] = OrderedDict()
         """Token id → the tenant that it was found in: saves looking through all of them."""
-        self.in_use: dict[tuple[str, str], int] = {}
+        self.places = Places()
         self.hub = Hub()
         self.quotas = Quotas(self.tenants, self.limits)
         self.background = Background(self, audit_heads)
@@ -97,6 +97,11 @@ class Site:
         self.is_closing = False
         """The server is ending: what waits or streams ends its answer."""
         self._secrets: dict[tuple[str, str], bytes] = {}
+
+    def base_url(self, request: Request) -> str:
+        """This server's address as its caller reached it. A proxy that adds TLS asks us in clear."""
+        base = str(request.base_url.replace(scheme="https") if self.secure else request.base_url)
+        return base.rstrip("/")
 
     async def has_left(self, request: Request) -> bool:
         """Whether nothing needs to be waited for any more: the client is gone, or the server is ending."""
@@ -173,10 +178,7 @@ class Failures:
 
 def network(address: str) -> str:
     """What one party has of addresses: IPv4 one, IPv6 a network of 64 bits, out of which it may choose any at will."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
+    found = parse_address(address)
+    if found is None:
         return address
-    if isinstance(found, IPv4Address):
-        return address
-    return str(found.ipv4_mapped) if found.ipv4_mapped else str(IPv6Network((int(found) >> 64 << 64, 64)))
+    return str(found if isinstance(found, IPv4Address) else IPv6Network((int(found) >> 64 << 64, 64)))

@@ -253,10 +253,15 @@ class PostgresStore:
         raise InternalError("unreachable: the last try either answers or raises")
 
     def _bounded(self, connection: Any, statement: bytes, values: tuple[Any, ...], seconds: float) -> Any:
-        """The same with a bound on its time, which is gone with the transaction. See store.browsing.bounded_looks."""
-        with connection.transaction():
-            connection.execute(statement_named("bound_look"), (f"{max(1, round(seconds * 1000))}ms",))
-            row = connection.execute(statement, values).fetchone()
+        """The same with a bound on its time, which is gone with the transaction. See store.browsing.bounded_looks.
+
+        Both statements are one message of the simple protocol, and so one transaction and one round trip: a page makes
+        a dozen such reads, and beside many threads each of four round trips would wait for Python's lock."""
+        with psycopg.ClientCursor(connection) as cursor:
+            bound = statement_named("bound_look").rstrip(b"; \n")
+            cursor.execute(bound + b"; " + statement, (f"{max(1, round(seconds * 1000))}ms", *values))
+            cursor.nextset()
+            row = cursor.fetchone()
         return None if row is None or row[0] is None else from_json(row[0])
 
 

@@ -196,9 +196,11 @@ def remember_request(transaction: Transaction, request: RememberRequest) -> Reme
     kept = transaction.run(_SQL["request_keep"], {**values, "ids": json.dumps(list(request.ids))}).rowcount > 0
     if kept:
         transaction.run(_SQL["requests_forget"], {"now": transaction.now})
+    if request.answers is not None:
+        transaction.run(_SQL["request_answered"], {**values, "answers": json.dumps(list(request.answers))})
     row = transaction.one(_SQL["request_read"], values)
     assert row is not None
-    return Remembered(kept, row[0], json.loads(row[1]))
+    return Remembered(kept, row[0], json.loads(row[1]), None if row[2] is None else json.loads(row[2]))
 
 
 def write_audit(transaction: Transaction, request: WriteAudit) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -23,24 +22,25 @@ def browse_jobs(transaction: Transaction, request: BrowseJobs) -> Browsed:
     """See store.browsing.BrowseJobs."""
     _check(request.limit, request.scan)
     values = _values(request)
-    ids = [str(row[0]) for row in transaction.all(_SQL[_look(request)], values)]
-    matching: list[tuple[str, str]] = []
-    if ids:
-        if _look(request) == "browse_newest":
-            matching = transaction.all(_SQL["browse_matching"], values | {"first": ids[0], "last": ids[-1]})
-        else:
-            matching = transaction.all(_SQL["browse_those"], values | {"ids": json.dumps(ids)})
-    wanted = frozenset(request.states)
-    chosen = [JobId(job_id) for job_id, shown in matching if not wanted or shown in wanted]
-    page = chosen[: request.limit]
-    is_whole = len(ids) < request.scan
+    look = _look(request)
+    if look is None:
+        scanned, first, last = transaction.one(_SQL["browse_span"], values) or (0, None, None)
+        found = transaction.one(_SQL["browse_matching"], values | {"first": first, "last": last})
+    else:
+        ids = [str(row[0]) for row in transaction.all(_SQL[look], values)]
+        scanned, last = len(ids), ids[-1] if ids else None
+        found = transaction.one(_SQL["browse_those"], values | {"ids": json.dumps(ids)})
+    assert found is not None
+    counts, chosen = json.loads(found[0]), sorted(json.loads(found[1]), reverse=True)
+    page = [JobId(job_id) for job_id in chosen[: request.limit]]
+    is_whole = scanned < request.scan
     return Browsed(
         at=from_us(transaction.now),
         items=[job for job in queries.get_jobs(transaction, GetJobs(page)) if job is not None],
-        counts=dict(Counter(shown for _, shown in matching)),
-        scanned=len(ids),
-        next=page[-1] if len(chosen) > len(page) else None if is_whole else JobId(ids[-1]),
-        last=JobId(ids[-1]) if ids else None,
+        counts=counts,
+        scanned=scanned,
+        next=page[-1] if len(chosen) > len(page) else None if is_whole else JobId(last),
+        last=None if last is None else JobId(last),
         is_whole=is_whole,
     )
 
@@ -61,16 +61,19 @@ def _check(limit: int, scan: int) -> None:
         raise InvalidArgument(f"The limit and the scan must be at least 1, not {min(limit, scan)}.")
 
 
-def _look(request: BrowseJobs) -> str:
+def _look(request: BrowseJobs) -> str | None:
+    """The statement that finds the ids of those to look at by an index; None: the newest are looked at."""
     if request.parent_id is not None:
         return "browse_parent"
     if request.workflow_id is not None:
         return "browse_workflow"
-    return "browse_newest" if request.worker is None else "browse_held"
+    return None if request.worker is None else "browse_held"
 
 
 def _values(request: BrowseJobs) -> dict[str, Any]:
     return {
+        "states": _some(request.states),
+        "limit": request.limit,
         "stored_states": _some(request.stored_states),
         "queues": _some(request.queues),
         "kinds": _some(request.kinds),

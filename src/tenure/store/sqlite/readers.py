@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from tenure.errors import TooWide
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 MAX_READERS: Final = 4
-LOOK_STEPS: Final = 10_000
-"""Steps of SQLite's machine, a fraction of a millisecond, between looks at the clock of a bounded read."""
+LOOK_STEPS: Final = 50_000
+"""Steps of SQLite's machine, about a millisecond, between looks at the clocks of a bounded read. Each look needs
+Python's lock, and a read that needs it often waits long for it where many threads do."""
+LOOK_PATIENCE: Final = 5.0
+"""A bounded read may take so many times its bound by the wall clock."""
 
 _SQL: Final = load("connection")
 
@@ -71,8 +75,7 @@ class Readers:
         connection, identity = self._take()
         transaction = Transaction(connection, clock.now_us())
         if seconds is not None:
-            until = time.monotonic() + seconds
-            connection.set_progress_handler(lambda: time.monotonic() > until, LOOK_STEPS)
+            connection.set_progress_handler(_beyond(seconds), LOOK_STEPS)
         try:
             connection.execute(_SQL["begin_read"])
             try:
@@ -139,3 +142,13 @@ class Readers:
         for connection, _ in free:
             connection.close()
         self.go_on(taken)
+
+
+def _beyond(seconds: float) -> Callable[[], bool]:
+    """Whether a read that begins now in this thread has gone beyond its bound.
+
+    The bound is of the thread's own processor time: what a read waits for other threads, and for a busy machine, says
+    nothing of how wide it is. A disk that keeps it waiting counts too, in the end.
+    """
+    worked, until = time.thread_time() + seconds, time.monotonic() + LOOK_PATIENCE * seconds
+    return lambda: time.thread_time() > worked or time.monotonic() > until

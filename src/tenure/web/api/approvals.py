@@ -101,14 +101,14 @@ async def decide_approval(who: Who, id: Id, body: DecisionBody) -> Response:  # 
     return JsonAnswer({"item": shown_approval(done)})
 
 
-async def link_approval(who: Who, id: Id, body: LinkBody, request: Request) -> Response:  # noqa: A002
+async def link_approval(who: Who, site: Here, id: Id, body: LinkBody, request: Request) -> Response:  # noqa: A002
     """Make a link by which one person answers once, without an account."""
     found = await who.app.aio.approvals.get(_valid(id))
     refuse_workers(who, found)
     link = who.app.aio.approvals.link(found.id, body.person, by=who.name, groups=who.groups, valid=body.valid)
     text = await link
     path = f"{request.scope.get('root_path', '')}/answer/{text}"
-    return JsonAnswer({"path": path, "link": f"{str(request.base_url).rstrip('/')}/answer/{text}"})
+    return JsonAnswer({"path": path, "link": f"{site.base_url(request)}/answer/{text}"})
 
 
 async def inbox(who: Who, person: Person = None, limit: Limit = 50) -> Response:

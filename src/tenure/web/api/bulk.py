@@ -13,7 +13,7 @@ from tenure.effects.bulk_payload import BulkFilter
 from tenure.model.job import Job
 from tenure.web import bulk_acts
 from tenure.web.api.jobs import find
-from tenure.web.api.shapes import Answer, JsonAnswer, Reason, Strict, Who, plain
+from tenure.web.api.shapes import Answer, Here, JsonAnswer, Reason, Strict, Who, plain
 from tenure.web.auth import Principal
 from tenure.web.bulk_acts import ABORTED, PAUSED
 from tenure.web.problems import not_found
@@ -50,7 +50,7 @@ class UndoBody(Strict):
     reason: Reason
 
 
-async def new_bulk(who: Who, body: BulkBody) -> Response:
+async def new_bulk(who: Who, site: Here, body: BulkBody) -> Response:
     """Act on all that match: answers the count and the job that does it. With `dry_run`, only the count."""
     act = await run_in_threadpool(
         bulk_acts.frozen_act, who.app, body.act, body.filter, actor=who.name, reason=body.reason, pace=body.pace
@@ -58,6 +58,8 @@ async def new_bulk(who: Who, body: BulkBody) -> Response:
     told = {"id": None, "total": act.total, "is_exact": act.is_exact}
     if body.dry_run:
         return JsonAnswer({"item": told}, 200)
+    if body.act == "revive":
+        await site.quotas.take_jobs(who.tenant, act.total)
     return JsonAnswer({"item": told | {"id": await run_in_threadpool(bulk_acts.start, who.app, act)}}, 202)
 
 
@@ -89,9 +91,10 @@ async def resume_bulk(who: Who, id: Id) -> Response:  # noqa: A002
     return JsonAnswer({"item": {"id": job.id, "state": "queued"}})
 
 
-async def undo_bulk(who: Who, id: Id, body: UndoBody) -> Response:  # noqa: A002
+async def undo_bulk(who: Who, site: Here, id: Id, body: UndoBody) -> Response:  # noqa: A002
     """Revive what an act has cancelled, by another act, whose id is answered."""
     job = await _find(who, id)
+    await site.quotas.take_jobs(who.tenant, (await run_in_threadpool(bulk_acts.find, who.app, job.id)).done)
     made = await run_in_threadpool(bulk_acts.undo, who.app, job.id, actor=who.name, reason=body.reason)
     return JsonAnswer({"item": {"id": made, "undoes": job.id}}, 202)
 

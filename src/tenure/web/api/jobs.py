@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import re
 import time
+from contextlib import nullcontext
 from datetime import datetime
+from functools import partial
 from itertools import chain, repeat
 from typing import Annotated, Any, Final, Literal
 
@@ -20,6 +22,7 @@ from tenure.model.state import TERMINAL, State
 from tenure.observe.browse import SCAN, JobFilter, browse
 from tenure.observe.explain import explain as find_reasons
 from tenure.observe.explain import first_line
+from tenure.web import places
 from tenure.web.api.shapes import (
     Answer,
     Cursor,
@@ -51,6 +54,10 @@ LOOKS: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
 
 Id = Annotated[str, Path(max_length=100, description="The job's id.")]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
+ListedState = Literal[
+    "queued", "leased", "running", "waiting", "succeeded", "failed", "dead", "cancelled", "retry_waiting", "cleaned"
+]
+"""The words of `tenure jobs ls --state`."""
 
 
 class NewJobBody(Strict):
@@ -199,24 +206,25 @@ async def enqueue(
             raise Problem(403, "forbidden", f"{who.name!r} may not enqueue this: it needs the scope '{wanted}'. "
                           "Nothing was enqueued.")  # fmt: skip
     headers = {}
-    is_there = False
-    if idempotency_key is not None:
-        headers["Idempotency-Replayed"] = await _use_first_ids(request, who, idempotency_key, made)
-        is_there = (await who.app.aio.get_many([made[0].id]))[0] is not None
-    if not is_there:  # a repeat takes no room
+    if idempotency_key is None:
         await site.quotas.take_jobs(who.tenant, len(made))
-    found = await who.app.aio.enqueue_many(made)
-    if len(found) == 1:
-        headers["Location"] = f"{request.scope.get('root_path', '')}/api/v1/jobs/{found[0].id}"
-    answer: dict[str, Any] = {"jobs": found}
+        answers = plain(await who.app.aio.enqueue_many(made))
+    else:
+        answers, headers["Idempotency-Replayed"] = await _enqueue_once(request, who, site, idempotency_key, made)
+    answer: dict[str, Any] = {"jobs": answers}
+    if len(answers) == 1:
+        headers["Location"] = f"{request.scope.get('root_path', '')}/api/v1/jobs/{answers[0]['id']}"
     wait = _WAIT.search(prefer or "")
-    if wait is None or len(found) > 1:
+    if wait is None or len(answers) > 1:
         return JsonAnswer(answer, 201, headers)
-    waited = await _ended(request, site, who, found[0].id, float(wait[1]))
+    if not places.may_wait(site, who):  # it is enqueued, whatever becomes of the wish to wait
+        return JsonAnswer(answer, 202, headers)
+    with places.waiting(site, who):
+        waited = await _ended(request, site, who, answers[0]["id"], float(wait[1]))
     headers["Preference-Applied"] = wait[0].strip(",; ")
     if waited.state not in TERMINAL:
         return JsonAnswer(answer, 202, headers)
-    return JsonAnswer({**answer, "job": shown(waited, unmasked=await may_unmask(request, who))}, 201, headers)
+    return JsonAnswer({**answer, "job": await _shown_to_producer(request, who, waited)}, 201, headers)
 
 
 def _new_job(who: Principal, body: NewJobBody) -> NewJob:
@@ -227,27 +235,48 @@ def _new_job(who: Principal, body: NewJobBody) -> NewJob:
     return who.app.aio.new_job(body.kind, body.payload, actor=who.name, **options)
 
 
-async def _use_first_ids(request: Request, who: Principal, key: str, made: list[NewJob]) -> str:
-    """Give the jobs the ids that the first request with this key gave them: a repeated enqueue finds its own rows."""
+async def _enqueue_once(
+    request: Request, who: Principal, site: Site, key: str, made: list[NewJob]
+) -> tuple[list[dict[str, Any]], str]:
+    """What the first request with this key was answered, and whether this is a repeat.
+
+    Its answer is kept behind the enqueue. A repeat that comes before uses the ids that the first one gave its jobs, so
+    that the enqueue finds its own rows.
+    """
     bare = key.strip().strip('"')
     if not bare:
         raise Problem(400, "invalid_argument", "The header Idempotency-Key is empty.")
     body = hashlib.sha256(await request.body()).hexdigest()
-    ids = [job.id for job in made]
-    kept = await who.app.aio.access.remember_request(who.token_id or who.name, bare, body, ids)
+    remember = partial(who.app.aio.access.remember_request, who.id, bare, body, [job.id for job in made])
+    kept = await remember()
     if kept.body != body:
         raise Problem(422, "idempotency_key_reused", "This Idempotency-Key came before with another body. "
                       "Nothing was enqueued; use a new key for a new request.")  # fmt: skip
+    if kept.answers is not None:
+        return list(kept.answers), "true"
     for job, first in zip(made, kept.ids, strict=True):
         job.id = type(job.id)(first)
-    return "false" if kept.is_new else "true"
+    if kept.is_new or (await who.app.aio.get_many([made[0].id]))[0] is None:  # what is there takes no room once more
+        await site.quotas.take_jobs(who.tenant, len(made))
+    answers = plain(await who.app.aio.enqueue_many(made))
+    known = await remember(answers=answers)
+    return list(known.answers or answers), "false" if kept.is_new else "true"
+
+
+async def _shown_to_producer(request: Request, who: Principal, job: Job) -> dict[str, Any]:
+    """A job that was waited for. Who may not read jobs is told how it ended, and no more: it may be another's, that
+    holds the key."""
+    told = shown(job, unmasked=await may_unmask(request, who))
+    if who.may("read:meta"):
+        return told
+    return {name: told[name] for name in ("id", "state", "shown_state", "result", "last_error", "masked")}
 
 
 async def list_jobs(
     who: Who,
     site: Here,
     unmasked: Unmasked,
-    state: Annotated[list[State] | None, Query(max_length=8)] = None,
+    state: Annotated[list[ListedState] | None, Query(max_length=10)] = None,
     queue: Names = None,
     kind: Names = None,
     key: Annotated[str | None, Query(min_length=1, max_length=1000)] = None,
@@ -258,8 +287,8 @@ async def list_jobs(
     cursor: Cursor = None,
 ) -> Response:
     """List jobs, newest first."""
-    given = {"state": None if state is None else [one.value for one in state], "queue": queue, "kind": kind}
-    given |= {"key": key, "worker": worker, "workflow_id": workflow, "parent_id": parent}  # type: ignore[dict-item]
+    given: dict[str, Any] = {"state": state, "queue": queue, "kind": kind, "key": key, "worker": worker}
+    given |= {"workflow_id": workflow, "parent_id": parent}
     chosen, after = await paged(site, who, "jobs", cursor, given)
     items, left = await _matching(who, chosen, limit, after)
     following = await next_cursor(site, who, "jobs", chosen, left)
@@ -304,10 +333,13 @@ async def get_job(
     if_none_match: Annotated[str | None, Header(max_length=500)] = None,
 ) -> Response:
     """Show one job; with `wait`, once it has ended or that time is over."""
-    job = await _ended(request, site, who, id, wait) if wait > 0 else await find(who, id)
+    with places.waiting(site, who) if wait > 0 else nullcontext():
+        job = await _ended(request, site, who, id, wait)
     tag = etag(job, unmasked=unmasked)
     headers = {"ETag": tag}
-    if if_none_match is not None and tag in [part.strip() for part in if_none_match.split(",")]:
+    # Compared weakly: a proxy that compresses an answer makes its ETag a weak one.
+    known = [part.strip().removeprefix("W/") for part in (if_none_match or "").split(",")]
+    if tag in known or "*" in known:
         return Response(status_code=304, headers=headers)
     return JsonAnswer({"job": shown(job, unmasked=unmasked), "now": await _now(who)}, headers=headers)
 
@@ -483,34 +515,13 @@ def _version(job: Job, if_match: str) -> str | None:
 async def _ended(request: Request, site: Site, who: Principal, job_id: str, seconds: float) -> Job:
     """The job once it has ended, or as it stands when the time is over or the client is gone."""
     until = time.monotonic() + min(seconds, site.limits.wait_seconds)
-    with waiting(site, who):
-        for look in chain(LOOKS, repeat(LOOKS[-1])):
-            job = await find(who, job_id)
-            left = until - time.monotonic()
-            if job.state in TERMINAL or left <= 0 or await site.has_left(request):
-                return job
-            await asyncio.sleep(min(look, left))
+    for look in chain(LOOKS, repeat(LOOKS[-1])):
+        job = await find(who, job_id)
+        left = until - time.monotonic()
+        if job.state in TERMINAL or left <= 0 or await site.has_left(request):
+            return job
+        await asyncio.sleep(min(look, left))
     raise AssertionError("the looks never end")
-
-
-class waiting:  # noqa: N801  used like a function, in `with`
-    """Counts the long polls of one principal. Raises: Problem 429."""
-
-    def __init__(self, site: Site, who: Principal) -> None:
-        self._counts = site.in_use
-        self._key = ("wait", who.id)
-        self._most = site.limits.waiters
-
-    def __enter__(self) -> None:
-        if self._counts.get(self._key, 0) >= self._most:
-            raise Problem(429, "too_many_requests", f"At most {self._most} requests of one token may wait at a time.",
-                          headers={"Retry-After": "1"})  # fmt: skip
-        self._counts[self._key] = self._counts.get(self._key, 0) + 1
-
-    def __exit__(self, *_: object) -> None:
-        self._counts[self._key] -= 1
-        if not self._counts[self._key]:
-            del self._counts[self._key]
 
 
 async def _now(who: Principal) -> datetime:

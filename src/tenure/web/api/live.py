@@ -23,10 +23,4 @@ async def stream(
     return await events.stream(request, who, parse_topics(topics), unmasked=unmasked)
 
 
-async def page_stream(request: Request) -> Response:
-    """The same for pages, by session: `/ui/events?topics=job:ID`. Never unmasked: a page asks for what it shows."""
-    topics = parse_topics(request.query_params.get("topics", "jobs")[:2000])
-    return await events.stream(request, request.state.principal, topics, unmasked=False)
-
-
 ROUTES: Final = (Route("GET", "/api/v1/events", "read:meta", None, stream, "events", is_text=True),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -13,8 +14,11 @@ from pydantic import Field
 from tenure.errors import InvalidArgument, NotFound, TenureError
 from tenure.handler.payload import json_schema
 from tenure.model.outcome import Triage
+from tenure.model.policy import QueuePolicy
+from tenure.model.policy_words import read_settings
+from tenure.observe.browse import SCAN
 from tenure.observe.prometheus import CONTENT_TYPE, exposition
-from tenure.observe.stats import overview
+from tenure.observe.stats import backlogs, overview
 from tenure.web.api.shapes import (
     Answer,
     Cursor,
@@ -35,7 +39,6 @@ from tenure.web.problems import not_found
 from tenure.web.routes import Route
 
 NamePart = Annotated[str, Path(min_length=1, max_length=200)]
-LIMIT_GROUPS: Final = 200
 
 
 class ReasonBody(Strict):
@@ -45,7 +48,8 @@ class ReasonBody(Strict):
 
 
 class PolicyBody(Strict):
-    """Settings of a queue to change; the others stay. Names as in `tenure queues set`."""
+    """Settings of a queue to change; the others stay. Names and values as in `tenure queues set`, as text or JSON:
+    `{"max_attempts": 5, "lease_seconds": "10m", "backoff.shape": "linear", "concurrency": null}`."""
 
     settings: Annotated[dict[str, Any], Field(min_length=1, max_length=50)]
     reason: Reason | None = None
@@ -145,9 +149,8 @@ async def kind_schema(who: Who, kind: NamePart) -> Response:
 async def queues(who: Who) -> Response:
     """List queues with their policies and what waits in them."""
     rows = await who.app.aio.queues.all()
-    found = await asyncio.to_thread(overview, who.app.store, window_seconds=60.0, limit=1)
-    backlog = {one.queue: plain(one) for one in found.summary.backlog}
-    items = [{**plain(row), "backlog": backlog.get(row.name)} for row in rows]
+    found = await asyncio.to_thread(backlogs, who.app.store)
+    items = [{**plain(row), "backlog": plain(found.get(row.name))} for row in rows]
     return JsonAnswer({"items": items, "next": None})
 
 
@@ -156,10 +159,9 @@ async def queue(who: Who, name: NamePart) -> Response:
     rows = await who.app.aio.queues.all(name)
     if not rows:
         raise not_found()
-    found = await asyncio.to_thread(overview, who.app.store, window_seconds=60.0, queues=[name], limit=1)
-    backlog = next((plain(one) for one in found.summary.backlog), None)
+    found = await asyncio.to_thread(backlogs, who.app.store, [name])
     scale = await who.app.aio.queues.backlog(name)
-    return JsonAnswer({"item": {**plain(rows[0]), "backlog": backlog, "scale": scale}})
+    return JsonAnswer({"item": {**plain(rows[0]), "backlog": plain(found.get(name)), "scale": scale}})
 
 
 async def queue_backlog(
@@ -172,11 +174,21 @@ async def queue_backlog(
 async def set_queue(who: Who, site: Here, name: NamePart, body: PolicyBody) -> Response:
     """Create a queue, or change settings of its policy."""
     await site.quotas.take_queue(who.tenant, name)
-    try:
-        row = await who.app.aio.queues.set(name, actor=who.name, reason=body.reason, **body.settings)
-    except TypeError as exc:
-        raise InvalidArgument(f"settings: {exc}.") from exc
+    rows = await who.app.aio.queues.all(name)
+    settings: Any = read_settings(rows[0].policy if rows else QueuePolicy(), dict(_words(body.settings)))
+    row = await who.app.aio.queues.set(name, actor=who.name, reason=body.reason, **settings)
     return JsonAnswer({"item": plain(row)})
+
+
+def _words(settings: Mapping[str, Any], owner: str = "") -> Iterator[tuple[str, str]]:
+    """Settings as `tenure queues set` takes them, from JSON: what a GET answers can be sent back."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _words(value, f"{owner}{name}.")
+        elif isinstance(value, list):
+            yield f"{owner}{name}", ",".join(map(str, value))
+        else:
+            yield f"{owner}{name}", "none" if value is None else str(value)
 
 
 async def pause_queue(who: Who, name: NamePart, body: ReasonBody) -> Response:
@@ -357,7 +369,7 @@ async def triage(who: Who, body: TriageBody) -> Response:
     return JsonAnswer({"changed": changed})
 
 
-async def replay(who: Who, body: ReplayBody) -> Response:
+async def replay(who: Who, site: Here, body: ReplayBody) -> Response:
     """Queue the jobs of dead letters again, with all their attempts: named ones, or a sample of a group."""
     if bool(body.ids) == (body.fingerprint is not None):
         raise InvalidArgument("Name dead letters by `ids`, or a group by `fingerprint`; one of them.")
@@ -370,6 +382,7 @@ async def replay(who: Who, body: ReplayBody) -> Response:
     jobs = list(dict.fromkeys(letter.job_id for letter in page.items))
     if not jobs:
         raise NotFound("There is no such dead letter, or none of the group is pending.")
+    await site.quotas.take_jobs(who.tenant, len(jobs))
     done = await who.app.aio.revive_many(jobs, actor=who.name, reason=body.reason)
     return JsonAnswer({"items": [{"id": one.job_id, "state": one.state} for one in done]})
 
@@ -381,9 +394,13 @@ async def metrics(
     minutes: Annotated[int, Query(ge=0, le=1440, description="Counted minutes to show.")] = 60,
     queue: Names = None,
 ) -> Response:
-    """Say how it goes: outstanding, failed, stuck, slow, repeated, and minute by minute."""
+    """Say how it goes: outstanding, failed, stuck, slow, repeated, and minute by minute.
+
+    Of what ended within the window the newest 10,000 jobs are looked at; if there were more, `summary.is_whole` is
+    false, and `summary.window_seconds` says how far back they go.
+    """
     found = await asyncio.to_thread(
-        overview, who.app.store, window_seconds=window, queues=queue or (), limit=20, minutes=minutes
+        overview, who.app.store, window_seconds=window, queues=queue or (), limit=20, minutes=minutes, scan=SCAN
     )
     told = plain(found)
     told["failures"] = all_shown(found.failures, unmasked=unmasked)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import nullcontext
 from typing import Annotated, Any, Final
 
 from fastapi import Header, Path, Query, Request, Response
-from starlette.responses import StreamingResponse
 
 from tenure.model.job import Job
 from tenure.model.stream import Chunk
+from tenure.web import places
 from tenure.web.api.jobs import Id, Rows, find
 from tenure.web.api.shapes import Answer, Here, JsonAnswer, Who, plain
 from tenure.web.auth import Principal
@@ -60,8 +61,10 @@ async def read_stream(
     detail = {"token": who.token_id, "address": who.address, "stream": name, "request": request.state.request_id}
     await who.app.aio.access.note("http:read_stream", request.url.path[:200], actor=who.name, detail=detail)
     if "text/event-stream" in accept:
-        return _follow(request, site, who, job, name, _offset(last_event_id, after))
-    page = await who.app.aio.streams.read(job.id, name, after=after, limit=limit, wait=wait)
+        messages = _messages(request, site, who, job, name, _offset(last_event_id, after))
+        return places.stream(site, who, messages)
+    with places.waiting(site, who) if wait > 0 else nullcontext():
+        page = await who.app.aio.streams.read(job.id, name, after=after, limit=limit, wait=wait)
     place = page.chunks[-1].offset if page.chunks else after
     return JsonAnswer({"chunks": [shown(chunk) for chunk in page.chunks], "next": place, "ended": page.is_ended})
 
@@ -79,29 +82,9 @@ def _offset(last_event_id: str | None, after: int) -> int:
     return int(last_event_id)
 
 
-def _follow(request: Request, site: Site, who: Principal, job: Job, name: str, after: int) -> Response:
-    key = ("stream", who.id)
-    if site.in_use.get(key, 0) >= site.limits.streams:
-        raise Problem(429, "too_many_requests", f"At most {site.limits.streams} streams may be open at a time.",
-                      headers={"Retry-After": "5"})  # fmt: skip
-
-    async def counted() -> AsyncIterator[str]:
-        site.in_use[key] = site.in_use.get(key, 0) + 1
-        try:
-            async for message in _messages(request, site, who, job, name, after):
-                yield message
-        finally:
-            site.in_use[key] -= 1
-            if not site.in_use[key]:
-                del site.in_use[key]
-
-    headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-    return StreamingResponse(counted(), media_type="text/event-stream", headers=headers)
-
-
 async def _messages(
     request: Request, site: Site, who: Principal, job: Job, name: str, after: int
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     """Every chunk behind `after`, each with its offset as id; `end` when the job has ended."""
     yield f"retry: {RETRY_MS}\n\n"
     said_at = time.monotonic()
@@ -118,7 +101,7 @@ async def _messages(
         elif time.monotonic() - said_at >= COMMENT_SECONDS:
             said_at = time.monotonic()
             yield ": still here\n\n"
-        if await request.state.site.has_left(request):
+        if await site.has_left(request):
             return
 
 

@@ -34,9 +34,9 @@ from tenure.model.outcome import (
     Stopped,
     Suspended,
 )
-from tenure.web.api.jobs import waiting
 from tenure.web.api.shapes import Answer, Here, JsonAnswer, Name, Strict, Who, plain
 from tenure.web.auth import Principal
+from tenure.web.places import waiting
 from tenure.web.problems import Problem
 from tenure.web.routes import Route
 from tenure.web.site import Site
@@ -45,6 +45,7 @@ POLL_SECONDS: Final = 1.0
 """Behind the wake-ups, as for workers."""
 DISCONNECT_SECONDS: Final = 0.25
 LEASE_SECONDS: Final = 60.0
+"""What a worker that holds nothing is told to go by."""
 
 GrantText = Annotated[str, Field(min_length=1, max_length=500)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -73,7 +74,8 @@ class HeldBody(Strict):
 
 
 class HeartbeatBody(Strict):
-    """All that a worker holds. An empty list says that the worker is there."""
+    """All that a worker holds. An empty list says that the worker is there. Without `lease_seconds` leases are extended
+    by what the claims gave: the shortest of them."""
 
     worker: Name
     grants: Annotated[list[HeldBody], Field(max_length=1000)]
@@ -120,18 +122,21 @@ class ExchangeBody(Strict):
 
 
 class Granted(Answer):
-    """A job held under a lease. `token` proves it, and belongs to every later call about it."""
+    """A job held under a lease. `token` proves it, and belongs to every later call about it. A worker whose clock
+    differs from the store's goes by `lease_seconds`, which begin now."""
 
     job: dict[str, Any]
     token: str
     lease_until: datetime
+    lease_seconds: float
 
 
 class Grants(Answer):
-    """What was granted. `poll_after`: when to ask again if nothing was."""
+    """What was granted, and the store's clock. `poll_after`: when to ask again if nothing was."""
 
     grants: list[Granted]
     poll_after: float
+    now: datetime
 
 
 class Beaten(Answer):
@@ -169,6 +174,7 @@ class Exchanged(Answer):
     results: list[SettledOne]
     grants: list[Granted]
     poll_after: float
+    now: datetime
 
 
 async def claim(request: Request, who: Who, site: Here, body: ClaimBody) -> Response:
@@ -176,23 +182,26 @@ async def claim(request: Request, who: Who, site: Here, body: ClaimBody) -> Resp
     grants = await _claim(request, site, who, body)
     if not grants:
         return Response(status_code=204, headers={"Retry-After": "1"})
-    return await _deliver(request, who, grants, {"grants": await _shown(site, who, grants), "poll_after": 0.0})
+    return await _deliver(request, site, who, grants, {})
 
 
 async def heartbeat(who: Who, site: Here, body: HeartbeatBody) -> Response:
     """Extend the leases of held jobs, and learn what is lost, what is to stop, and whether to go on."""
     held: list[tuple[HeldBody, Token]] = []
     gone: set[str] = set()
+    leases: list[float] = []
     for one in body.grants:
-        token = await _token(site, who, one.id, one.token)
-        if token is None:
+        known = await _known(site, who, one.id, one.token)
+        if known is None:
             gone.add(one.id)
         else:
-            held.append((one, token))
+            held.append((one, known[0]))
+            leases.append(known[1])
+    lease = body.lease_seconds or min(leases, default=None)
     worker = _worker_row(who, body)
     beat = await who.app.aio.heartbeat(
         [(one.id, token) for one, token in held],
-        lease_seconds=body.lease_seconds,
+        lease_seconds=lease,
         progress={one.id: one.progress for one, _ in held if one.progress is not None},
         worker=worker,
         events={one.id: [_log(line) for line in one.logs] for one, _ in held if one.logs},
@@ -205,7 +214,7 @@ async def heartbeat(who: Who, site: Here, body: HeartbeatBody) -> Response:
         "cancel": sorted(set(beat.cancel_requested) - gone),
         "overdue": sorted(set(beat.overdue) - gone),
         "drain": any(not gate.is_open for gate in gates if gate.name in {"master", "worker", f"worker:{worker.id}"}),
-        "next_in": (body.lease_seconds or LEASE_SECONDS) / 3,
+        "next_in": (lease or LEASE_SECONDS) / 3,
     }
     return JsonAnswer(answer)
 
@@ -223,8 +232,7 @@ async def exchange(request: Request, who: Who, site: Here, body: ExchangeBody) -
     results = await _settle(site, who, body.settle) if body.settle else []
     wanted = None if body.claim is None else body.claim.model_copy(update={"worker": body.worker})
     grants = [] if wanted is None else await _claim(request, site, who, wanted)
-    answer = {"results": results, "grants": await _shown(site, who, grants), "poll_after": 0.0 if grants else 1.0}
-    return await _deliver(request, who, grants, answer)
+    return await _deliver(request, site, who, grants, {"results": results})
 
 
 async def _claim(request: Request, site: Site, who: Principal, body: ClaimBody) -> list[Grant]:
@@ -279,24 +287,33 @@ async def _wait_for_grants(request: Request, who: Principal, body: ClaimBody, as
         await asyncio.to_thread(subscription.close)
 
 
-async def _deliver(request: Request, who: Principal, grants: list[Grant], answer: Any) -> Response:
-    """The answer, unless its client is gone: then what was granted goes back at once, unspent."""
-    if grants and await request.is_disconnected():
-        await who.app.aio.settle([Released(grant.id, grant.token, failure_class=None) for grant in grants])
-        return Response(status_code=204)
-    return JsonAnswer(answer)
+async def _deliver(
+    request: Request, site: Site, who: Principal, grants: list[Grant], answer: dict[str, Any]
+) -> Response:
+    """The answer. If it cannot be made, or its client is gone, what was granted goes back at once, unspent."""
+    delivered: Response | None = None
+    try:
+        now = await asyncio.to_thread(who.app.now)
+        shown = await _shown(site, who, grants, now)
+        told = JsonAnswer({**answer, "grants": shown, "poll_after": 0.0 if grants else 1.0, "now": now})
+        if not grants or not await request.is_disconnected():
+            delivered = told
+    finally:
+        if delivered is None:
+            await who.app.aio.settle([Released(grant.id, grant.token, failure_class=None) for grant in grants])
+    return delivered or Response(status_code=204)
 
 
 async def _settle(site: Site, who: Principal, results: list[ResultBody]) -> list[dict[str, Any]]:
     answers: list[dict[str, Any] | None] = []
     outcomes: list[Outcome] = []
     for one in results:
-        token = await _token(site, who, one.id, one.token)
-        if token is None:
+        known = await _known(site, who, one.id, one.token)
+        if known is None:
             answers.append(_lost(one.id))
             continue
         try:
-            outcomes.append(_outcome(who, one, token))
+            outcomes.append(_outcome(who, one, known[0]))
             answers.append(None)
         except TenureError as exc:
             answers.append(_answer(one.id, "invalid", code=exc.code, detail=str(exc)))
@@ -358,7 +375,7 @@ def _lost(job_id: str) -> dict[str, Any]:
     return _answer(job_id, "lost", code="lease_lost", detail=detail)
 
 
-async def _shown(site: Site, who: Principal, grants: Iterable[Grant]) -> list[dict[str, Any]]:
+async def _shown(site: Site, who: Principal, grants: Iterable[Grant], now: datetime) -> list[dict[str, Any]]:
     """Grants with all that a worker needs: the holder of a job sees its payload, and the text is the producer's."""
     answers = []
     for grant in grants:
@@ -372,18 +389,19 @@ async def _shown(site: Site, who: Principal, grants: Iterable[Grant]) -> list[di
             "priority": grant.priority,
             **plain(grant.extras or {}),
         }
-        token = await site.sign(who.tenant, "grant", [grant.id, grant.token, who.token_id])
-        answers.append({"job": job, "token": token, "lease_until": grant.lease_until})
+        lease = round((grant.lease_until - now).total_seconds(), 3)
+        token = await site.sign(who.tenant, "grant", [grant.id, grant.token, who.token_id, lease])
+        answers.append({"job": job, "token": token, "lease_until": grant.lease_until, "lease_seconds": lease})
     return answers
 
 
-async def _token(site: Site, who: Principal, job_id: str, text: str) -> Token | None:
-    """The store's token, if this text was given to this program for this job."""
+async def _known(site: Site, who: Principal, job_id: str, text: str) -> tuple[Token, float] | None:
+    """The store's token and the lease that the claim gave, if this text was given to this program for this job."""
     try:
-        known_id, token, holder = await site.unsign(who.tenant, "grant", text)
+        known_id, token, holder, lease = await site.unsign(who.tenant, "grant", text)
     except InvalidArgument:
         return None
-    return Token(token) if known_id == job_id and holder == who.token_id else None
+    return (Token(token), max(lease, 1.0)) if known_id == job_id and holder == who.token_id else None
 
 
 def _worker_id(who: Principal, name: str) -> WorkerId:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 from weakref import WeakKeyDictionary
 
+from anyio import from_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -57,7 +59,10 @@ def _mounted(route: PageRoute) -> Page:
 def _look(route: PageRoute, visit: Visit, seconds: float) -> Answer:
     """A page looks within a bound; an act takes the time it needs."""
     if route.verb == "POST":
-        return route.view(visit)
+        try:
+            return route.view(visit)
+        finally:
+            visit.pulse.forget_reads()  # so that the next page shows what it changed
     with suppress(TenureError):
         visit.pulse.now()  # before anything else is read: see OneLook. The shell says that the database does not answer
     with bounded_looks(seconds):
@@ -115,8 +120,9 @@ async def _visit(request: Request) -> Visit:
         params=dict(request.path_params),
         preferences=Preferences.read(request.cookies.get(CHOICES)),
         notice=notice,
-        origin=str(request.base_url).rstrip("/"),
+        origin=request.state.site.base_url(request),
         session=who.session,
+        take_jobs=partial(from_thread.run, request.state.site.quotas.take_jobs, who.tenant),
     )
 
 

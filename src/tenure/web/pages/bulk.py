@@ -124,6 +124,8 @@ def start(visit: Visit) -> Answer:
     made = bulk_acts.frozen_act(visit.app, act, chosen, actor=visit.viewer.name, reason=reason, pace=pace)
     if not made.total:
         raise UsageError("No job matches any more. Nothing was changed.")
+    if act == "revive":
+        visit.take_jobs(made.total)
     visit.pulse.forget()
     made_id = bulk_acts.start(visit.app, made)
     least = "" if made.is_exact else "at least "
@@ -145,6 +147,7 @@ def change(visit: Visit) -> Answer:
     if verb == "undo":
         if not visit.given("reason"):
             raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+        visit.take_jobs(found.done)
         made = bulk_acts.undo(visit.app, found.job.id, actor=who, reason=visit.given("reason"))
         return Moved(visit.link(f"/bulk/{made}"), f"{counted(found.done, 'job')} will be queued again.")
     raise NotFound(f"There is no act {verb!r} of a bulk act.")

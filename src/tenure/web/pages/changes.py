@@ -14,23 +14,23 @@ the offset `after`, for those who may read payloads.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from tenure.errors import NotFound, TenureError
 from tenure.model.visible import visible_lines
 from tenure.observe.browse import first_steps
-from tenure.web import auth
+from tenure.web import places
 from tenure.web.pages.filter_words import is_job_id
-from tenure.web.pages.pulse import Look, Pulse
+from tenure.web.pages.pulse import Look, Pulse, digest
 from tenure.web.problems import Problem
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ BUDGETS: Final = 100
 """How many budgets one page shows."""
 COMMENT_EVERY: Final = 15
 """Rounds without a message after which a comment keeps proxies from closing the connection."""
-HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 async def changes(request: Request, pulse: Pulse) -> Response:
@@ -62,17 +61,13 @@ async def changes(request: Request, pulse: Pulse) -> Response:
     topic = request.query_params.get("topic", "")
     marker = _marker(who.app, pulse, topic)
     if "once" in request.query_params:
-        return Response(await run_in_threadpool(marker), media_type="text/plain", headers=HEADERS)
-    place = ("changes", who.id)
-    if site.in_use.get(place, 0) >= site.limits.streams:
-        raise Problem(429, "too_many_requests", "Too many pages of this session are live. Close some, or pause them.")
+        return Response(await run_in_threadpool(marker), media_type="text/plain")
+    shared = partial(
+        site.hub.shared, ("marker", who.tenant, topic), EVERY_SECONDS / 2, lambda: run_in_threadpool(marker)
+    )
     known, _, after = (request.headers.get("last-event-id") or _first_id(request)).partition("@")
     output = _output(who, topic, request.query_params.get("output", ""), after)
-    return StreamingResponse(
-        _counted(site, place, _messages(request, site, marker, known, output)),
-        media_type="text/event-stream",
-        headers=HEADERS,
-    )
+    return places.stream(site, who, _messages(request, site, who, shared, known, output))
 
 
 @dataclass
@@ -184,35 +179,23 @@ LISTS: Final[Mapping[str, Callable[[App], str]]] = {"budgets": budgets_marker, "
 
 
 def board_marker(look: Look | None) -> str:
-    """Changes when counts, deaths, gates, queues, workers or open questions do; not with every heartbeat."""
-    if look is None:
-        return ""
-    seen = look.seen
-    workers = sorted((one.row.id, one.held, one.is_leader) for one in seen.workers)
-    return digest(
-        seen.summary.backlog,
-        [(one.kind, one.succeeded, one.dead, one.failed, one.cancelled) for one in seen.summary.ran],
-        seen.groups,
-        seen.gates,
-        [(one.name, one.paused_at, one.updated_at) for one in seen.queues],
-        workers,
-        look.health,
-        look.asking,
-    )
-
-
-def digest(*told: object) -> str:
-    return hashlib.sha256(repr(told).encode("utf-8", "replace")).hexdigest()[:16]
+    """Changes when what all pages share does."""
+    return "" if look is None else look.marker
 
 
 async def _messages(
-    request: Request, site: Site, marker: Callable[[], str], known: str, output: Output | None
-) -> AsyncIterator[str]:
+    request: Request,
+    site: Site,
+    who: Principal,
+    marker: Callable[[], Awaitable[str]],
+    known: str,
+    output: Output | None,
+) -> AsyncGenerator[str, None]:
     yield "retry: 3000\n\n"
     quiet = 0
     while True:
         try:
-            now = await run_in_threadpool(marker)
+            now = await marker()
         except TenureError:
             now = known  # the database is away: the page says so when it is asked for again
         said = False
@@ -231,20 +214,12 @@ async def _messages(
         if quiet >= COMMENT_EVERY:
             yield ": still here\n\n"
             quiet = 0
-        if await site.has_left(request) or await auth.by_session(site, request) is None:
+        if await site.has_left(request):
+            return
+        if not await site.hub.may_look(who):
+            yield "event: change\ndata: signed out\n\n"  # the page asks for itself, and is told to sign in
             return
 
 
 def _place(marker: str, output: Output | None) -> str:
     return marker if output is None else f"{marker}@{output.after}"
-
-
-async def _counted(site: Site, place: tuple[str, str], messages: AsyncIterator[str]) -> AsyncIterator[str]:
-    site.in_use[place] = site.in_use.get(place, 0) + 1
-    try:
-        async for message in messages:
-            yield message
-    finally:
-        site.in_use[place] -= 1
-        if not site.in_use[place]:
-            del site.in_use[place]

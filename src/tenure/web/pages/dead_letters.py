@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from difflib import SequenceMatcher
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from tenure.errors import NotFound, UsageError
 from tenure.model.frozen import frozen
 from tenure.model.job import DeadLetter
 from tenure.model.outcome import Triage
-from tenure.observe.browse import DeathGroup, death_board, deaths_of, group_deaths
+from tenure.observe.browse import DeathColumn, DeathGroup, death_board, deaths_of, group_deaths
 from tenure.web.pages import bulk, same_as
 from tenure.web.pages.json_text import json_line
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
@@ -64,8 +65,7 @@ class Difference:
 
 def board(visit: Visit) -> Answer:
     """The page."""
-    now = visit.app.now()
-    columns = death_board(visit.app.store, now)
+    now, columns = _board(visit)
     open_columns = columns[:-1]
     return Shown(
         "dead_letters.html",
@@ -85,6 +85,16 @@ def board(visit: Visit) -> Answer:
             "topic": "all",
         },
     )
+
+
+def _board(visit: Visit) -> tuple[datetime, list[DeathColumn]]:
+    """Every triage with its groups, and when that was."""
+
+    def read() -> tuple[datetime, list[DeathColumn]]:
+        now = visit.app.now()
+        return now, death_board(visit.app.store, now)
+
+    return visit.pulse.shared("deaths", read)
 
 
 def group(visit: Visit) -> Answer:
@@ -116,7 +126,7 @@ def group(visit: Visit) -> Answer:
             "running": replays(visit, fingerprint),
             "open": sum(count for one, count in by_triage.items() if one != "closed"),
             "same": same_as.dead_letter_group(fingerprint),
-            "similar": similar(shown, (one for column in death_board(visit.app.store, now) for one in column.groups)),
+            "similar": similar(shown, (one for column in _board(visit)[1] for one in column.groups)),
             "section": "/dead-letters",
             "topic": "all",
             "total": len(deaths),
@@ -149,7 +159,7 @@ def replays(visit: Visit, fingerprint: str | None = None) -> list[bulk.ActLine]:
         return []
     return [
         line
-        for line in bulk.under_way(visit.app)
+        for line in visit.pulse.shared("acts", lambda: bulk.under_way(visit.app))
         if fingerprint in (None, line.act.filter.get("fingerprint")) and "fingerprint" in line.act.filter
     ]
 
@@ -216,7 +226,9 @@ def act(visit: Visit) -> Answer:
         if owner is None:
             raise UsageError("To whom? The field owner is empty. Nothing was changed.")
         return Moved(here, f"{counted(_assign(visit, chosen, owner, reason), 'letter')}: {owner} takes care of it.")
-    settled = visit.app.revive_many(list(dict.fromkeys(one.job_id for one in chosen)), actor=who, reason=reason)
+    jobs = list(dict.fromkeys(one.job_id for one in chosen))
+    visit.take_jobs(len(jobs))
+    settled = visit.app.revive_many(jobs, actor=who, reason=reason)
     done = sum(1 for one in settled if not one.lost)
     rest = f"; {len(settled) - done} could not be: see the audit" if done < len(settled) else ""
     left = len(letters) - len(chosen)

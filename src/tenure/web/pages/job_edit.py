@@ -116,6 +116,7 @@ def _copy(visit: Visit, found: Job, payload: Any, priority: int | None) -> Answe
     if not is_repeatable(found):
         raise UsageError(f"A job that is {found.shown_state} cannot be edited any more. Nothing was changed.")
     who, reason = visit.viewer.name, visit.given("reason")
+    visit.take_jobs(1)
     made = visit.app.enqueue(
         found.kind,
         payload,

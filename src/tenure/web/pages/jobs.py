@@ -74,11 +74,13 @@ def jobs(visit: Visit) -> Answer:
         parsed = parse(f"{visit.asked('q')} {added}")
         return Moved(visit.link("/jobs", q=parsed.text))
     parsed = parse(visit.asked("q"))
-    now = visit.app.now()
     after = visit.asked("after") or None
     if after is not None and not is_job_id(after):
         raise UsageError("This link to further jobs is malformed. Start anew from the list.")
-    found = browse(visit.app.store, parsed.wanted(now), limit=PAGE, after=after)
+    found = visit.pulse.shared(
+        ("jobs", parsed.text, after),
+        lambda: browse(visit.app.store, parsed.wanted(visit.app.now()), limit=PAGE, after=after),
+    )
     return Shown(
         "jobs.html",
         {
@@ -198,6 +200,7 @@ def enqueue(visit: Visit) -> Answer:
             raise UsageError(
                 f"You may not enqueue jobs of kind {kind!r} in queue {made.queue!r}. Nothing was enqueued."
             )
+        visit.take_jobs(1)
         answer = visit.app.enqueue(made)
     except TenureError as exc:
         return enqueue_form(visit, wrong=str(exc), status=422)
@@ -272,6 +275,7 @@ def do_to_picked(visit: Visit) -> Answer:
         answers = visit.app.cancel_many(ids, actor=visit.viewer.name, reason=reason)
         done = sum(1 for one in answers if one.answer != "refused")
     elif act == "revive":
+        visit.take_jobs(len(ids))
         settled = visit.app.revive_many(ids, actor=visit.viewer.name, reason=reason)
         done = sum(1 for one in settled if not one.lost)
     else:

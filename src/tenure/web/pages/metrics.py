@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tenure.observe.browse import SCAN, inspect, minutes, prune_lag
+from tenure.observe.browse import BOARD_SCAN, inspect, prune_lag
 from tenure.web.pages import same_as
 from tenure.web.pages.charts import RANGES, throughput
+from tenure.web.pages.overview import counted_minutes
 from tenure.web.pages.visit import Answer, Shown, Visit
 from tenure.web.pages.words import span
 
@@ -16,10 +17,10 @@ ROWS: Final = 200
 def metrics(visit: Visit) -> Answer:
     """The page."""
     chosen = next((one for one in RANGES if one[0] == visit.asked("range")), RANGES[1])
-    rows = minutes(visit.app.store, chosen[2] + 3)
+    rows = counted_minutes(visit, chosen[2])
     look = visit.pulse.now()
-    now = visit.app.now()
-    found = inspect(visit.app.store)
+    now = look.at if look else visit.app.now()
+    found = visit.pulse.shared("inspection", lambda: inspect(visit.app.store))
     summary = look.seen.summary if look else None
     return Shown(
         "metrics.html",
@@ -41,6 +42,6 @@ def metrics(visit: Visit) -> Answer:
             "topic": "all",
             "which_ended": "that ended in the last hour"
             if summary is None or summary.is_whole
-            else f"of the newest {SCAN:,} jobs that ended, in {span(summary.window_seconds)}",
+            else f"of the newest {BOARD_SCAN:,} jobs that ended, in {span(summary.window_seconds)}",
         },
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
+from tenure.model.event import Event
 from tenure.model.frozen import frozen
-from tenure.observe.browse import Board, minutes, newest_events
+from tenure.observe.browse import Board, Metric, minutes, newest_events
 from tenure.observe.liveness import drained, is_alive, silence_limit
 from tenure.web.pages import same_as
 from tenure.web.pages.charts import RANGES, QueueMinute, throughput
@@ -85,14 +87,14 @@ def overview(visit: Visit) -> Answer:
     if _is_empty(visit, look):
         return first_run(visit, look)
     chosen = next((one for one in RANGES if one[0] == visit.asked("range")), RANGES[0])
-    rows = minutes(visit.app.store, chosen[2] + 3)
+    rows = counted_minutes(visit, chosen[2])
     return Shown(
         "overview.html",
         {
             "banners": list(banners(look)),
             "chart": throughput(rows, chosen[2], look.at),
-            "events": [told_event(one) for one in newest_events(visit.app.store, 8)],
-            "is_old": (visit.app.now() - look.at).total_seconds() > 10,
+            "events": [told_event(one) for one in visit.pulse.shared("events", lambda: _newest_events(visit))],
+            "is_old": time.monotonic() - look.taken > 10,
             "keys": (("/", "filter"), ("g j", "jobs"), ("g d", "dead letters"), (".", "pause")),
             "glance": look,
             "queues": queue_lags(look.seen, _rates(rows, look.at)),
@@ -106,6 +108,15 @@ def overview(visit: Visit) -> Answer:
             "workers": worker_lines(look.seen)[:8],
         },
     )
+
+
+def counted_minutes(visit: Visit, count: int) -> list[Metric]:
+    """Of all queues, and some more than are shown: the newest ones are counted late."""
+    return visit.pulse.shared(("minutes", count), lambda: minutes(visit.app.store, count + 3))
+
+
+def _newest_events(visit: Visit) -> list[Event]:
+    return newest_events(visit.app.store, 8)
 
 
 def first_run(visit: Visit, look: Look) -> Answer:

@@ -4,16 +4,20 @@ Every page shows a health sentence and counts in its navigation, and the overvie
 asked of the store by one look that all requests of this process share: it is renewed when it is older than
 FRESH_SECONDS and than SHARE times what it cost, so that a slow database is not made slower by its own console. Pages
 say how old the look is when that is worth knowing.
+
+What else a page reads, and other viewers read too at that moment, is read once for all of them, and is good for
+SHARED_SECONDS: the newest jobs of one filter, the board of deaths, counted minutes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tenure.errors import AccessDenied, TenureError
 from tenure.model.frozen import frozen
@@ -29,7 +33,13 @@ SHARE: Final = 20.0
 COSTS: Final = 5
 """How many looks are remembered to tell what one costs."""
 FIRST_WAIT_SECONDS: Final = 2.0
+SHARED_SECONDS: Final = 1.0
+SHARED_MOST: Final = 200
+"""How many different reads are kept."""
 WINDOW_SECONDS: Final = 3600.0
+
+
+T = TypeVar("T")
 
 
 @frozen
@@ -54,6 +64,8 @@ class Look:
     cost_seconds: float
     taken: float
     """time.monotonic() when it was taken."""
+    marker: str
+    """Changes when counts, deaths, gates, queues, workers or open questions do; not with every heartbeat."""
     asking: int = 0
     """Approvals that wait for an answer."""
 
@@ -75,6 +87,16 @@ class Look:
         return sum(1 for one in self.seen.gates if not one.is_open)
 
 
+class _Shared:
+    """One read and what came of it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.began = self.ended = float("-inf")
+        self.value: Any = None
+        self.error: TenureError | None = None
+
+
 class Pulse:
     """Holds the last look, and renews it in a thread of its own. Thread-safe."""
 
@@ -87,6 +109,7 @@ class Pulse:
         self._error: TenureError | None = None
         self._costs: deque[float] = deque(maxlen=COSTS)
         self._forgotten = 0
+        self._shared: dict[Hashable, _Shared] = {}
 
     def now(self) -> Look | None:
         """The last look. Waits for the first one, for FIRST_WAIT_SECONDS at most. Raises what that one raised."""
@@ -107,6 +130,39 @@ class Pulse:
         with self._lock:
             self._last = None
             self._forgotten += 1
+            self._shared.clear()
+
+    def shared(self, key: Hashable, look: Look | None, read: Callable[[], T]) -> T:
+        """What `read` answers to all that ask for the same within SHARED_SECONDS, or while it is read: one of them
+        reads, the others wait.
+
+        It is never older than `look`, from which the caller's page takes its marker. An error is shared likewise, so
+        that a read that takes too long is not tried again by each that waits for it.
+        """
+        with self._lock:
+            if len(self._shared) >= SHARED_MOST:
+                self._shared.clear()
+            kept = self._shared.setdefault(key, _Shared())
+        asked = time.monotonic()
+        with kept.lock:
+            now = time.monotonic()
+            is_fresh = kept.ended >= asked or kept.began >= now - SHARED_SECONDS
+            if not is_fresh or (look is not None and kept.began < look.taken):
+                kept.began, kept.value, kept.error = now, None, None
+                try:
+                    kept.value = read()
+                except TenureError as exc:
+                    kept.error = exc
+                kept.ended = time.monotonic()
+            if kept.error is not None:
+                raise kept.error
+            found: T = kept.value
+            return found
+
+    def forget_reads(self) -> None:
+        """Read again at the next request what is shared: something may have been changed."""
+        with self._lock:
+            self._shared.clear()
 
     def _is_old(self, last: Look) -> bool:
         age = time.monotonic() - last.taken
@@ -146,9 +202,21 @@ class OneLook:
             self._found.append(self._pulse.now())
         return self._found[0]
 
+    def shared(self, key: Hashable, read: Callable[[], T]) -> T:
+        """What `read` answers, asked once for all requests that want it now. See Pulse.shared."""
+        try:
+            look = self.now()
+        except TenureError:
+            look = None
+        return self._pulse.shared(key, look, read)
+
     def forget(self) -> None:
         """Look again at the next request."""
         self._pulse.forget()
+
+    def forget_reads(self) -> None:
+        """Read again at the next request what is shared."""
+        self._pulse.forget_reads()
 
 
 def take(app: App) -> Look:
@@ -157,17 +225,36 @@ def take(app: App) -> Look:
     store = app.store
     seen = board(store, window_seconds=WINDOW_SECONDS)
     found = inspect(store)
-    checks = list(_examined(app))
+    checks = list(_examined(app, seen))
     asking = app.approvals.count()
     ended = time.monotonic()
-    engine = f"{found.engine} {found.version}"
-    return Look(seen.summary.at, seen, engine, checks, health(checks, seen), ended - began, ended, asking)
+    engine, told = f"{found.engine} {found.version}", health(checks, seen)
+    marker = _marker(seen, told, asking)
+    return Look(seen.summary.at, seen, engine, checks, told, ended - began, ended, marker, asking)
 
 
-def _examined(app: App) -> Iterator[Check]:
+def _marker(seen: Board, told: Health, asking: int) -> str:
+    return digest(
+        seen.summary.backlog,
+        [(one.kind, one.succeeded, one.dead, one.failed, one.cancelled) for one in seen.summary.ran],
+        seen.groups,
+        seen.gates,
+        [(one.name, one.paused_at, one.updated_at) for one in seen.queues],
+        sorted((one.row.id, one.held, one.is_leader) for one in seen.workers),
+        told,
+        asking,
+    )
+
+
+def digest(*told: object) -> str:
+    """A short text that changes when what it is made from does."""
+    return hashlib.sha256(repr(told).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _examined(app: App, seen: Board) -> Iterator[Check]:
     """What the doctor finds, as far as this login may look."""
     try:
-        yield from examine(app.store, "…")
+        yield from examine(app.store, "…", seen)
     except AccessDenied as exc:
         yield Check("access", "warn", str(exc))
 

@@ -11,7 +11,7 @@ from tenure.errors import NotFound, UsageError
 from tenure.observe.browse import JobFilter, browse, minutes
 from tenure.web.pages import same_as
 from tenure.web.pages.charts import RANGES, throughput
-from tenure.web.pages.overview import queue_lags
+from tenure.web.pages.overview import counted_minutes, queue_lags
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
 from tenure.web.pages.words import first_line, span
 
@@ -22,15 +22,14 @@ SPARK: Final = 30
 def queues(visit: Visit) -> Answer:
     """Every queue."""
     look = visit.pulse.now()
-    counted = minutes(visit.app.store, SPARK + 3)
     sparks: dict[str, list[int]] = {}
-    now = visit.app.now()
-    for row in counted:
+    now = look.at if look else visit.app.now()
+    for row in counted_minutes(visit, SPARK):
         place = SPARK - 1 - int((now - row.minute).total_seconds() // 60 - 2)
         if 0 <= place < SPARK:
             sparks.setdefault(row.queue, [0] * SPARK)[place] += row.completed
     rates = {name: sum(values) / (60.0 * SPARK) for name, values in sparks.items()}
-    rows = visit.app.queues.all()
+    rows = list(look.seen.queues) if look else visit.app.queues.all()
     backlog = {one.queue: one for one in look.seen.summary.backlog} if look else {}
     lags = {one.name: one for one in queue_lags(look.seen, rates)} if look else {}
     places = {name: place for place, name in enumerate(lags)}

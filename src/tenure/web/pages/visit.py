@@ -142,6 +142,8 @@ class Visit:
     """scheme://host of this server, for lines to copy."""
     session: str | None = None
     """The digest of the viewer's own session."""
+    take_jobs: Callable[[int], None] = lambda _jobs: None
+    """Make room for so many jobs in the tenant's quotas, before they are queued. Raises: Problem 429."""
 
     def asked(self, name: str, default: str = "") -> str:
         """A query parameter, stripped."""

@@ -41,12 +41,13 @@ CREATE TABLE tenure.web_secret (
     value text NOT NULL
 );
 
--- web_request: which ids a request with an Idempotency-Key was given. Kept for a day.
+-- web_request: which ids a request with an Idempotency-Key was given, and what it was answered. Kept for a day.
 CREATE TABLE tenure.web_request (
     token_id text NOT NULL,
     key text NOT NULL,
     body text NOT NULL,
     ids json NOT NULL,
+    answers json,
     at timestamptz NOT NULL,
     PRIMARY KEY (token_id, key)
 );

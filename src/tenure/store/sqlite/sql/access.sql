@@ -112,11 +112,21 @@ VALUES (:token_id, :key, :body, :ids, :now)
 ON CONFLICT (token_id, key) DO UPDATE
 SET body = excluded.body,
     ids = excluded.ids,
+    answers = NULL,
     at = excluded.at
 WHERE tenure_web_request.at < :now - 86400000000;
 
+-- name: request_answered
+-- The first answer stays.
+UPDATE tenure_web_request
+SET answers = :answers
+WHERE token_id = :token_id
+    AND key = :key
+    AND body = :body
+    AND answers IS NULL;
+
 -- name: request_read
-SELECT body, ids
+SELECT body, ids, answers
 FROM tenure_web_request
 WHERE token_id = :token_id
     AND key = :key;

@@ -43,6 +43,7 @@ CREATE TABLE tenure_web_request (
     key TEXT NOT NULL,
     body TEXT NOT NULL,
     ids TEXT NOT NULL,
+    answers TEXT,
     at INTEGER NOT NULL,
     PRIMARY KEY (token_id, key)
 ) STRICT;

@@ -285,7 +285,8 @@ BEGIN
 END
 $$;
 
--- remember_request: {"token_id", "key", "body", "ids"} → [is new, body, ids] as they stand. A row stays for a day.
+-- remember_request: {"token_id", "key", "body", "ids", "answers"} → [is new, body, ids, answers] as they stand. A row stays for a day, and so
+-- do the first answers; they may come later, by a repeat.
 CREATE OR REPLACE FUNCTION tenure.remember_request(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -299,7 +300,7 @@ BEGIN
     END IF;
     INSERT INTO tenure.web_request AS r (token_id, key, body, ids, at)
     VALUES (p_request ->> 'token_id', p_request ->> 'key', p_request ->> 'body', p_request -> 'ids', v_now)
-    ON CONFLICT (token_id, key) DO UPDATE SET body = excluded.body, ids = excluded.ids, at = excluded.at
+    ON CONFLICT (token_id, key) DO UPDATE SET body = excluded.body, ids = excluded.ids, answers = NULL, at = excluded.at
     WHERE r.at < v_now - interval '1 day';
     v_is_new := FOUND;
     IF v_is_new THEN
@@ -308,8 +309,12 @@ BEGIN
             SELECT o.token_id, o.key FROM tenure.web_request AS o WHERE o.at < v_now - interval '1 day' LIMIT 100 FOR UPDATE SKIP LOCKED
         );
     END IF;
+    IF p_request ->> 'answers' IS NOT NULL THEN
+        UPDATE tenure.web_request AS r SET answers = p_request -> 'answers'
+        WHERE r.token_id = p_request ->> 'token_id' AND r.key = p_request ->> 'key' AND r.body = p_request ->> 'body' AND r.answers IS NULL;
+    END IF;
     RETURN (
-        SELECT json_build_array(v_is_new, r.body, r.ids) FROM tenure.web_request AS r
+        SELECT json_build_array(v_is_new, r.body, r.ids, r.answers) FROM tenure.web_request AS r
         WHERE r.token_id = p_request ->> 'token_id' AND r.key = p_request ->> 'key'
     );
 END

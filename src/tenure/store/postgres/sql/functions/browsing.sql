@@ -35,7 +35,9 @@ BEGIN
         v_look := v_look || ' AND j.id < $8';
     END IF;
     IF v_stored IS NOT NULL THEN
-        v_wanted := v_wanted || ' AND s.state = ANY ($14)';
+        v_wanted := v_wanted || $w$ AND (s.state = ANY ($14)
+            OR ('retry_waiting' = ANY ($14) AND s.state = 'queued' AND s.attempt > 0 AND s.failure_class IS NOT NULL)
+            OR ('cleaned' = ANY ($14) AND s.cleaned_at IS NOT NULL))$w$;
     END IF;
     IF v_queues IS NOT NULL THEN
         v_wanted := v_wanted || ' AND s.queue = ANY ($2)';
