@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import psycopg
@@ -11,6 +12,7 @@ import pytest
 from psycopg.errors import InsufficientPrivilege, ObjectNotInPrerequisiteState
 
 from tenure import App
+from tenure.errors import Forbidden
 from tests.profiles.ground import PROFILES, ROLES, Ground, PostgresGround
 
 pytestmark = pytest.mark.postgres
@@ -403,6 +405,41 @@ def mallory(server_ground: Ground, postgres_ground: PostgresGround) -> Iterator[
         server_ground.execute(statement)
     try:
         with psycopg.connect(url, autocommit=True) as connection:
+INTRUDER = """
+CREATE FUNCTION {schema}.back() RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN RETURN current_user; END $$;
+GRANT USAGE ON SCHEMA {schema} TO profile_mallory;
+"""
+
+
+@pytest.mark.parametrize("schema", ["tenure", *PROFILES])
+def test_a_schema_that_another_role_has_made_is_not_taken_over(
+    postgres_url: str, postgres_ground: PostgresGround, schema: str
+) -> None:
+    """S06: what was in it became tenure_owner's, and a function with its owner's rights ran with ours."""
+    postgres_ground.make_login("profile_mallory")
+    with psycopg.connect(postgres_url, autocommit=True) as owner:
+        if schema != "tenure":
+            with App(postgres_url, migrate="always", actor="me") as app:
+                app.migrate()
+        owner.execute(f'GRANT CREATE ON DATABASE "{owner.info.dbname}" TO profile_mallory'.encode())
+        owner.execute("SET ROLE profile_mallory")
+        owner.execute(f"CREATE SCHEMA {schema}".encode())
+        owner.execute(INTRUDER.format(schema=schema).encode())
+        owner.execute("RESET ROLE")
+
+        with App(postgres_url, migrate="always", actor="me") as app:
+            make = app.migrate if schema == "tenure" else partial(app.profiles.install, schema)
+            with pytest.raises(Forbidden, match="profile_mallory"):
+                make()
+
+        assert owner.execute(f"SELECT {schema}.back()".encode()).fetchone() == ("profile_mallory",)
+        owner.execute(f"ALTER SCHEMA {schema} OWNER TO CURRENT_USER; DROP FUNCTION {schema}.back".encode())
+        with App(postgres_url, migrate="always", actor="me") as app:
+            app.migrate()
+            if schema != "tenure":
+                app.profiles.install(schema)
+
+
             connection.execute("SET client_min_messages = error")
             connection.execute(SHADOWS.encode())
             yield connection

@@ -15,7 +15,24 @@
 -- A claim never waits for a job row: it skips what is locked. Between settling and picking it takes advisory locks, in this order: the
 -- sweep of expired leases (tried, never waited for), limited queues by name, the worker that takes a job to run alone.
 
-CREATE SCHEMA IF NOT EXISTS tenure;
+-- A schema of this name that another role has made is not taken over: functions and triggers that are in it would run with our rights.
+DO $schema$
+DECLARE
+    v_owner text;
+BEGIN
+    SELECT r.rolname INTO v_owner
+    FROM pg_catalog.pg_namespace AS n
+    JOIN pg_catalog.pg_roles AS r ON r.oid = n.nspowner
+    JOIN pg_catalog.pg_database AS d ON d.datname = pg_catalog.current_database()
+    WHERE n.nspname = 'tenure' AND NOT r.rolsuper AND r.oid <> d.datdba
+        AND r.rolname NOT IN (session_user, current_user, 'tenure_owner', 'pg_database_owner');
+    IF FOUND THEN
+        RAISE EXCEPTION 'Schema tenure is there already and belongs to role %, which could have put code of its own into it. Nothing was created.',
+            v_owner USING ERRCODE = 'TN010', HINT = 'Look at what is in it. Then drop it, or give it to the role that migrates: ALTER SCHEMA tenure OWNER TO …';
+    END IF;
+    CREATE SCHEMA IF NOT EXISTS tenure;
+END
+$schema$;
 
 -- now: the store's clock. Every judgement on a lease uses it, never a caller's time.
 -- tenure.testing replaces this function in a test database by one that reads a clock set by hand.
