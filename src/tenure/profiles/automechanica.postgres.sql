@@ -69,7 +69,7 @@ SELECT w.id, w.kind AS workflow_type,
         WHERE t.workflow_id = w.id AND t.is_released AND t.outcome IS NULL AND j.state <> 'waiting'
     ) AND NOT EXISTS (SELECT 1 FROM tenure.workflow_event AS v WHERE v.workflow_id = w.id AND v.kind <> 'look')
     THEN 'waiting' ELSE w.state END AS status,
-    w.phase AS current_step, w.data::jsonb AS data, w.error,
+    w.phase AS current_step, tenure.readable(w.data)::jsonb AS data, w.error,
     w.created_at, w.updated_at, w.finished_at AS completed_at,
     w.total AS tasks_total, w.succeeded AS tasks_completed, w.failed AS tasks_failed,
     (
@@ -83,14 +83,15 @@ FROM tenure.workflow AS w
 WHERE w.profile = 'automechanica';
 
 CREATE OR REPLACE VIEW automechanica.agent_events AS
-SELECT e.id, e.job_id AS task_id, e.workflow_id, e.agent AS agent_name, e.kind AS event_type, e.data::jsonb AS data, e.at AS created_at
+SELECT e.id, e.job_id AS task_id, e.workflow_id, e.agent AS agent_name, e.kind AS event_type, tenure.readable(e.data)::jsonb AS data,
+    e.at AS created_at
 FROM tenure.agent_event AS e;
 
--- Written by Tenure with the end of a task, in queue `embedding`, which belongs to no profile.
+-- Written by Tenure with the end of a task, in queue `embedding`, which belongs to no profile: others may put jobs there too.
 CREATE OR REPLACE VIEW automechanica.embedding_jobs AS
 SELECT
     s.id,
-    (s.payload ->> 'agent_event_id')::bigint AS agent_event_id,
+    CASE WHEN s.payload ->> 'agent_event_id' ~ '^[0-9]{1,18}$' THEN (s.payload ->> 'agent_event_id')::bigint END AS agent_event_id,
     CASE s.stage
         WHEN 'leased' THEN 'leased'
         WHEN 'running' THEN 'running'

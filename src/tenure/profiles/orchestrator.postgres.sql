@@ -55,7 +55,7 @@ AS $$
     SELECT
         p_job.id,
         p_job.kind::text,
-        nullif(p_job.payload::jsonb, 'null'),
+        nullif(tenure.readable(p_job.payload)::jsonb, 'null'),
         CASE p_job.state
             WHEN 'queued' THEN 'pending'
             WHEN 'waiting' THEN 'pending'
