@@ -117,6 +117,36 @@ def test_an_agent_has_no_way_around_its_functions(fitment: psycopg.Connection, s
         fitment.execute(statement.encode())
 
 
+@pytest.mark.parametrize("acts_as_the_role", [False, True], ids=["by membership", "by SET ROLE"])
+def test_members_of_a_role_that_is_bound_are_bound_too(
+    server_ground: Ground, postgres_ground: PostgresGround, acts_as_the_role: bool
+) -> None:
+    """M9: a member of an agent's role had its rights, but no row of its own, and so created tasks for every agent."""
+    postgres_ground.make_login("agent_team")
+    url = postgres_ground.make_login("agent_member")
+    server_ground.execute("SELECT automechanica.grant_agent('agent_team', 'FitmentAgent')")
+    server_ground.execute("GRANT agent_team TO agent_member")
+    other = server_ground.app.create_task({"agent_name": "PricingAgent", "task_type": "refresh"}).id
+    try:
+        with psycopg.connect(url, autocommit=True) as member:
+            if acts_as_the_role:
+                member.execute("SET ROLE agent_team")
+            own = create(member, "FitmentAgent")
+            for function, values in (
+                ("create_task", (json.dumps({"agent_name": "PricingAgent", "task_type": "t"}),)),
+                ("claim_task", ("PricingAgent", "host-1-a")),
+                ("start_task", (other, "host-1-a")),
+            ):
+                with pytest.raises(psycopg.Error, match="may not act for agent 'PricingAgent'") as refused:
+                    ask(member, function, *values)
+                assert refused.value.sqlstate == FORBIDDEN, function
+    finally:
+        server_ground.execute("REVOKE agent_team FROM agent_member")
+        server_ground.execute("SELECT automechanica.revoke_agent('agent_team', 'FitmentAgent')")
+
+    assert {str(row["id"]) for row in server_ground.rows(VIEW)} == {other, own}
+
+
 def test_a_lost_lease_is_told_and_changes_nothing(server_ground: Ground, fitment: psycopg.Connection) -> None:
     task_id = create(fitment, "FitmentAgent")
     ask(fitment, "claim_task", "FitmentAgent", "host-1-a")

@@ -123,16 +123,26 @@ SELECT
 FROM tenure.metric AS m
 WHERE m.profile = 'automechanica';
 
--- check_agent: an agent may only act for itself. Who is no agent may act for all: EXECUTE was granted to Tenure's roles alone.
+-- check_agent: an agent may only act for itself. Agents are the logins that grant_agent has bound, and the members of a role that it has bound;
+-- who has one of Tenure's roles instead, as the orchestrator has, may act for all. No agent may enqueue: that tells the two apart.
 CREATE OR REPLACE FUNCTION automechanica.check_agent(p_agent_name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
+DECLARE
+    v_login text := tenure.login();
 BEGIN
-    IF EXISTS (SELECT 1 FROM automechanica.agent AS a WHERE a.login = session_user)
-        AND NOT EXISTS (SELECT 1 FROM automechanica.agent AS a WHERE a.login = session_user AND a.agent_name = p_agent_name)
+    IF EXISTS (SELECT 1 FROM automechanica.agent AS a WHERE a.login = v_login AND a.agent_name = p_agent_name) THEN
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT 1 FROM automechanica.agent AS a WHERE a.login = v_login)
+        OR NOT tenure.may('enqueue') AND NOT EXISTS (
+            SELECT 1
+            FROM automechanica.agent AS a
+            JOIN pg_roles AS r ON r.rolname = a.login
+            WHERE a.agent_name = p_agent_name AND pg_has_role(v_login, r.oid, 'USAGE'))
     THEN
-        RAISE EXCEPTION 'Agent login % may not act for agent %. Nothing was changed.', session_user, quote_nullable(p_agent_name)
+        RAISE EXCEPTION 'Agent login % may not act for agent %. Nothing was changed.', v_login, quote_nullable(p_agent_name)
             USING ERRCODE = 'TN010', HINT = 'Work for other agents is created by the orchestrator.';
     END IF;
 END
