@@ -268,9 +268,6 @@ def test_a_worker_registers_beats_and_goes_by_plain_sql(server_ground: Ground) -
 def test_the_leadership_update_of_the_specification_runs_against_the_view(
     server_ground: Ground, postgres_ground: PostgresGround
 ) -> None:
-    for worker in ("host-1-a", "host-2-b"):
-        beat(server_ground, worker)
-
     with psycopg.connect(postgres_ground.login("worker"), autocommit=True) as connection:
         connection.execute("SET search_path = orchestrator")
         changed = [
@@ -285,6 +282,8 @@ def test_the_leadership_update_of_the_specification_runs_against_the_view(
 
 def test_a_worker_of_another_profile_that_leads_the_database_does_not_lead_this_one(ground: Ground) -> None:
     """The lease `leader` is the database's. Where it was this profile's too, a worker of `default` that had it left
+        for worker in ("host-1-a", "host-2-b"):
+            connection.execute("INSERT INTO workers (id, hostname, pool_size) VALUES (%s, 'h', 1)", [worker])
     the specification's query without a leader, and its UPDATE without effect."""
     ground.app.leases.acquire("leader", "elsewhere-1-a")
     beat(ground, "host-1-a")

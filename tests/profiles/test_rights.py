@@ -331,6 +331,66 @@ def test_a_worker_that_claims_by_a_profiles_own_function_reads_what_it_claimed(
     assert shown == ({"x": CANARY},)
 
 
+WORKERS_CHANGES: Final = (
+    "DELETE FROM orchestrator.workers WHERE id = 'host-1-a'",
+    "UPDATE orchestrator.workers SET is_leader = false WHERE id = 'host-1-a'",
+    "UPDATE orchestrator.workers SET is_leader = true, leader_until = now() + interval '9 days' WHERE id = 'host-1-a'",
+    "UPDATE orchestrator.workers SET id = 'host-1-a', is_leader = true WHERE id = 'host-2-b'",
+    "UPDATE orchestrator.workers SET last_heartbeat = now() WHERE id = 'host-1-a'",
+)
+
+
+@pytest.mark.parametrize("statement", WORKERS_CHANGES)
+def test_a_worker_of_003_is_changed_by_its_own_login_alone_while_it_is_alive(
+    server_ground: Ground, postgres_ground: PostgresGround, statement: str
+) -> None:
+    """V5: any worker's login removed another's worker from the view and so took back what that one held."""
+    other = postgres_ground.make_login("profile_worker_b")
+    server_ground.execute("GRANT tenure_worker TO profile_worker_b")
+    with (
+        psycopg.connect(postgres_ground.login("worker"), autocommit=True) as own,
+        psycopg.connect(other, autocommit=True) as stranger,
+    ):
+        insert = "INSERT INTO orchestrator.workers (id, hostname, pool_size) VALUES (%s, 'h', 1)"
+        own.execute(insert, ["host-1-a"])
+        stranger.execute(insert, ["host-2-b"])
+        own.execute("UPDATE orchestrator.workers SET is_leader = true WHERE id = 'host-1-a'")
+        own.execute("INSERT INTO orchestrator.tasks (type) VALUES ('t')")
+        own.execute("""SELECT tenure.claim('{"worker": "host-1-a", "queues": ["orchestrator"], "limit": 1}')""")
+        before = _of_workers(server_ground)
+
+        with pytest.raises(psycopg.Error, match="another login") as refused:
+            stranger.execute(statement.encode())
+
+        assert refused.value.sqlstate == "TN010"
+        assert _of_workers(server_ground) == before
+        server_ground.clock.advance(301)  # WORKER_TIMEOUT: now it counts as dead, and any worker may be the leader
+        stranger.execute("DELETE FROM orchestrator.workers WHERE last_heartbeat < tenure.now() - interval '5 minutes'")
+        assert server_ground.row("orchestrator.tasks")["status"] == "pending"
+
+
+def _of_workers(ground: Ground) -> list[dict[str, object]]:
+    """Workers, who leads them, and what they hold."""
+    return ground.execute(
+        "SELECT w.*, l.owner, l.until, t.status, t.worker_id FROM orchestrator.workers AS w "
+        "LEFT JOIN tenure.lease AS l ON l.name = 'leader:orchestrator' "
+        "LEFT JOIN orchestrator.tasks AS t ON true ORDER BY w.id"
+    )
+
+
+def test_a_leader_that_goes_leaves_the_lead_to_the_next(server_ground: Ground) -> None:
+    """Its lease ran on for up to 30 s after its row had gone: the next one saw no leader, and its UPDATE failed."""
+    for name in ("host-1-a", "host-2-b"):
+        server_ground.execute("INSERT INTO orchestrator.workers (id, hostname, pool_size) VALUES (?, 'h', 1)", name)
+    lead = "UPDATE orchestrator.workers SET is_leader = true WHERE id = ? RETURNING id"
+    assert server_ground.execute(lead, "host-1-a") != []
+    assert server_ground.execute(lead, "host-2-b") == []
+
+    server_ground.execute("DELETE FROM orchestrator.workers WHERE id = 'host-1-a'")
+
+    assert server_ground.execute(lead, "host-2-b") == [{"id": "host-2-b"}]
+
+
 def test_an_operator_cannot_open_gates_or_change_policies_through_dot_config(
     server_ground: Ground, postgres_ground: PostgresGround
 ) -> None:
@@ -343,6 +403,41 @@ def test_an_operator_cannot_open_gates_or_change_policies_through_dot_config(
                 operator.execute("UPDATE substrate.dot_config SET value = %s WHERE key = %s", [value, key])
 
     assert server_ground.execute("SELECT key, value FROM substrate.dot_config ORDER BY key") == before
+
+
+INTRUDER = """
+CREATE FUNCTION {schema}.back() RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN RETURN current_user; END $$;
+GRANT USAGE ON SCHEMA {schema} TO profile_mallory;
+"""
+
+
+@pytest.mark.parametrize("schema", ["tenure", *PROFILES])
+def test_a_schema_that_another_role_has_made_is_not_taken_over(
+    postgres_url: str, postgres_ground: PostgresGround, schema: str
+) -> None:
+    """S06: what was in it became tenure_owner's, and a function with its owner's rights ran with ours."""
+    postgres_ground.make_login("profile_mallory")
+    with psycopg.connect(postgres_url, autocommit=True) as owner:
+        if schema != "tenure":
+            with App(postgres_url, migrate="always", actor="me") as app:
+                app.migrate()
+        owner.execute(f'GRANT CREATE ON DATABASE "{owner.info.dbname}" TO profile_mallory'.encode())
+        owner.execute("SET ROLE profile_mallory")
+        owner.execute(f"CREATE SCHEMA {schema}".encode())
+        owner.execute(INTRUDER.format(schema=schema).encode())
+        owner.execute("RESET ROLE")
+
+        with App(postgres_url, migrate="always", actor="me") as app:
+            make = app.migrate if schema == "tenure" else partial(app.profiles.install, schema)
+            with pytest.raises(Forbidden, match="profile_mallory"):
+                make()
+
+        assert owner.execute(f"SELECT {schema}.back()".encode()).fetchone() == ("profile_mallory",)
+        owner.execute(f"ALTER SCHEMA {schema} OWNER TO CURRENT_USER; DROP FUNCTION {schema}.back".encode())
+        with App(postgres_url, migrate="always", actor="me") as app:
+            app.migrate()
+            if schema != "tenure":
+                app.profiles.install(schema)
 
 
 TRAPS = """
@@ -405,41 +500,6 @@ def mallory(server_ground: Ground, postgres_ground: PostgresGround) -> Iterator[
         server_ground.execute(statement)
     try:
         with psycopg.connect(url, autocommit=True) as connection:
-INTRUDER = """
-CREATE FUNCTION {schema}.back() RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN RETURN current_user; END $$;
-GRANT USAGE ON SCHEMA {schema} TO profile_mallory;
-"""
-
-
-@pytest.mark.parametrize("schema", ["tenure", *PROFILES])
-def test_a_schema_that_another_role_has_made_is_not_taken_over(
-    postgres_url: str, postgres_ground: PostgresGround, schema: str
-) -> None:
-    """S06: what was in it became tenure_owner's, and a function with its owner's rights ran with ours."""
-    postgres_ground.make_login("profile_mallory")
-    with psycopg.connect(postgres_url, autocommit=True) as owner:
-        if schema != "tenure":
-            with App(postgres_url, migrate="always", actor="me") as app:
-                app.migrate()
-        owner.execute(f'GRANT CREATE ON DATABASE "{owner.info.dbname}" TO profile_mallory'.encode())
-        owner.execute("SET ROLE profile_mallory")
-        owner.execute(f"CREATE SCHEMA {schema}".encode())
-        owner.execute(INTRUDER.format(schema=schema).encode())
-        owner.execute("RESET ROLE")
-
-        with App(postgres_url, migrate="always", actor="me") as app:
-            make = app.migrate if schema == "tenure" else partial(app.profiles.install, schema)
-            with pytest.raises(Forbidden, match="profile_mallory"):
-                make()
-
-        assert owner.execute(f"SELECT {schema}.back()".encode()).fetchone() == ("profile_mallory",)
-        owner.execute(f"ALTER SCHEMA {schema} OWNER TO CURRENT_USER; DROP FUNCTION {schema}.back".encode())
-        with App(postgres_url, migrate="always", actor="me") as app:
-            app.migrate()
-            if schema != "tenure":
-                app.profiles.install(schema)
-
-
             connection.execute("SET client_min_messages = error")
             connection.execute(SHADOWS.encode())
             yield connection

@@ -275,7 +275,14 @@ DECLARE
     v_now timestamptz := tenure.now();
     v_lease json;
 BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        PERFORM tenure.refuse_foreign_workers(CASE TG_OP WHEN 'UPDATE' THEN ARRAY[OLD.id, NEW.id] ELSE ARRAY[OLD.id] END, v_now);
+    END IF;
     IF TG_OP = 'DELETE' THEN
+        IF OLD.is_leader THEN
+            PERFORM tenure.release_lease(json_build_object(
+                'name', 'leader:orchestrator', 'owner', OLD.id, 'term', (SELECT l.term FROM tenure.lease AS l WHERE l.name = 'leader:orchestrator')));
+        END IF;
         -- The worker may hold jobs of other profiles: those stay its own until their leases run out.
         PERFORM tenure.take_back_these(
             ARRAY(SELECT j.id FROM tenure.job AS j
