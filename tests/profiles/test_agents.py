@@ -201,15 +201,24 @@ def test_the_orchestrator_creates_tasks_for_all(server_ground: Ground, postgres_
         ({"agent_name": "A", "task_type": "t", "priority": 4}, "Priority is 4"),
         ({"agent_name": "A"}, "needs a kind"),
         ({"agent_name": "outbox", "task_type": "t"}, "belongs to profile"),
+        ({"agent_name": ["A"], "task_type": "t"}, "agent_name is a text, not"),
+        ({"agent_name": "A", "task_type": 5}, "task_type is a text, not 5"),
+        ({"agent_name": "A", "task_type": "t", "priority": "high"}, "priority is a whole number, not"),
+        ({"agent_name": "A", "task_type": "t", "max_attempts": 2.5}, "max_attempts is a whole number, not 2.5"),
+        ({"agent_name": "A", "task_type": "t", "workflow_id": "x"}, "workflow_id is a UUID, not"),
+        ({"agent_name": "A", "task_type": "t", "available_at": 5}, "available_at is a moment as text, not 5"),
+        (["A", "t"], "A task is an object with agent_name"),
+        (None, "A task is an object with agent_name"),
     ],
 )
-def test_create_task_says_what_is_wrong(server_ground: Ground, task: dict[str, Any], told: str) -> None:
+def test_create_task_says_what_is_wrong(server_ground: Ground, task: Any, told: str) -> None:
     with (
         psycopg.connect(server_ground.app.url, autocommit=True) as connection,
-        pytest.raises(psycopg.Error, match=told),
+        pytest.raises(psycopg.Error, match=told) as refused,
     ):
         ask(connection, "create_task", json.dumps(task))
 
+    assert refused.value.sqlstate in {"TN007", FORBIDDEN}
     assert server_ground.rows(VIEW) == []
 
 

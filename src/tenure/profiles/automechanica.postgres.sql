@@ -154,18 +154,36 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
-    v_agent text := p_task ->> 'agent_name';
-    v_priority integer := (p_task ->> 'priority')::integer;
-    v_unknown text;
+    v_agent text;
+    v_priority integer;
+    v_wrong record;
     v_id uuid;
 BEGIN
-    SELECT k.name INTO v_unknown
-    FROM jsonb_object_keys(p_task) AS k(name)
-    WHERE k.name NOT IN ('id', 'workflow_id', 'agent_name', 'task_type', 'payload', 'priority', 'max_attempts', 'available_at')
-    LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION 'A task has no field %. Nothing was created.', quote_literal(v_unknown) USING ERRCODE = 'TN007';
+    IF jsonb_typeof(p_task) IS DISTINCT FROM 'object' THEN
+        RAISE EXCEPTION 'A task is an object with agent_name, task_type and payload, not %. Nothing was created.', left(p_task::text, 100)
+            USING ERRCODE = 'TN007';
     END IF;
+    SELECT e.key, w.is_known, w.wanted, left(e.value::text, 100) AS value INTO v_wrong
+    FROM jsonb_each(p_task) AS e
+    CROSS JOIN LATERAL (
+        SELECT
+            e.key IN ('id', 'workflow_id', 'agent_name', 'task_type', 'payload', 'priority', 'max_attempts', 'available_at') AS is_known,
+            CASE
+                WHEN e.key IN ('agent_name', 'task_type') AND jsonb_typeof(e.value) <> 'string' THEN 'a text'
+                WHEN e.key = 'available_at' AND jsonb_typeof(e.value) NOT IN ('string', 'null') THEN 'a moment as text'
+                WHEN e.key IN ('priority', 'max_attempts') AND e.value::text !~ '^(-?[0-9]{1,9}|null)$' THEN 'a whole number'
+                WHEN e.key IN ('id', 'workflow_id') AND e.value <> 'null' AND tenure.as_uuid(e.value #>> '{}') IS NULL THEN 'a UUID'
+            END AS wanted
+    ) AS w
+    WHERE NOT w.is_known OR w.wanted IS NOT NULL
+    LIMIT 1;
+    IF FOUND AND NOT v_wrong.is_known THEN
+        RAISE EXCEPTION 'A task has no field %. Nothing was created.', quote_literal(v_wrong.key) USING ERRCODE = 'TN007';
+    ELSIF FOUND THEN
+        RAISE EXCEPTION 'A task''s % is %, not %. Nothing was created.', v_wrong.key, v_wrong.wanted, v_wrong.value USING ERRCODE = 'TN007';
+    END IF;
+    v_agent := p_task ->> 'agent_name';
+    v_priority := (p_task ->> 'priority')::integer;
     IF coalesce(btrim(v_agent), '') = '' THEN
         RAISE EXCEPTION 'A task needs an agent_name. Nothing was created.' USING ERRCODE = 'TN007';
     END IF;
