@@ -184,7 +184,7 @@ FROM tenure.job AS j
 WHERE j.profile = 'orchestrator' AND NOT EXISTS (SELECT 1 FROM orchestrator.tasks AS t WHERE t.id = j.id)
 ON CONFLICT (id) DO NOTHING;
 
--- refuse_change: an UPDATE or DELETE of tasks is an error, also one that would find no row: it could come from a worker that lost its lease.
+-- refuse_change: an UPDATE, DELETE or TRUNCATE of tasks is an error, also one that would find no row: it could come from a worker that lost its lease.
 -- Moves of jobs come through a trigger, at a depth above 1. updated_at alone may be set: ON CONFLICT … DO UPDATE does.
 CREATE OR REPLACE FUNCTION orchestrator.refuse_change() RETURNS trigger
 LANGUAGE plpgsql
@@ -204,6 +204,8 @@ CREATE OR REPLACE TRIGGER refuse_update BEFORE UPDATE OF id, type, payload, stat
     claimed_at, started_at, completed_at, attempts, max_retries, last_error, next_retry_at ON orchestrator.tasks
 FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
 CREATE OR REPLACE TRIGGER refuse_delete BEFORE DELETE ON orchestrator.tasks
+FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
+CREATE OR REPLACE TRIGGER refuse_truncate BEFORE TRUNCATE ON orchestrator.tasks
 FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
 
 -- update_updated_at_column: refreshes updated_at in an UPDATE by hand, of a task or of its job. Moves set it themselves.
