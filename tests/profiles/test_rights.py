@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -306,9 +307,9 @@ def test_no_condition_and_no_key_tells_a_worker_what_anothers_job_carries(
     assert [one for one in said if CANARY in one] == []
 
 
-def _said(connection: psycopg.Connection, statement: str) -> str:
+def _said(connection: psycopg.Connection, statement: str, *values: object) -> str:
     try:
-        return str(connection.execute(statement.encode()).fetchall())
+        return str(connection.execute(statement.encode(), values or None).fetchall())
     except psycopg.Error as exc:
         return str(exc)
 
@@ -329,6 +330,93 @@ def test_a_worker_that_claims_by_a_profiles_own_function_reads_what_it_claimed(
     assert (task[0]["payload"], job[0]["job"]["payload_json"]) == ({"x": CANARY}, {"x": CANARY})
     shown = other.execute("SELECT payload FROM automechanica.tasks WHERE id = %s", [task[0]["id"]]).fetchone()
     assert shown == ({"x": CANARY},)
+
+
+GIVES_JOBS: Final = frozenset({"automechanica.claim_task", "substrate.fn_job_claim"})
+"""Functions that grant jobs: what is granted is read."""
+
+
+def argument(name: str, kind: str, victim: dict[str, object]) -> list[object]:
+    """What to fill in for a parameter: whatever of the victim's fits it, and nothing."""
+    if kind == "uuid":
+        return [victim["id"]]
+    if name in {"p_lease_owner", "p_worker_id", "p_moved_by", "p_executor_name"}:
+        return [victim["lease_owner"] or "host-1-a", "host-2-b"]
+    by_name: dict[str, object] = {
+        "p_agent_name": "A",
+        "p_idempotency_key": victim["idempotency_key"],
+        "p_job_kind": "t",
+        "p_executor_kind": "Codex",
+        "p_status": "ok",
+        "p_token": victim["token"],
+    }
+    if name in by_name:
+        return [by_name[name]]
+    return [{"jsonb": '{"message": "forged"}', "text": "forged"}.get(kind)]
+
+
+def calls_of(connection: psycopg.Connection, victims: list[dict[str, object]]) -> Iterator[tuple[str, str]]:
+    """What every function of a profile that this login may call says about every victim. By the catalogue: a function
+    that comes tomorrow is asked as well."""
+    functions = connection.execute(
+        f"SELECT n.nspname || '.' || p.proname, p.proargnames, "
+        f"ARRAY(SELECT t::regtype::text FROM unnest(p.proargtypes) AS t) FROM pg_proc AS p "
+        f"JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.pronamespace IN {SCHEMAS} "
+        "AND p.prorettype <> 'trigger'::regtype AND p.prorettype::regtype::text NOT LIKE '%.tasks' "
+        "AND has_function_privilege(p.oid, 'EXECUTE') AND has_schema_privilege(n.oid, 'USAGE')".encode()
+    ).fetchall()
+    for name, names, kinds in functions:
+        if name in GIVES_JOBS:
+            continue
+        for victim in victims:
+            given = itertools.product(*(argument(*one, victim) for one in zip(names or [], kinds, strict=True)))
+            for values in given:
+                places = ", ".join(f"%s::{kind}" for kind in kinds)
+                yield f"{name}{values}", _said(connection, f"SELECT {name}({places})", *values)
+
+
+@pytest.mark.parametrize("who", ["worker", "producer", "agent"])
+def test_no_function_of_a_profile_tells_or_changes_what_another_login_works_on(
+    server_ground: Ground, postgres_ground: PostgresGround, lives: dict[str, psycopg.Connection], who: str
+) -> None:
+    """V4, V5: with the right ids, tokens, names and keys, none of which is a secret among workers."""
+    victims = server_ground.execute(
+        "SELECT id::text, token, lease_owner, idempotency_key FROM tenure.job WHERE kind = 't'"
+    )
+    other = postgres_ground.make_login(f"profile_{who}_b")
+    if who == "agent":
+        server_ground.app.agent("Stranger")
+        server_ground.execute(f"SELECT automechanica.grant_agent('profile_{who}_b', 'Stranger')")
+    else:
+        server_ground.execute(f"GRANT tenure_{who} TO profile_{who}_b")
+    held = "SELECT j::text FROM tenure.job AS j WHERE lease_login IS NOT NULL ORDER BY j.id"
+    before = server_ground.execute(held)
+
+    try:
+        with psycopg.connect(other, autocommit=True) as connection:
+            answers = dict(calls_of(connection, victims))
+            columns = dict(columns_of(connection))
+    finally:
+        if who == "agent":
+            server_ground.execute(f"SELECT automechanica.revoke_agent('profile_{who}_b', 'Stranger')")
+
+    told = {asked: said for asked, said in (answers | columns).items() if CANARY in said}
+    assert told == {}
+    assert server_ground.execute(held) == before
+    assert len(before) >= 3 * 5
+    assert len(answers) > (15 if who == "producer" else 60), "otherwise this could not fail"
+    assert len(columns) >= {"worker": 60, "producer": 5, "agent": 0}[who]
+
+
+def columns_of(connection: psycopg.Connection) -> Iterator[tuple[str, str]]:
+    """What every column of a profile's views and tables shows that this login may read."""
+    columns = connection.execute(
+        f"SELECT c.oid::regclass::text, a.attname FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid "
+        f"WHERE c.relnamespace IN {SCHEMAS} AND c.relkind IN ('r', 'v') AND a.attnum > 0 AND NOT a.attisdropped "
+        "AND has_column_privilege(c.oid, a.attnum, 'SELECT') AND has_schema_privilege(c.relnamespace, 'USAGE')".encode()
+    ).fetchall()
+    for relation, column in columns:
+        yield f"{relation}.{column}", _said(connection, f"SELECT {column}::text FROM {relation}")
 
 
 WORKERS_CHANGES: Final = (
