@@ -57,6 +57,7 @@ _MOVES: Final = tuple(
         "quarantine",
         "delayed",
         "moves",
+        "limiters",
         "row_equality",
     )
 )
@@ -68,9 +69,10 @@ AREAS: Final = (
         (
             *(f"tests/unit/test_{name}.py" for name in ("state", "policy", "ids", "clock", "buckets", "budget")),
             *(f"tests/unit/test_{name}.py" for name in ("fingerprint", "workflow", "steps", "app")),
-            *(f"tests/conformance/test_{name}.py" for name in ("limiters", "budgets", "approvals", "reading")),
+            *(f"tests/conformance/test_{name}.py" for name in ("budgets", "approvals", "reading")),
             *_MOVES,
             "tests/effects/test_redact.py",
+            "tests/worker/test_schedules.py",
             "-k",
             "not postgres",
         ),

@@ -188,6 +188,44 @@ def test_what_a_worker_without_a_row_holds_is_not_taken_back_by_another_login(
     assert admin.execute("SELECT state FROM tenure.job").fetchall() == [("queued",)]
 
 
+def test_a_name_that_another_login_has_registered_takes_nothing_back_from_its_holder(
+    stores: tuple[PostgresStore, PostgresStore, PostgresStore], admin: psycopg.Connection
+) -> None:
+    """A worker need not register. Another login did so under its name, and then removed that name as its own."""
+    holder, other, operator = stores
+    grant = claim_one(holder)
+    before = whole_row(admin, grant.id)
+    other.do(Heartbeat([], worker=WorkerRow(WORKER, "there", 2)))
+
+    with pytest.raises(Forbidden, match="another login"):
+        other.do(RemoveWorkers(ids=[WORKER]))
+
+    assert whole_row(admin, grant.id) == before
+    assert operator.do(RemoveWorkers(ids=[WORKER])) == [WORKER]
+
+
+def test_a_login_cannot_choose_after_how_long_the_workers_of_others_are_silent(
+    stores: tuple[PostgresStore, PostgresStore, PostgresStore], admin: psycopg.Connection
+) -> None:
+    """With a time of nothing it removed every idle worker, and with its row the gate that drained it."""
+    holder, other, operator = stores
+    admin.execute(
+        "CREATE OR REPLACE FUNCTION tenure.restart_grace() RETURNS interval LANGUAGE sql AS $$ SELECT interval '0' $$"
+    )
+    holder.do(Heartbeat([], worker=WorkerRow(WORKER, "here", 1)))
+    admin.execute(
+        "SELECT tenure.set_gate(json_build_object('name', 'worker:fitter-1', 'is_open', false, 'actor', 'ops'))"
+    )
+
+    assert other.do(RemoveWorkers(unseen_seconds=0.000001)) == []
+
+    assert admin.execute("SELECT is_open FROM tenure.gate WHERE name = 'worker:fitter-1'").fetchall() == [(False,)]
+    admin.execute("UPDATE tenure.worker SET last_seen_at = last_seen_at - interval '301 seconds'")
+    assert other.do(RemoveWorkers(unseen_seconds=0.000001)) == [WORKER]
+    holder.do(Heartbeat([], worker=WorkerRow(WORKER, "here", 1)))
+    assert operator.do(RemoveWorkers(unseen_seconds=0.000001)) == [WORKER]
+
+
 def test_logins_that_act_as_one_role_share_their_grants(login: Callable[..., str], admin: psycopg.Connection) -> None:
     """Logins of a vault come and go: `ALTER ROLE … SET role` lets them be one and the same to Tenure."""
     first, second = login("worker", "_c"), login("worker", "_d")

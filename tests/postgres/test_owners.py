@@ -25,6 +25,7 @@ from tenure.model.stream import NewChunk
 from tenure.store.admin import AppendEvents, RecordEffect
 from tenure.store.contract import Claim, Enqueue, Heartbeat, Hold, Settle
 from tenure.store.flow import ListSteps, RecordSteps, Signal
+from tenure.store.memory import NewAgentEvent, WriteAgentEvents
 from tenure.store.postgres.store import PostgresStore
 from tenure.store.queries import GetJobs, ListAttempts, ListEffects, ListJobs
 from tenure.store.streams import AppendStreams
@@ -358,6 +359,29 @@ def test_a_worker_appends_events_to_the_job_that_it_holds_and_to_no_other(
 
     written = admin.execute("SELECT job_id::text FROM tenure.event WHERE kind = 'forged'").fetchall()
     assert written == [(grant.id,)], "what comes with an outcome belongs to that job, whatever it says"
+
+
+def test_a_worker_writes_agent_events_about_jobs_that_it_may_read_and_so_reads_no_others(
+    store: Callable[..., PostgresStore], connect: Callable[..., psycopg.Connection], admin: psycopg.Connection
+) -> None:
+    """V5: `read_events` gives an event with what its job carries, and an event could name any job."""
+    producer, holder, other = store("producer"), store("worker"), store("worker", "_b")
+    [job] = producer.do(Enqueue([canary_job()]))
+    holder.do(Claim(WorkerId("w"), ["default"], lease_seconds=300))
+
+    with pytest.raises(Forbidden, match=job.id):
+        other.do(WriteAgentEvents([NewAgentEvent("spy", "note", job_id=job.id)]))
+    with pytest.raises(Forbidden):
+        other.do(WriteAgentEvents([NewAgentEvent("spy", "note"), NewAgentEvent("spy", "note", job_id=new_job_id())]))
+    [own] = holder.do(WriteAgentEvents([NewAgentEvent("report", "note", job_id=job.id)]))
+    [about_none] = other.do(WriteAgentEvents([NewAgentEvent("spy", "note")]))
+
+    ids = [row[0] for row in admin.execute("SELECT id FROM tenure.agent_event ORDER BY id")]
+    assert ids == [own, about_none]
+    assert CANARY in ask(connect("worker"), "SELECT tenure.read_events(%s::json)", json.dumps({"ids": [own]}))
+    assert CANARY not in ask(
+        connect("worker", "_b"), "SELECT tenure.read_events(%s::json)", json.dumps({"ids": [about_none]})
+    )
 
 
 def test_a_workflow_takes_no_job_that_does_not_come_with_it(

@@ -29,7 +29,7 @@ CALLERS: Final = {
     "worker operator admin": "reap wake remove_workers list_unremembered write_memories "
     "advance_workflows are_workflows_due tend_workflows",
     "worker reader operator admin": "list_queues list_jobs list_effects list_attempts list_gates list_schedules "
-    "list_agent_events find_words find_near list_vectors get_memories list_memories list_steps "
+    "readable list_agent_events find_words find_near list_vectors get_memories list_memories list_steps "
     "read_stream list_streams get_group list_children read_metrics list_tasks list_escalations "
     "backlog count_backlog list_approvals count_approvals list_budgets",
     "reader operator admin": "count_jobs browse_jobs list_deaths list_limited prune_lag list_dead_letters "
@@ -128,7 +128,7 @@ def test_what_a_role_may_call_lends_the_owners_rights_or_touches_nothing(admin: 
         "AND has_function_privilege('tenure_admin', oid, 'EXECUTE')".encode()
     ).fetchall()
 
-    assert {name for (name,) in rows} == {"now", "to_us", "from_us"}
+    assert {name for (name,) in rows} == {"now", "to_us", "from_us", "readable"}
 
 
 def test_the_matrix_holds_for_a_real_login(login: Callable[[str], str], admin: psycopg.Connection) -> None:

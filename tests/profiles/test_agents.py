@@ -117,6 +117,36 @@ def test_an_agent_has_no_way_around_its_functions(fitment: psycopg.Connection, s
         fitment.execute(statement.encode())
 
 
+@pytest.mark.parametrize("acts_as_the_role", [False, True], ids=["by membership", "by SET ROLE"])
+def test_members_of_a_role_that_is_bound_are_bound_too(
+    server_ground: Ground, postgres_ground: PostgresGround, acts_as_the_role: bool
+) -> None:
+    """M9: a member of an agent's role had its rights, but no row of its own, and so created tasks for every agent."""
+    postgres_ground.make_login("agent_team")
+    url = postgres_ground.make_login("agent_member")
+    server_ground.execute("SELECT automechanica.grant_agent('agent_team', 'FitmentAgent')")
+    server_ground.execute("GRANT agent_team TO agent_member")
+    other = server_ground.app.create_task({"agent_name": "PricingAgent", "task_type": "refresh"}).id
+    try:
+        with psycopg.connect(url, autocommit=True) as member:
+            if acts_as_the_role:
+                member.execute("SET ROLE agent_team")
+            own = create(member, "FitmentAgent")
+            for function, values in (
+                ("create_task", (json.dumps({"agent_name": "PricingAgent", "task_type": "t"}),)),
+                ("claim_task", ("PricingAgent", "host-1-a")),
+                ("start_task", (other, "host-1-a")),
+            ):
+                with pytest.raises(psycopg.Error, match="may not act for agent 'PricingAgent'") as refused:
+                    ask(member, function, *values)
+                assert refused.value.sqlstate == FORBIDDEN, function
+    finally:
+        server_ground.execute("REVOKE agent_team FROM agent_member")
+        server_ground.execute("SELECT automechanica.revoke_agent('agent_team', 'FitmentAgent')")
+
+    assert {str(row["id"]) for row in server_ground.rows(VIEW)} == {other, own}
+
+
 def test_a_lost_lease_is_told_and_changes_nothing(server_ground: Ground, fitment: psycopg.Connection) -> None:
     task_id = create(fitment, "FitmentAgent")
     ask(fitment, "claim_task", "FitmentAgent", "host-1-a")
@@ -171,15 +201,24 @@ def test_the_orchestrator_creates_tasks_for_all(server_ground: Ground, postgres_
         ({"agent_name": "A", "task_type": "t", "priority": 4}, "Priority is 4"),
         ({"agent_name": "A"}, "needs a kind"),
         ({"agent_name": "outbox", "task_type": "t"}, "belongs to profile"),
+        ({"agent_name": ["A"], "task_type": "t"}, "agent_name is a text, not"),
+        ({"agent_name": "A", "task_type": 5}, "task_type is a text, not 5"),
+        ({"agent_name": "A", "task_type": "t", "priority": "high"}, "priority is a whole number, not"),
+        ({"agent_name": "A", "task_type": "t", "max_attempts": 2.5}, "max_attempts is a whole number, not 2.5"),
+        ({"agent_name": "A", "task_type": "t", "workflow_id": "x"}, "workflow_id is a UUID, not"),
+        ({"agent_name": "A", "task_type": "t", "available_at": 5}, "available_at is a moment as text, not 5"),
+        (["A", "t"], "A task is an object with agent_name"),
+        (None, "A task is an object with agent_name"),
     ],
 )
-def test_create_task_says_what_is_wrong(server_ground: Ground, task: dict[str, Any], told: str) -> None:
+def test_create_task_says_what_is_wrong(server_ground: Ground, task: Any, told: str) -> None:
     with (
         psycopg.connect(server_ground.app.url, autocommit=True) as connection,
-        pytest.raises(psycopg.Error, match=told),
+        pytest.raises(psycopg.Error, match=told) as refused,
     ):
         ask(connection, "create_task", json.dumps(task))
 
+    assert refused.value.sqlstate in {"TN007", FORBIDDEN}
     assert server_ground.rows(VIEW) == []
 
 

@@ -69,6 +69,16 @@ def test_on_postgresql_a_change_that_finds_no_row_is_refused_too(server_ground: 
 
 
 @pytest.mark.postgres
+def test_the_table_of_003_cannot_be_emptied_under_its_jobs(server_ground: Ground) -> None:
+    """A TRUNCATE left the jobs, and a key that one of them held could be inserted by no client any more."""
+    job_id = put(server_ground, "orchestrator", "made")
+
+    assert "Nothing was changed" in change(server_ground, "TRUNCATE orchestrator.tasks")
+
+    assert [str(row["id"]) for row in server_ground.rows("orchestrator.tasks")] == [job_id]
+
+
+@pytest.mark.postgres
 @pytest.mark.parametrize("role", ["producer", "worker", "reader", "operator", "admin"])
 @pytest.mark.parametrize("name", PROFILES)
 def test_no_role_changes_a_job_through_a_main_view(
@@ -93,6 +103,8 @@ def test_no_role_changes_a_job_through_a_main_view(
         ("UPDATE substrate_dot_config SET value = 'true' WHERE key LIKE '%worker%'", "tenure gates open"),
         ("UPDATE substrate_job_dead_letter SET triage_status = 'closed'", "tenure dlq ack"),
         ("UPDATE orchestrator_workers SET is_leader = 1", "tenure worker"),
+        ("INSERT INTO orchestrator_workers (id, hostname, pool_size) VALUES ('host-2-b', 'h', 1)", "tenure worker"),
+        ("DELETE FROM orchestrator_workers", "App.workers.remove"),
     ],
 )
 @pytest.mark.parametrize("tail", ["", " RETURNING *"])

@@ -202,7 +202,7 @@ def test_a_row_says_what_its_job_says_after_every_move(server_ground: Ground) ->
     app.clone(grants[0].id, reason="again")
     check()
     server_ground.clock.advance(30 * 86400)
-    app.prune(delete_after=0)
+    app.prune(older_than=0, delete_after=0)
     check()
     assert {row["status"] for row in tasks(server_ground)} == {"pending"}
 

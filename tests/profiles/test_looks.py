@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from tenure import App
 from tests.conformance.engines import scratch_folder, sqlite_url
-from tests.profiles.ground import PROFILES, PostgresGround
+from tests.profiles.ground import PROFILES, Ground, PostgresGround
 from tests.profiles.test_views import ENDED, FILL, MAIN, profile_of, steps
 from tests.servers import PostgresServer
 
@@ -306,3 +307,22 @@ def test_on_sqlite_every_look_goes_by_an_index(files: list[sqlite3.Connection], 
         statement = told.replace(view, view.replace(".", "_"))
         for *_, line in files[1].execute(f"EXPLAIN QUERY PLAN {statement}").fetchall():
             assert line.startswith("SEARCH") or "INDEX" in line or "SCAN" not in line, (what, line)
+
+
+def test_an_index_of_a_profile_holds_that_profiles_jobs_alone(ground: Ground) -> None:
+    """A job of another profile pays nothing for it."""
+    listed = {
+        "sqlite": "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'tenure_job' AND sql > ''",
+        "postgres": "SELECT indexname AS name, indexdef AS sql FROM pg_indexes WHERE tablename = 'job'",
+    }[ground.engine]
+    predicates = {row["name"]: row["sql"].rpartition("WHERE")[2] for row in ground.execute(listed)}
+
+    found = {index: name for name in PROFILES for index in predicates if index.startswith(f"job_{name}_")}
+
+    assert len(found) > 12
+    for index, name in found.items():
+        predicate = predicates[index].strip().removeprefix("(").removesuffix(")") + " "
+        while predicate != (shorter := re.sub(r"\([^()]*\)", "", predicate)):
+            predicate = shorter
+        assert " OR " not in predicate, index
+        assert re.search(rf"\bprofile = '{name}'", predicates[index]), index

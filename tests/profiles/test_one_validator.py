@@ -92,3 +92,52 @@ def test_tenure_claim_refuses_a_blank_worker(server_ground: Ground) -> None:
     claim = json.dumps({"worker": "", "queues": ["default"], "limit": 1})
 
     assert "needs a name" in refused(server_ground, "SELECT tenure.claim(?::json)", claim)
+
+
+NO_UUID = "no-uuid"
+INSERTS: dict[str, tuple[str, str]] = {
+    "agent_queue.agent_jobs": ("(type, {}) VALUES ('k', ?)", "created_by_user_id requested_by_user_id id"),
+    "automechanica.tasks": ("(agent_name, task_type, {}) VALUES ('A', 'k', ?)", "workflow_id available_at id"),
+    "substrate.job_queue": (
+        "(job_kind, idempotency_key, actor, {}) VALUES ('k', 'a', 'me', ?)",
+        "run_id scheduled_at job_id",
+    ),
+    "orchestrator.tasks": ("(type, {}) VALUES ('k', ?)", "id"),
+    "outbox.jobs": ("(type, {}) VALUES ('k', ?)", "id"),
+}
+
+
+@pytest.mark.parametrize(("view", "column"), [(view, one) for view in INSERTS for one in INSERTS[view][1].split()])
+def test_what_is_no_uuid_and_no_moment_is_refused_by_a_plain_insert(ground: Ground, view: str, column: str) -> None:
+    """SQLite's views kept such an id, that PostgreSQL refuses in a move, and ran a job with such a moment at once."""
+    ground.open()
+    rest = INSERTS[view][0].format(column)
+
+    refused(ground, f"INSERT INTO {ground.view(view)} {rest}", NO_UUID)
+
+    assert ground.rows(view) == []
+
+
+def test_a_uuid_is_kept_in_its_canonical_form_however_it_is_spelled(ground: Ground) -> None:
+    own = "5F0C6F9E-7A7B-4D8E-9A3E-0D8F2B1C4E5A"
+    view = ground.view("automechanica.tasks")
+
+    ground.execute(f"INSERT INTO {view} (agent_name, task_type, workflow_id, id) VALUES ('A', 'k', '{own}', '{own}')")
+
+    row = ground.row("automechanica.tasks")
+    assert (str(row["workflow_id"]), str(row["id"])) == (own.lower(), own.lower())
+    assert [job.id for job in ground.app.jobs(workflow_id=own).items] == [own.lower()]
+
+
+@pytest.mark.parametrize("other", ["'k', '{\"b\": 2}'", "'other', '{\"a\": 1}'"])
+def test_an_id_that_belongs_to_another_job_is_refused_by_a_plain_insert(ground: Ground, other: str) -> None:
+    """V15: on SQLite the INSERT was answered as if it had found its own job."""
+    view, own = ground.view("outbox.jobs"), "5f0c6f9e-7a7b-4d8e-9a3e-0d8f2b1c4e5a"
+    insert = f"INSERT INTO {view} (id, type, payload) VALUES ('{own}', "
+    ground.execute(f"{insert}'k', '{{\"a\": 1}}')")
+
+    assert "belongs to another job" in refused(ground, f"{insert}{other})")
+
+    assert [(row["type"], row["payload"]) for row in ground.rows("outbox.jobs")] == [("k", '{"a": 1}')]
+    ground.execute(f"{insert}'k', '{{\"a\":1}}')")
+    assert len(ground.rows("outbox.jobs")) == 1

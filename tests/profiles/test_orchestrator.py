@@ -11,7 +11,7 @@ import pytest
 
 from tenure import Context
 from tenure.model.ids import WorkerId
-from tenure.store.contract import Heartbeat, WorkerRow
+from tenure.store.contract import Heartbeat, Prune, WorkerRow
 from tenure.worker.config import WorkerConfig
 from tenure.worker.leader import Leader
 from tenure.worker.log import WorkerLog
@@ -132,6 +132,18 @@ def test_a_key_is_taken_for_ever_within_its_type(ground: Ground) -> None:
     assert shown(ground, first)["status"] == "completed"
     assert put(ground, key="event-7") == first
     assert put(ground, "sms:send", key="event-7") != first
+
+
+def test_retention_removes_no_task_and_so_frees_no_key(ground: Ground) -> None:
+    """A worker's own retention deleted ended tasks after 30 days: the same event made a second task then."""
+    first = put(ground, key="event-7")
+    ground.app.complete(ground.claim("orchestrator"))
+    ground.clock.advance(400 * 86_400)
+
+    ground.app.store.do(Prune(delete_after_seconds=WorkerConfig().delete_after_seconds))
+
+    assert (shown(ground, first)["status"], shown(ground, first)["payload"] is not None) == ("completed", True)
+    assert put(ground, key="event-7") == first
 
 
 def test_a_duplicate_with_another_payload_answers_the_first_task(ground: Ground) -> None:
@@ -268,11 +280,10 @@ def test_a_worker_registers_beats_and_goes_by_plain_sql(server_ground: Ground) -
 def test_the_leadership_update_of_the_specification_runs_against_the_view(
     server_ground: Ground, postgres_ground: PostgresGround
 ) -> None:
-    for worker in ("host-1-a", "host-2-b"):
-        beat(server_ground, worker)
-
     with psycopg.connect(postgres_ground.login("worker"), autocommit=True) as connection:
         connection.execute("SET search_path = orchestrator")
+        for worker in ("host-1-a", "host-2-b"):
+            connection.execute("INSERT INTO workers (id, hostname, pool_size) VALUES (%s, 'h', 1)", [worker])
         changed = [
             connection.execute(ACQUIRE.encode(), {"my_worker_id": worker}).rowcount
             for worker in ("host-1-a", "host-2-b", "host-1-a")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import psycopg
@@ -11,6 +13,7 @@ import pytest
 from psycopg.errors import InsufficientPrivilege, ObjectNotInPrerequisiteState
 
 from tenure import App
+from tenure.errors import Forbidden
 from tests.profiles.ground import PROFILES, ROLES, Ground, PostgresGround
 
 pytestmark = pytest.mark.postgres
@@ -304,9 +307,9 @@ def test_no_condition_and_no_key_tells_a_worker_what_anothers_job_carries(
     assert [one for one in said if CANARY in one] == []
 
 
-def _said(connection: psycopg.Connection, statement: str) -> str:
+def _said(connection: psycopg.Connection, statement: str, *values: object) -> str:
     try:
-        return str(connection.execute(statement.encode()).fetchall())
+        return str(connection.execute(statement.encode(), values or None).fetchall())
     except psycopg.Error as exc:
         return str(exc)
 
@@ -329,6 +332,153 @@ def test_a_worker_that_claims_by_a_profiles_own_function_reads_what_it_claimed(
     assert shown == ({"x": CANARY},)
 
 
+GIVES_JOBS: Final = frozenset({"automechanica.claim_task", "substrate.fn_job_claim"})
+"""Functions that grant jobs: what is granted is read."""
+
+
+def argument(name: str, kind: str, victim: dict[str, object]) -> list[object]:
+    """What to fill in for a parameter: whatever of the victim's fits it, and nothing."""
+    if kind == "uuid":
+        return [victim["id"]]
+    if name in {"p_lease_owner", "p_worker_id", "p_moved_by", "p_executor_name"}:
+        return [victim["lease_owner"] or "host-1-a", "host-2-b"]
+    by_name: dict[str, object] = {
+        "p_agent_name": "A",
+        "p_idempotency_key": victim["idempotency_key"],
+        "p_job_kind": "t",
+        "p_executor_kind": "Codex",
+        "p_status": "ok",
+        "p_token": victim["token"],
+    }
+    if name in by_name:
+        return [by_name[name]]
+    return [{"jsonb": '{"message": "forged"}', "text": "forged"}.get(kind)]
+
+
+def calls_of(connection: psycopg.Connection, victims: list[dict[str, object]]) -> Iterator[tuple[str, str]]:
+    """What every function of a profile that this login may call says about every victim. By the catalogue: a function
+    that comes tomorrow is asked as well."""
+    functions = connection.execute(
+        f"SELECT n.nspname || '.' || p.proname, p.proargnames, "
+        f"ARRAY(SELECT t::regtype::text FROM unnest(p.proargtypes) AS t) FROM pg_proc AS p "
+        f"JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.pronamespace IN {SCHEMAS} "
+        "AND p.prorettype <> 'trigger'::regtype AND p.prorettype::regtype::text NOT LIKE '%.tasks' "
+        "AND has_function_privilege(p.oid, 'EXECUTE') AND has_schema_privilege(n.oid, 'USAGE')".encode()
+    ).fetchall()
+    for name, names, kinds in functions:
+        if name in GIVES_JOBS:
+            continue
+        for victim in victims:
+            given = itertools.product(*(argument(*one, victim) for one in zip(names or [], kinds, strict=True)))
+            for values in given:
+                places = ", ".join(f"%s::{kind}" for kind in kinds)
+                yield f"{name}{values}", _said(connection, f"SELECT {name}({places})", *values)
+
+
+@pytest.mark.parametrize("who", ["worker", "producer", "agent"])
+def test_no_function_of_a_profile_tells_or_changes_what_another_login_works_on(
+    server_ground: Ground, postgres_ground: PostgresGround, lives: dict[str, psycopg.Connection], who: str
+) -> None:
+    """V4, V5: with the right ids, tokens, names and keys, none of which is a secret among workers."""
+    victims = server_ground.execute(
+        "SELECT id::text, token, lease_owner, idempotency_key FROM tenure.job WHERE kind = 't'"
+    )
+    other = postgres_ground.make_login(f"profile_{who}_b")
+    if who == "agent":
+        server_ground.app.agent("Stranger")
+        server_ground.execute(f"SELECT automechanica.grant_agent('profile_{who}_b', 'Stranger')")
+    else:
+        server_ground.execute(f"GRANT tenure_{who} TO profile_{who}_b")
+    held = "SELECT j::text FROM tenure.job AS j WHERE lease_login IS NOT NULL ORDER BY j.id"
+    before = server_ground.execute(held)
+
+    try:
+        with psycopg.connect(other, autocommit=True) as connection:
+            answers = dict(calls_of(connection, victims))
+            columns = dict(columns_of(connection))
+    finally:
+        if who == "agent":
+            server_ground.execute(f"SELECT automechanica.revoke_agent('profile_{who}_b', 'Stranger')")
+
+    told = {asked: said for asked, said in (answers | columns).items() if CANARY in said}
+    assert told == {}
+    assert server_ground.execute(held) == before
+    assert len(before) >= 3 * 5
+    assert len(answers) > (15 if who == "producer" else 60), "otherwise this could not fail"
+    assert len(columns) >= {"worker": 60, "producer": 5, "agent": 0}[who]
+
+
+def columns_of(connection: psycopg.Connection) -> Iterator[tuple[str, str]]:
+    """What every column of a profile's views and tables shows that this login may read."""
+    columns = connection.execute(
+        f"SELECT c.oid::regclass::text, a.attname FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid "
+        f"WHERE c.relnamespace IN {SCHEMAS} AND c.relkind IN ('r', 'v') AND a.attnum > 0 AND NOT a.attisdropped "
+        "AND has_column_privilege(c.oid, a.attnum, 'SELECT') AND has_schema_privilege(c.relnamespace, 'USAGE')".encode()
+    ).fetchall()
+    for relation, column in columns:
+        yield f"{relation}.{column}", _said(connection, f"SELECT {column}::text FROM {relation}")
+
+
+WORKERS_CHANGES: Final = (
+    "DELETE FROM orchestrator.workers WHERE id = 'host-1-a'",
+    "UPDATE orchestrator.workers SET is_leader = false WHERE id = 'host-1-a'",
+    "UPDATE orchestrator.workers SET is_leader = true, leader_until = now() + interval '9 days' WHERE id = 'host-1-a'",
+    "UPDATE orchestrator.workers SET id = 'host-1-a', is_leader = true WHERE id = 'host-2-b'",
+    "UPDATE orchestrator.workers SET last_heartbeat = now() WHERE id = 'host-1-a'",
+)
+
+
+@pytest.mark.parametrize("statement", WORKERS_CHANGES)
+def test_a_worker_of_003_is_changed_by_its_own_login_alone_while_it_is_alive(
+    server_ground: Ground, postgres_ground: PostgresGround, statement: str
+) -> None:
+    """V5: any worker's login removed another's worker from the view and so took back what that one held."""
+    other = postgres_ground.make_login("profile_worker_b")
+    server_ground.execute("GRANT tenure_worker TO profile_worker_b")
+    with (
+        psycopg.connect(postgres_ground.login("worker"), autocommit=True) as own,
+        psycopg.connect(other, autocommit=True) as stranger,
+    ):
+        insert = "INSERT INTO orchestrator.workers (id, hostname, pool_size) VALUES (%s, 'h', 1)"
+        own.execute(insert, ["host-1-a"])
+        stranger.execute(insert, ["host-2-b"])
+        own.execute("UPDATE orchestrator.workers SET is_leader = true WHERE id = 'host-1-a'")
+        own.execute("INSERT INTO orchestrator.tasks (type) VALUES ('t')")
+        own.execute("""SELECT tenure.claim('{"worker": "host-1-a", "queues": ["orchestrator"], "limit": 1}')""")
+        before = _of_workers(server_ground)
+
+        with pytest.raises(psycopg.Error, match="another login") as refused:
+            stranger.execute(statement.encode())
+
+        assert refused.value.sqlstate == "TN010"
+        assert _of_workers(server_ground) == before
+        server_ground.clock.advance(301)  # WORKER_TIMEOUT: now it counts as dead, and any worker may be the leader
+        stranger.execute("DELETE FROM orchestrator.workers WHERE last_heartbeat < tenure.now() - interval '5 minutes'")
+        assert server_ground.row("orchestrator.tasks")["status"] == "pending"
+
+
+def _of_workers(ground: Ground) -> list[dict[str, object]]:
+    """Workers, who leads them, and what they hold."""
+    return ground.execute(
+        "SELECT w.*, l.owner, l.until, t.status, t.worker_id FROM orchestrator.workers AS w "
+        "LEFT JOIN tenure.lease AS l ON l.name = 'leader:orchestrator' "
+        "LEFT JOIN orchestrator.tasks AS t ON true ORDER BY w.id"
+    )
+
+
+def test_a_leader_that_goes_leaves_the_lead_to_the_next(server_ground: Ground) -> None:
+    """Its lease ran on for up to 30 s after its row had gone: the next one saw no leader, and its UPDATE failed."""
+    for name in ("host-1-a", "host-2-b"):
+        server_ground.execute("INSERT INTO orchestrator.workers (id, hostname, pool_size) VALUES (?, 'h', 1)", name)
+    lead = "UPDATE orchestrator.workers SET is_leader = true WHERE id = ? RETURNING id"
+    assert server_ground.execute(lead, "host-1-a") != []
+    assert server_ground.execute(lead, "host-2-b") == []
+
+    server_ground.execute("DELETE FROM orchestrator.workers WHERE id = 'host-1-a'")
+
+    assert server_ground.execute(lead, "host-2-b") == [{"id": "host-2-b"}]
+
+
 def test_an_operator_cannot_open_gates_or_change_policies_through_dot_config(
     server_ground: Ground, postgres_ground: PostgresGround
 ) -> None:
@@ -341,6 +491,41 @@ def test_an_operator_cannot_open_gates_or_change_policies_through_dot_config(
                 operator.execute("UPDATE substrate.dot_config SET value = %s WHERE key = %s", [value, key])
 
     assert server_ground.execute("SELECT key, value FROM substrate.dot_config ORDER BY key") == before
+
+
+INTRUDER = """
+CREATE FUNCTION {schema}.back() RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN RETURN current_user; END $$;
+GRANT USAGE ON SCHEMA {schema} TO profile_mallory;
+"""
+
+
+@pytest.mark.parametrize("schema", ["tenure", *PROFILES])
+def test_a_schema_that_another_role_has_made_is_not_taken_over(
+    postgres_url: str, postgres_ground: PostgresGround, schema: str
+) -> None:
+    """S06: what was in it became tenure_owner's, and a function with its owner's rights ran with ours."""
+    postgres_ground.make_login("profile_mallory")
+    with psycopg.connect(postgres_url, autocommit=True) as owner:
+        if schema != "tenure":
+            with App(postgres_url, migrate="always", actor="me") as app:
+                app.migrate()
+        owner.execute(f'GRANT CREATE ON DATABASE "{owner.info.dbname}" TO profile_mallory'.encode())
+        owner.execute("SET ROLE profile_mallory")
+        owner.execute(f"CREATE SCHEMA {schema}".encode())
+        owner.execute(INTRUDER.format(schema=schema).encode())
+        owner.execute("RESET ROLE")
+
+        with App(postgres_url, migrate="always", actor="me") as app:
+            make = app.migrate if schema == "tenure" else partial(app.profiles.install, schema)
+            with pytest.raises(Forbidden, match="profile_mallory"):
+                make()
+
+        assert owner.execute(f"SELECT {schema}.back()".encode()).fetchone() == ("profile_mallory",)
+        owner.execute(f"ALTER SCHEMA {schema} OWNER TO CURRENT_USER; DROP FUNCTION {schema}.back".encode())
+        with App(postgres_url, migrate="always", actor="me") as app:
+            app.migrate()
+            if schema != "tenure":
+                app.profiles.install(schema)
 
 
 TRAPS = """

@@ -382,12 +382,30 @@ def test_an_update_of_dot_config_opens_gates_and_tunes_the_queue(server_ground: 
     assert {row.act for row in server_ground.app.access.audit()} >= {"open_gate", "set_queue", "set_profile"}
 
 
-@pytest.mark.parametrize(("key", "value"), [("queue.lease.duration_sec", "0"), ("queue.worker.enabled", "perhaps")])
-def test_a_value_that_makes_no_sense_is_refused(server_ground: Ground, key: str, value: str) -> None:
-    with pytest.raises(psycopg.Error):
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("queue.lease.duration_sec", "0"),
+        ("queue.lease.duration_sec", "-1"),
+        ("queue.lease.duration_sec", "NaN"),
+        ("queue.lease.duration_sec", None),
+        ("queue.retry.backoff_base_sec", "ten"),
+        ("queue.retry.max_attempts_default", "2.5"),
+        ("queue.retry.max_attempts_default", ""),
+        ("queue.heartbeat.stale_threshold_seconds", "infinity"),
+        ("queue.worker.enabled", "perhaps"),
+        ("queue.worker.enabled", None),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(server_ground: Ground, key: str, value: str | None) -> None:
+    """Some were an error of PostgreSQL's own, with the row of the queue in it; a threshold of infinity was taken."""
+    before = server_ground.rows("substrate.dot_config")
+
+    with pytest.raises(psycopg.Error, match=f"{key} must be .* Nothing was changed") as refused:
         server_ground.execute("UPDATE substrate.dot_config SET value = ? WHERE key = ?", value, key)
 
-    assert server_ground.app.queues.all("substrate")[0].policy.lease_seconds == 300
+    assert refused.value.sqlstate == "TN007"
+    assert server_ground.rows("substrate.dot_config") == before
 
 
 def test_triage_by_update_and_replay_by_hand(server_ground: Ground) -> None:

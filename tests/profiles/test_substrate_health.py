@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tenure.store.admin import RemoveWorkers
+from tenure.worker.config import WorkerConfig
 from tests.profiles.ground import Ground
 from tests.profiles.test_substrate import QUEUE, put, tick
 
@@ -26,6 +28,8 @@ def test_health_tells_fresh_from_warning_and_stale_by_the_threshold_and_twice_it
     ground.clock.advance(390)
     tick(ground, "fresh-1")
     ground.clock.advance(10)
+    # What a leader does each minute: by its default it took silent executors away before they could be stale.
+    ground.app.store.do(RemoveWorkers(unseen_seconds=WorkerConfig().worker_timeout))
 
     states = {row["executor_name"]: row["heartbeat_state"] for row in ground.rows("substrate.v_queue_health")}
 

@@ -10,6 +10,8 @@ import pytest
 
 from tenure.errors import InvalidArgument
 from tenure.model.budget import (
+    AMOUNT_MAX,
+    MICRO,
     amounts_of,
     budget_name,
     check_scope,
@@ -42,6 +44,15 @@ def test_an_amount_is_stored_as_a_whole_number(unit: str, given: Any, stored: in
 def test_what_is_no_amount_of_money_is_refused(given: Any) -> None:
     with pytest.raises(InvalidArgument, match="usd"):
         read_amount("usd", given)
+
+
+def test_the_largest_amount_is_one_and_the_next_is_not() -> None:
+    assert read_amount("calls", AMOUNT_MAX) == AMOUNT_MAX
+    assert read_amount("usd", Decimal(AMOUNT_MAX) / MICRO) == AMOUNT_MAX
+    with pytest.raises(InvalidArgument, match="more than a budget can hold"):
+        read_amount("calls", AMOUNT_MAX + 1)
+    with pytest.raises(InvalidArgument, match="an amount is a whole number"):
+        read_amount("usd", Decimal(AMOUNT_MAX + 1) / MICRO)
 
 
 def test_a_float_is_refused_with_what_to_write_instead() -> None:

@@ -16,7 +16,7 @@ import pytest
 import tenure
 from tenure.model.cron import Cron, Every
 from tenure.model.policy import QueuePolicy
-from tenure.model.schedule import Schedule, tick_job_id
+from tenure.model.schedule import LATE_SECONDS, Schedule, tick_job_id
 from tenure.store.admin import AcquireLease, SetGate
 from tenure.store.contract import Store
 from tenure.store.queries import ListJobs, ListWorkers
@@ -207,6 +207,17 @@ def test_a_tick_in_time_always_runs(missed: str) -> None:
 
     assert due == (at("2026-01-01T05:00:00"), [at("2026-01-01T05:00:00")])
     assert schedule.due(at("2026-01-01T05:00:00"), at("2026-01-01T05:00:02")) is None
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(LATE_SECONDS, True), (LATE_SECONDS + 1, False)])
+def test_a_tick_is_missed_once_it_is_later_than_the_bound(seconds: float, runs: bool) -> None:
+    tick = at("2026-01-01T05:00:00")
+
+    due = Schedule("s", "0 * * * *", "k", missed="skip").due(
+        at("2026-01-01T04:00:00"), tick + timedelta(seconds=seconds)
+    )
+
+    assert due == (tick, [tick] if runs else [])
 
 
 def test_a_tick_has_one_id_whoever_makes_it() -> None:

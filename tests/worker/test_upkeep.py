@@ -14,7 +14,7 @@ import pytest
 from tenure.errors import AccessDenied
 from tenure.model.clock import ManualClock
 from tenure.model.ids import WorkerId
-from tenure.model.outcome import Completed
+from tenure.model.outcome import Completed, Rejected
 from tenure.store.admin import AcquireLease, ReleaseLease
 from tenure.store.contract import Claim, Enqueue, Prune, Reap, Settle, Store
 from tenure.store.metrics import ListMetrics, Metric
@@ -219,3 +219,20 @@ async def test_a_sweep_ends_when_its_time_is_over(ground: Ground, monkeypatch: p
     await ground.worker("one").sweep()
 
     assert ground.store.do(Prune()).cleaned == 1, "one batch of one job was pruned, and the next sweep goes on"
+
+
+@pytest.mark.anyio
+async def test_by_default_a_leader_deletes_the_rows_of_jobs_that_ended_a_month_ago(ground: Ground) -> None:
+    """U15: they were never deleted. A job with a dead letter that is not closed stays."""
+    ended, died, left = new_job(), new_job(), new_job()
+    ground.store.do(Enqueue([ended, died, left]))
+    first, second, _ = ground.store.do(Claim(WorkerId("w1"), ["default"], limit=3, lease_seconds=80_000))
+    ground.store.do(Settle([Completed(first.id, first.token), Rejected(second.id, second.token, "no")]))
+    ground.clock.advance(29 * 86_400)
+    await ground.worker("one").sweep()
+    assert None not in ground.store.do(GetJobs([ended.id]))
+
+    ground.clock.advance(2 * 86_400)
+    await ground.worker("one").sweep()
+
+    assert [job is None for job in ground.store.do(GetJobs([ended.id, died.id, left.id]))] == [True, False, False]

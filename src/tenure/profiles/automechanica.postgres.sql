@@ -69,7 +69,7 @@ SELECT w.id, w.kind AS workflow_type,
         WHERE t.workflow_id = w.id AND t.is_released AND t.outcome IS NULL AND j.state <> 'waiting'
     ) AND NOT EXISTS (SELECT 1 FROM tenure.workflow_event AS v WHERE v.workflow_id = w.id AND v.kind <> 'look')
     THEN 'waiting' ELSE w.state END AS status,
-    w.phase AS current_step, w.data::jsonb AS data, w.error,
+    w.phase AS current_step, tenure.readable(w.data)::jsonb AS data, w.error,
     w.created_at, w.updated_at, w.finished_at AS completed_at,
     w.total AS tasks_total, w.succeeded AS tasks_completed, w.failed AS tasks_failed,
     (
@@ -83,14 +83,15 @@ FROM tenure.workflow AS w
 WHERE w.profile = 'automechanica';
 
 CREATE OR REPLACE VIEW automechanica.agent_events AS
-SELECT e.id, e.job_id AS task_id, e.workflow_id, e.agent AS agent_name, e.kind AS event_type, e.data::jsonb AS data, e.at AS created_at
+SELECT e.id, e.job_id AS task_id, e.workflow_id, e.agent AS agent_name, e.kind AS event_type, tenure.readable(e.data)::jsonb AS data,
+    e.at AS created_at
 FROM tenure.agent_event AS e;
 
--- Written by Tenure with the end of a task, in queue `embedding`, which belongs to no profile.
+-- Written by Tenure with the end of a task, in queue `embedding`, which belongs to no profile: others may put jobs there too.
 CREATE OR REPLACE VIEW automechanica.embedding_jobs AS
 SELECT
     s.id,
-    (s.payload ->> 'agent_event_id')::bigint AS agent_event_id,
+    CASE WHEN s.payload ->> 'agent_event_id' ~ '^[0-9]{1,18}$' THEN (s.payload ->> 'agent_event_id')::bigint END AS agent_event_id,
     CASE s.stage
         WHEN 'leased' THEN 'leased'
         WHEN 'running' THEN 'running'
@@ -122,16 +123,26 @@ SELECT
 FROM tenure.metric AS m
 WHERE m.profile = 'automechanica';
 
--- check_agent: an agent may only act for itself. Who is no agent may act for all: EXECUTE was granted to Tenure's roles alone.
+-- check_agent: an agent may only act for itself. Agents are the logins that grant_agent has bound, and the members of a role that it has bound;
+-- who has one of Tenure's roles instead, as the orchestrator has, may act for all. No agent may enqueue: that tells the two apart.
 CREATE OR REPLACE FUNCTION automechanica.check_agent(p_agent_name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
+DECLARE
+    v_login text := tenure.login();
 BEGIN
-    IF EXISTS (SELECT 1 FROM automechanica.agent AS a WHERE a.login = session_user)
-        AND NOT EXISTS (SELECT 1 FROM automechanica.agent AS a WHERE a.login = session_user AND a.agent_name = p_agent_name)
+    IF EXISTS (SELECT 1 FROM automechanica.agent AS a WHERE a.login = v_login AND a.agent_name = p_agent_name) THEN
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT 1 FROM automechanica.agent AS a WHERE a.login = v_login)
+        OR NOT tenure.may('enqueue') AND NOT EXISTS (
+            SELECT 1
+            FROM automechanica.agent AS a
+            JOIN pg_roles AS r ON r.rolname = a.login
+            WHERE a.agent_name = p_agent_name AND pg_has_role(v_login, r.oid, 'USAGE'))
     THEN
-        RAISE EXCEPTION 'Agent login % may not act for agent %. Nothing was changed.', session_user, quote_nullable(p_agent_name)
+        RAISE EXCEPTION 'Agent login % may not act for agent %. Nothing was changed.', v_login, quote_nullable(p_agent_name)
             USING ERRCODE = 'TN010', HINT = 'Work for other agents is created by the orchestrator.';
     END IF;
 END
@@ -143,18 +154,36 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
-    v_agent text := p_task ->> 'agent_name';
-    v_priority integer := (p_task ->> 'priority')::integer;
-    v_unknown text;
+    v_agent text;
+    v_priority integer;
+    v_wrong record;
     v_id uuid;
 BEGIN
-    SELECT k.name INTO v_unknown
-    FROM jsonb_object_keys(p_task) AS k(name)
-    WHERE k.name NOT IN ('id', 'workflow_id', 'agent_name', 'task_type', 'payload', 'priority', 'max_attempts', 'available_at')
-    LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION 'A task has no field %. Nothing was created.', quote_literal(v_unknown) USING ERRCODE = 'TN007';
+    IF jsonb_typeof(p_task) IS DISTINCT FROM 'object' THEN
+        RAISE EXCEPTION 'A task is an object with agent_name, task_type and payload, not %. Nothing was created.', left(p_task::text, 100)
+            USING ERRCODE = 'TN007';
     END IF;
+    SELECT e.key, w.is_known, w.wanted, left(e.value::text, 100) AS value INTO v_wrong
+    FROM jsonb_each(p_task) AS e
+    CROSS JOIN LATERAL (
+        SELECT
+            e.key IN ('id', 'workflow_id', 'agent_name', 'task_type', 'payload', 'priority', 'max_attempts', 'available_at') AS is_known,
+            CASE
+                WHEN e.key IN ('agent_name', 'task_type') AND jsonb_typeof(e.value) <> 'string' THEN 'a text'
+                WHEN e.key = 'available_at' AND jsonb_typeof(e.value) NOT IN ('string', 'null') THEN 'a moment as text'
+                WHEN e.key IN ('priority', 'max_attempts') AND e.value::text !~ '^(-?[0-9]{1,9}|null)$' THEN 'a whole number'
+                WHEN e.key IN ('id', 'workflow_id') AND e.value <> 'null' AND tenure.as_uuid(e.value #>> '{}') IS NULL THEN 'a UUID'
+            END AS wanted
+    ) AS w
+    WHERE NOT w.is_known OR w.wanted IS NOT NULL
+    LIMIT 1;
+    IF FOUND AND NOT v_wrong.is_known THEN
+        RAISE EXCEPTION 'A task has no field %. Nothing was created.', quote_literal(v_wrong.key) USING ERRCODE = 'TN007';
+    ELSIF FOUND THEN
+        RAISE EXCEPTION 'A task''s % is %, not %. Nothing was created.', v_wrong.key, v_wrong.wanted, v_wrong.value USING ERRCODE = 'TN007';
+    END IF;
+    v_agent := p_task ->> 'agent_name';
+    v_priority := (p_task ->> 'priority')::integer;
     IF coalesce(btrim(v_agent), '') = '' THEN
         RAISE EXCEPTION 'A task needs an agent_name. Nothing was created.' USING ERRCODE = 'TN007';
     END IF;

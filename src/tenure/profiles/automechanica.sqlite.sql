@@ -42,6 +42,8 @@ BEGIN
     WHERE coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0;
     SELECT RAISE(ABORT, 'A task needs an agent_name. Nothing was created.') WHERE trim(coalesce(NEW.agent_name, '')) = '';
     SELECT RAISE(ABORT, 'Priorities are 0 critical, 1 high, 2 medium, 3 low. Nothing was created.') WHERE NEW.priority NOT BETWEEN 0 AND 3;
+    SELECT RAISE(ABORT, 'available_at is no moment that SQLite reads, such as 2026-01-31 12:00:00. Nothing was created.')
+    WHERE NEW.available_at IS NOT NULL AND julianday(NEW.available_at) IS NULL;
     INSERT INTO tenure_queue (
         name, profile, priority_order, priority_default, aging_seconds, start_on_claim, max_attempts,
         backoff_shape, backoff_base_seconds, backoff_power, backoff_factor, backoff_cap_seconds, backoff_jitter,

@@ -55,7 +55,7 @@ AS $$
     SELECT
         p_job.id,
         p_job.kind::text,
-        nullif(p_job.payload::jsonb, 'null'),
+        nullif(tenure.readable(p_job.payload)::jsonb, 'null'),
         CASE p_job.state
             WHEN 'queued' THEN 'pending'
             WHEN 'waiting' THEN 'pending'
@@ -184,7 +184,7 @@ FROM tenure.job AS j
 WHERE j.profile = 'orchestrator' AND NOT EXISTS (SELECT 1 FROM orchestrator.tasks AS t WHERE t.id = j.id)
 ON CONFLICT (id) DO NOTHING;
 
--- refuse_change: an UPDATE or DELETE of tasks is an error, also one that would find no row: it could come from a worker that lost its lease.
+-- refuse_change: an UPDATE, DELETE or TRUNCATE of tasks is an error, also one that would find no row: it could come from a worker that lost its lease.
 -- Moves of jobs come through a trigger, at a depth above 1. updated_at alone may be set: ON CONFLICT … DO UPDATE does.
 CREATE OR REPLACE FUNCTION orchestrator.refuse_change() RETURNS trigger
 LANGUAGE plpgsql
@@ -204,6 +204,8 @@ CREATE OR REPLACE TRIGGER refuse_update BEFORE UPDATE OF id, type, payload, stat
     claimed_at, started_at, completed_at, attempts, max_retries, last_error, next_retry_at ON orchestrator.tasks
 FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
 CREATE OR REPLACE TRIGGER refuse_delete BEFORE DELETE ON orchestrator.tasks
+FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
+CREATE OR REPLACE TRIGGER refuse_truncate BEFORE TRUNCATE ON orchestrator.tasks
 FOR EACH STATEMENT EXECUTE FUNCTION orchestrator.refuse_change();
 
 -- update_updated_at_column: refreshes updated_at in an UPDATE by hand, of a task or of its job. Moves set it themselves.
@@ -275,7 +277,14 @@ DECLARE
     v_now timestamptz := tenure.now();
     v_lease json;
 BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        PERFORM tenure.refuse_foreign_workers(CASE TG_OP WHEN 'UPDATE' THEN ARRAY[OLD.id, NEW.id] ELSE ARRAY[OLD.id] END, v_now);
+    END IF;
     IF TG_OP = 'DELETE' THEN
+        IF OLD.is_leader THEN
+            PERFORM tenure.release_lease(json_build_object(
+                'name', 'leader:orchestrator', 'owner', OLD.id, 'term', (SELECT l.term FROM tenure.lease AS l WHERE l.name = 'leader:orchestrator')));
+        END IF;
         -- The worker may hold jobs of other profiles: those stay its own until their leases run out.
         PERFORM tenure.take_back_these(
             ARRAY(SELECT j.id FROM tenure.job AS j

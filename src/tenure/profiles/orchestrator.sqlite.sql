@@ -110,3 +110,11 @@ CREATE TRIGGER orchestrator_refuse_beat INSTEAD OF UPDATE ON orchestrator_worker
 BEGIN
     SELECT RAISE(ABORT, 'A worker is not changed by UPDATE on SQLite, where no function stands behind it. Nothing was changed. tenure worker beats and leads by itself; App.heartbeat does for a worker of your own.');
 END;
+CREATE TRIGGER orchestrator_refuse_worker INSTEAD OF INSERT ON orchestrator_workers
+BEGIN
+    SELECT RAISE(ABORT, 'A worker is not registered by INSERT on SQLite, where no function stands behind it. Nothing was changed. tenure worker registers by itself; App.heartbeat does for a worker of your own.');
+END;
+CREATE TRIGGER orchestrator_refuse_removal INSTEAD OF DELETE ON orchestrator_workers
+BEGIN
+    SELECT RAISE(ABORT, 'A worker is not removed by DELETE on SQLite, where no function stands behind it. Nothing was changed. The leader removes dead workers; App.workers.remove does by hand.');
+END;

@@ -89,7 +89,7 @@ SELECT
     d.source_ref,
     d.target_ref,
     d.payload_ref,
-    coalesce(d.payload::jsonb, '{}') AS payload_json,
+    coalesce(tenure.readable(d.payload)::jsonb, '{}') AS payload_json,
     d.final_error,
     d.attempts,
     coalesce(d.actor, 'tenure') AS actor,

@@ -68,6 +68,8 @@ BEGIN
     WHERE coalesce(NEW.state, 'queued') <> 'queued' OR coalesce(NEW.attempts, 0) <> 0;
     SELECT RAISE(ABORT, 'A job needs an actor, and a priority that is not negative. Nothing was enqueued.')
     WHERE trim(coalesce(NEW.actor, '')) = '' OR NEW.priority < 0;
+    SELECT RAISE(ABORT, 'scheduled_at is no moment that SQLite reads, such as 2026-01-31 12:00:00. Nothing was enqueued.')
+    WHERE NEW.scheduled_at IS NOT NULL AND julianday(NEW.scheduled_at) IS NULL;
     INSERT INTO tenure_inbox (
         id, profile, queue, kind, payload, priority, max_attempts, key, actor, source_ref, target_ref, payload_ref, run_id, run_at
     )

@@ -360,11 +360,18 @@ BEGIN
     END IF;
     SELECT g.name INTO v_gate FROM unnest('{master,worker,notify,heartbeat}'::text[]) AS g(name) WHERE substrate.gate_key('.' || g.name) = NEW.key;
     IF FOUND THEN
+        IF coalesce(NEW.value, '') !~* '^\s*(true|false|on|off|yes|no|t|f|y|n|1|0)\s*$' THEN
+            RAISE EXCEPTION '% must be true or false, not %. Nothing was changed.', NEW.key, quote_nullable(NEW.value) USING ERRCODE = 'TN007';
+        END IF;
         PERFORM tenure.set_gate(json_build_object('name', 'substrate.' || v_gate, 'is_open', NEW.value::boolean, 'actor', session_user));
         RETURN NEW;
     END IF;
-    IF NOT NEW.value::double precision > 0 THEN
-        RAISE EXCEPTION '% must be more than 0, not %.', NEW.key, NEW.value USING ERRCODE = 'TN007';
+    IF coalesce(NEW.value, '') !~ (
+        CASE NEW.key WHEN 'queue.retry.max_attempts_default' THEN '^0*[1-9][0-9]{0,8}$' ELSE '^(?=.*[1-9])[0-9]{1,9}([.][0-9]{1,9})?$' END)
+    THEN
+        RAISE EXCEPTION '% must be a % more than 0, not %. Nothing was changed.', NEW.key,
+            CASE NEW.key WHEN 'queue.retry.max_attempts_default' THEN 'whole number' ELSE 'number' END, quote_nullable(NEW.value)
+            USING ERRCODE = 'TN007';
     END IF;
     v_change := CASE NEW.key
         WHEN 'queue.retry.max_attempts_default' THEN jsonb_build_object('max_attempts', NEW.value::integer)

@@ -63,7 +63,8 @@ class NewAgentEvent:
 class WriteAgentEvents(Request[list[int]]):
     """Note events, each with its embedding job, in one transaction. Answers their ids, in order.
 
-    An event whose key is there is not written again: the answer is the id of the first. Raises: InvalidArgument.
+    An event whose key is there is not written again: the answer is the id of the first. On PostgreSQL an event names a
+    job that its login may read. Raises: InvalidArgument, Forbidden.
     """
 
     events: Sequence[NewAgentEvent]

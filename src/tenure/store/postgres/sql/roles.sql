@@ -96,6 +96,7 @@ BEGIN
                     ('now_us',              'producer worker reader operator admin'),
                     ('to_us',               'producer worker reader operator admin'),
                     ('from_us',             'producer worker reader operator admin'),
+                    ('readable',            'worker reader operator admin'),  -- in views, whose functions are called by their reader
                     ('schema_version',      'producer worker reader operator admin'),
                     ('schema_checksum',     'producer worker reader operator admin'),
                     ('schema_compatible_from', 'producer worker reader operator admin'),

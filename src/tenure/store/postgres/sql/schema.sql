@@ -15,7 +15,24 @@
 -- A claim never waits for a job row: it skips what is locked. Between settling and picking it takes advisory locks, in this order: the
 -- sweep of expired leases (tried, never waited for), limited queues by name, the worker that takes a job to run alone.
 
-CREATE SCHEMA IF NOT EXISTS tenure;
+-- A schema of this name that another role has made is not taken over: functions and triggers that are in it would run with our rights.
+DO $schema$
+DECLARE
+    v_owner text;
+BEGIN
+    SELECT r.rolname INTO v_owner
+    FROM pg_catalog.pg_namespace AS n
+    JOIN pg_catalog.pg_roles AS r ON r.oid = n.nspowner
+    JOIN pg_catalog.pg_database AS d ON d.datname = pg_catalog.current_database()
+    WHERE n.nspname = 'tenure' AND NOT r.rolsuper AND r.oid <> d.datdba
+        AND r.rolname NOT IN (session_user, current_user, 'tenure_owner', 'pg_database_owner');
+    IF FOUND THEN
+        RAISE EXCEPTION 'Schema tenure is there already and belongs to role %, which could have put code of its own into it. Nothing was created.',
+            v_owner USING ERRCODE = 'TN010', HINT = 'Look at what is in it. Then drop it, or give it to the role that migrates: ALTER SCHEMA tenure OWNER TO …';
+    END IF;
+    CREATE SCHEMA IF NOT EXISTS tenure;
+END
+$schema$;
 
 -- now: the store's clock. Every judgement on a lease uses it, never a caller's time.
 -- tenure.testing replaces this function in a test database by one that reads a clock set by hand.
@@ -70,6 +87,32 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.is_free_of(p_payload json, p_keys text[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 AS $$ BEGIN RETURN NOT tenure.has_key(p_payload, p_keys); END $$;
+
+-- readable: a JSON value as every client can parse it. SQL takes what JSON parsers do not: numbers of any length, any depth, halves of
+-- surrogate pairs, NUL. Such a value is shown as {"$unreadable": why}, so that one row never hides the others.
+-- Not PARALLEL SAFE: up to PostgreSQL 16 a block with EXCEPTION fails in a parallel query.
+CREATE OR REPLACE FUNCTION tenure.readable(p_value json) RETURNS json
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    v_why text;
+BEGIN
+    IF p_value IS NULL THEN
+        RETURN NULL;
+    ELSIF octet_length(p_value::text) > 16777216 THEN
+        v_why := format('It has %s bytes.', octet_length(p_value::text));
+    ELSIF octet_length(p_value::text) > 300 AND p_value::text ~ '[0-9]{150}[0-9]{150}' THEN
+        v_why := 'It has a run of more than 300 digits.';
+    ELSIF jsonb_path_exists(p_value::jsonb, 'strict $.**{100 to last}') THEN
+        v_why := 'It is nested deeper than 100 levels.';
+    ELSE
+        RETURN p_value;
+    END IF;
+    RETURN json_build_object('$unreadable', v_why);
+EXCEPTION WHEN OTHERS THEN
+    RETURN json_build_object('$unreadable', SQLERRM);
+END
+$$;
 
 -- Rules of job are domains: PostgreSQL reads those once a session, but a table's CHECK anew in every statement that writes a row, which
 -- costs a single job more than writing it does.
@@ -513,7 +556,8 @@ CREATE INDEX workflow_state_idx ON tenure.workflow (profile, state, updated_at);
 -- To a caller that may not list jobs, such as a producer, it has no rows: the right on a column that RETURNING needs would show all of them.
 -- The condition names no column, so it is judged once, before any row is read. Triggers of ours act as the owner and pass it.
 -- What a job carries is shown to those who read all jobs, to the login that enqueued it and to that of its newest grant: a worker sees
--- which jobs there are, and no more of others'. The sub-select is carried out once in a query.
+-- which jobs there are, and no more of others'. The sub-select is carried out once in a query. JSON is as readable() has it: views make jsonb
+-- of it, and a value that cannot be made jsonb would fail every look at its row.
 CREATE VIEW tenure.shown AS
 SELECT
     CASE
@@ -528,13 +572,13 @@ SELECT
     j.id, j.token, j.rank, j.run_at, j.created_at, j.updated_at, j.lease_until, j.claimed_at, j.started_at,
     j.finished_at, j.cleaned_at, j.cancel_requested_at, j.place_at, j.wake_token, j.step_token, j.priority,
     j.attempt, j.max_attempts, j.crashes, j.suspicion, j.is_beside, j.is_due, j.state, j.queue, j.kind, j.profile,
-    CASE WHEN o.is_seen THEN j.payload END AS payload,
+    CASE WHEN o.is_seen THEN tenure.readable(j.payload) END AS payload,
     CASE WHEN o.is_seen THEN j.payload_hash END AS payload_hash,
     j.lease_owner, j.lease_login, j.enqueued_by, j.idempotency_key, j.dedup_slot, j.affinity_key, j.concurrency_key,
     j.limiter, j.waiting_for, j.source_ref, j.target_ref, j.payload_ref, j.actor, j.created_by_user_id, j.requested_by_user_id,
     j.tenant, j.workflow_id, j.parent_id, j.group_id, j.run_id, j.trace, j.backoff, j.forbidden_keys,
-    CASE WHEN o.is_seen THEN j.progress END AS progress,
-    CASE WHEN o.is_seen THEN j.result END AS result,
+    CASE WHEN o.is_seen THEN tenure.readable(j.progress) END AS progress,
+    CASE WHEN o.is_seen THEN tenure.readable(j.result) END AS result,
     CASE WHEN o.is_seen THEN j.result_summary END AS result_summary,
     j.artifacts_path,
     CASE WHEN o.is_seen THEN j.last_error END AS last_error,

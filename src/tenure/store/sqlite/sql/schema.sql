@@ -533,6 +533,14 @@ BEGIN
     WHERE trim(coalesce(NEW.kind, '')) = '';
     SELECT RAISE(ABORT, 'The id is not a UUID in its canonical form. Nothing was enqueued.')
     WHERE lower(NEW.id) NOT GLOB '????????-????-????-????-????????????' OR replace(lower(NEW.id), '-', '') GLOB '*[^0-9a-f]*';
+    SELECT RAISE(ABORT, 'created_by_user_id, requested_by_user_id, workflow_id and run_id are UUIDs in their canonical form. Nothing was enqueued.')
+    FROM (
+        SELECT lower(NEW.created_by_user_id) AS id
+        UNION ALL SELECT lower(NEW.requested_by_user_id)
+        UNION ALL SELECT lower(NEW.workflow_id)
+        UNION ALL SELECT lower(NEW.run_id)
+    ) AS g
+    WHERE g.id NOT GLOB '????????-????-????-????-????????????' OR replace(g.id, '-', '') GLOB '*[^0-9a-f]*';
     SELECT RAISE(ABORT, 'There is no such queue in this profile. Nothing was enqueued. See tenure queues ls.')
     WHERE NOT EXISTS (SELECT 1 FROM tenure_queue AS q WHERE q.name = NEW.queue AND q.profile = NEW.profile);
     SELECT RAISE(ABORT, 'A gate is closed, so nothing was enqueued. See tenure gates ls.')
@@ -547,6 +555,9 @@ BEGIN
     CROSS JOIN json_tree(coalesce(NEW.payload, 'null')) AS t
     WHERE q.name = NEW.queue AND q.forbidden_keys IS NOT NULL AND typeof(t.key) = 'text'
         AND lower(t.key) IN (SELECT lower(f.value) FROM json_each(q.forbidden_keys) AS f);
+    SELECT RAISE(ABORT, 'The id belongs to another job. Nothing was enqueued. Leave it out, or make a new one for each job.')
+    FROM tenure_job AS j
+    WHERE j.id = lower(NEW.id) AND (j.queue <> NEW.queue OR j.kind <> NEW.kind OR json(j.payload) <> json(coalesce(NEW.payload, 'null')));
     UPDATE tenure_job
     SET dedup_slot = NULL
     WHERE dedup_slot = (
@@ -579,7 +590,7 @@ BEGIN
         CASE WHEN q.key_scope <> 'none' THEN substr(q.key_scope, 1, 1) || '|' || q.profile || char(31)
             || CASE q.key_space WHEN 'kind' THEN length(NEW.kind) || char(31) || NEW.kind ELSE '' END || char(31) || NEW.key END,
         q.forbidden_keys, NEW.affinity_key, NEW.source_ref, NEW.target_ref, NEW.payload_ref, NEW.actor,
-        NEW.created_by_user_id, NEW.requested_by_user_id, NEW.workflow_id, NEW.run_id, NEW.artifacts_path
+        lower(NEW.created_by_user_id), lower(NEW.requested_by_user_id), lower(NEW.workflow_id), lower(NEW.run_id), NEW.artifacts_path
     FROM tenure_queue AS q
     CROSS JOIN (
         SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000 AS us

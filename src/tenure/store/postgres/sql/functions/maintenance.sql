@@ -130,8 +130,46 @@ BEGIN
 END
 $$;
 
+-- refuse_foreign_workers: a login removes its own workers, and those that a profile's worker_timeout_seconds calls dead; operators remove any.
+-- What is held under such a name by another login stays that login's, whoever registered the name.
+CREATE OR REPLACE FUNCTION tenure.refuse_foreign_workers(p_ids text[], p_now timestamptz) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_foreign text;
+BEGIN
+    IF tenure.may('cancel') THEN
+        RETURN;
+    END IF;
+    WITH dead AS (
+        SELECT w.id, w.login
+        FROM tenure.worker AS w
+        WHERE w.id = ANY (p_ids) AND w.last_seen_at <= p_now - interval '1 second' * (
+            SELECT min((p.settings ->> 'worker_timeout_seconds')::double precision)
+            FROM tenure.queue AS q
+            JOIN tenure.profile AS p ON p.name = q.profile
+            WHERE q.name = ANY (w.queues)
+        )
+    )
+    SELECT f.id INTO v_foreign
+    FROM (
+        SELECT w.id, w.login FROM tenure.worker AS w WHERE w.id = ANY (p_ids)
+        UNION ALL
+        SELECT j.lease_owner, j.lease_login FROM tenure.job AS j WHERE j.state IN ('leased', 'running') AND j.lease_owner = ANY (p_ids)
+    ) AS f(id, login)
+    WHERE f.login IS DISTINCT FROM tenure.login()
+        AND NOT EXISTS (SELECT 1 FROM dead AS d WHERE d.id = f.id AND d.login IS NOT DISTINCT FROM f.login)
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'Worker % belongs to another login. Nothing was changed. An operator may remove it; its leases run out by themselves.',
+            quote_literal(v_foreign) USING ERRCODE = 'TN010';
+    END IF;
+END
+$$;
+
 -- remove_workers: {"ids", "unseen_seconds"} → who was removed. What the named ones hold is taken back first.
--- By name a login removes its own workers, and those that a profile's worker_timeout_seconds calls dead; operators remove any.
+-- For callers that are no operators a worker is silent after five minutes, or what a profile says, at the earliest: a shorter time would take
+-- jobs from live workers of other logins, and open the gates of those that are drained.
 CREATE OR REPLACE FUNCTION tenure.remove_workers(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -140,30 +178,9 @@ DECLARE
     v_now timestamptz := tenure.now();
     v_ids text[] := coalesce(tenure.text_list(p_request -> 'ids'), '{}');
     v_unseen double precision := (p_request ->> 'unseen_seconds')::double precision;
-    v_foreign text[];
     v_removed text[];
 BEGIN
-    IF cardinality(v_ids) > 0 AND NOT tenure.may('cancel') THEN
-        v_foreign := ARRAY(
-            SELECT w.id
-            FROM tenure.worker AS w
-            WHERE w.id = ANY (v_ids) AND w.login IS DISTINCT FROM tenure.login() AND NOT coalesce(w.last_seen_at <= v_now - interval '1 second' * (
-                SELECT min((p.settings ->> 'worker_timeout_seconds')::double precision)
-                FROM tenure.queue AS q
-                JOIN tenure.profile AS p ON p.name = q.profile
-                WHERE q.name = ANY (w.queues)
-            ), false)
-            UNION ALL
-            SELECT j.lease_owner
-            FROM tenure.job AS j
-            WHERE j.state IN ('leased', 'running') AND j.lease_owner = ANY (v_ids) AND j.lease_login <> tenure.login()
-                AND NOT EXISTS (SELECT 1 FROM tenure.worker AS w WHERE w.id = j.lease_owner)
-        );
-        IF cardinality(v_foreign) > 0 THEN
-            RAISE EXCEPTION 'Worker % belongs to another login. Nothing was changed. An operator may remove it; its leases run out by themselves.',
-                quote_literal(v_foreign[1]) USING ERRCODE = 'TN010';
-        END IF;
-    END IF;
+    PERFORM tenure.refuse_foreign_workers(v_ids, v_now);
     PERFORM tenure.take_back_these(
         ARRAY(SELECT j.id FROM tenure.job AS j WHERE j.state IN ('leased', 'running') AND j.lease_owner = ANY (v_ids)), 'infinity', v_now);
     WITH gone AS (
@@ -172,6 +189,9 @@ BEGIN
     SELECT coalesce(array_agg(gone.id ORDER BY gone.id), '{}') INTO v_removed FROM gone;
     DELETE FROM tenure.gate AS g WHERE g.name IN (SELECT 'worker:' || r.id FROM unnest(v_removed) AS r(id));
     IF v_unseen IS NOT NULL THEN
+        IF NOT tenure.may('cancel') THEN
+            v_unseen := greatest(v_unseen, 300, (SELECT max((p.settings ->> 'worker_timeout_seconds')::double precision) FROM tenure.profile AS p));
+        END IF;
         v_removed := v_removed || tenure.remove_silent_workers(v_unseen, NULL, v_now);
     END IF;
     RETURN array_to_json(v_removed);

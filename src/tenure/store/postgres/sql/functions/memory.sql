@@ -65,7 +65,7 @@ AS $$
 $$;
 
 -- write_agent_events: {"events": [{"agent", "kind", "data", "job_id", "workflow_id", "tenant", "key"}]} → their ids, in order. An event
--- whose key is there is not written again.
+-- whose key is there is not written again. An event may name a job that the caller may read: read_events gives it with what that job carries.
 CREATE OR REPLACE FUNCTION tenure.write_agent_events(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -82,6 +82,10 @@ BEGIN
         SELECT e.* FROM json_to_recordset(p_request -> 'events')
             AS e(agent text, kind text, data json, job_id uuid, workflow_id uuid, tenant text, key text)
     LOOP
+        IF v_event.job_id IS NOT NULL AND NOT tenure.sees_job(v_event.job_id) THEN
+            RAISE EXCEPTION 'An agent event may not name job %: it is not there, or this login neither enqueued nor claimed it. Nothing was written.',
+                v_event.job_id USING ERRCODE = 'TN010', HINT = 'Leave job_id out, or write the event while the job is held.';
+        END IF;
         INSERT INTO tenure.agent_event (at, agent, kind, job_id, workflow_id, tenant, key, data)
         VALUES (v_now, v_event.agent, v_event.kind, v_event.job_id, v_event.workflow_id, v_event.tenant, v_event.key, coalesce(v_event.data, '{}'))
         ON CONFLICT (key) DO NOTHING

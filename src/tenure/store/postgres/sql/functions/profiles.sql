@@ -4,7 +4,8 @@
 
 -- install_profile: {"name", "title", "policy", "words", "settings", "shows", "checksum", "queues", "closed", "actor"} → what is new.
 -- Repeated, it changes words and checksum only: queues, gates and settings stay as operators have set them. A queue of profile `default`
--- that has no live jobs is adopted: it takes the profile's policy as a whole.
+-- that has no live jobs is adopted: it takes the profile's policy as a whole. A schema of the profile's name that another role has made is
+-- not taken over: what is in it would run with our owner's rights.
 CREATE OR REPLACE FUNCTION tenure.install_profile(p_request json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -21,6 +22,17 @@ DECLARE
     v_adopted text[] := '{}';
     v_gates text[] := '{}';
 BEGIN
+    SELECT r.rolname INTO v_owner
+    FROM pg_namespace AS n
+    JOIN pg_roles AS r ON r.oid = n.nspowner
+    JOIN pg_database AS d ON d.datname = current_database()
+    WHERE v_is_new AND n.nspname = v_name AND NOT r.rolsuper AND r.oid <> d.datdba
+        AND r.rolname NOT IN (session_user, tenure.login(), 'tenure_owner', 'pg_database_owner');
+    IF FOUND THEN
+        RAISE EXCEPTION 'Schema % is there already and belongs to role %, which could have put code of its own into it. Profile % was not installed.',
+            v_name, v_owner, quote_literal(v_name) USING ERRCODE = 'TN010', HINT = format('Look at what is in it. Then drop it, or give it '
+                'to the role that installs: ALTER SCHEMA %I OWNER TO …', v_name);
+    END IF;
     PERFORM tenure.write_audit(v_now, v_actor, 'install_profile', v_name, NULL, json_build_object('checksum', p_request ->> 'checksum'));
     INSERT INTO tenure.profile AS p (name, title, policy, words, settings, shows, checksum, actor, installed_at, updated_at)
     VALUES (

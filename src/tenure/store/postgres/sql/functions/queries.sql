@@ -85,33 +85,8 @@ BEGIN
 END
 $$;
 
--- readable: a JSON value as every client can parse it. SQL takes what JSON parsers do not: numbers of any length, any depth, halves of
--- surrogate pairs, NUL. Such a value is shown as {"$unreadable": why}, so that one row never hides the others.
-CREATE OR REPLACE FUNCTION tenure.readable(p_value json) RETURNS json
-LANGUAGE plpgsql STABLE PARALLEL SAFE
-AS $$
-DECLARE
-    v_why text;
-BEGIN
-    IF p_value IS NULL THEN
-        RETURN NULL;
-    ELSIF octet_length(p_value::text) > 16777216 THEN
-        v_why := format('It has %s bytes.', octet_length(p_value::text));
-    ELSIF octet_length(p_value::text) > 300 AND p_value::text ~ '[0-9]{150}[0-9]{150}' THEN
-        v_why := 'It has a run of more than 300 digits.';
-    ELSIF jsonb_path_exists(p_value::jsonb, 'strict $.**{100 to last}') THEN
-        v_why := 'It is nested deeper than 100 levels.';
-    ELSE
-        RETURN p_value;
-    END IF;
-    RETURN json_build_object('$unreadable', v_why);
-EXCEPTION WHEN OTHERS THEN
-    RETURN json_build_object('$unreadable', SQLERRM);
-END
-$$;
-
 CREATE OR REPLACE FUNCTION tenure.show_job(p_job tenure.job) RETURNS json
-LANGUAGE sql STABLE PARALLEL SAFE
+LANGUAGE sql STABLE
 AS $$
     SELECT pg_catalog.row_to_json(shown)
     FROM (
@@ -167,7 +142,7 @@ AS $$
 $$;
 
 CREATE OR REPLACE FUNCTION tenure.show_dead_letter(p_letter tenure.dead_letter) RETURNS json
-LANGUAGE sql STABLE PARALLEL SAFE
+LANGUAGE sql STABLE
 AS $$
     SELECT pg_catalog.row_to_json(shown)
     FROM (
@@ -245,7 +220,7 @@ END
 $$;
 
 CREATE OR REPLACE FUNCTION tenure.show_effect(p_effect tenure.effect) RETURNS json
-LANGUAGE sql STABLE PARALLEL SAFE
+LANGUAGE sql STABLE
 AS $$
     SELECT pg_catalog.row_to_json(shown)
     FROM (
