@@ -82,15 +82,22 @@ def move(
     if dry_run:
         _show(screen, mover.look(source, destination, is_new=missing_file(destination) is not None), is_done=False)
         return
-    with progress("moving", mover.size(source)) as advance:
-        done = mover.move(
-            source,
-            destination,
-            leases=leases.value,
-            wait_seconds=wait,
-            actor=default_actor(),
-            tell=lambda _what, by: advance(by),
+    try:
+        with progress("moving", mover.size(source)) as advance:
+            done = mover.move(
+                source,
+                destination,
+                leases=leases.value,
+                wait_seconds=wait,
+                actor=default_actor(),
+                tell=lambda what, by: advance(by, what),
+            )
+    except KeyboardInterrupt:
+        screen.note(
+            "The move was cut short. Run the same command again: it goes on where it was. To give it up and let the "
+            "source take writes again: `tenure move --reopen SRC`."
         )
+        raise
     _show(screen, done, is_done=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from tenure.model import failpoints
 from tenure.model.clock import from_us
 from tenure.store.moving import MASTER, Copied, Move, Row, TableShape
 from tenure.store.postgres.errors import driver_errors, location
-from tenure.store.postgres.pool import defaults
+from tenure.store.postgres.pool import connect_alone
 from tenure.store.postgres.sql import load
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class PostgresTables:
     def held(self) -> int:
         return self._number(_SQL["held"])
 
-    def rows(self, table: TableShape, columns: Sequence[str], after: tuple[Any, ...] | None = None) -> Iterator[Row]:
+    def rows(
+        self, table: TableShape, columns: Sequence[str], after: tuple[Any, ...] | None = None
+    ) -> Generator[Row, None, None]:
         types = self._types[table.name]
         loads = [(place, _LOAD[types[name]]) for place, name in enumerate(columns) if types[name] in _LOAD]
         names = {
@@ -206,10 +208,7 @@ class PostgresTables:
         return _Kept(self._writer)
 
     def _connect(self, *, autocommit: bool = False) -> Connection[Row]:
-        import psycopg
-
-        settings: dict[str, Any] = {"application_name": "tenure move", "prepare_threshold": None}
-        return psycopg.connect(self._url, autocommit=autocommit, **(defaults(self._url) | settings))
+        return connect_alone(self._url, "tenure move", autocommit=autocommit)
 
     def _refuse_stranger(self) -> None:
         row = self._reading().execute(_SQL["stranger"].encode()).fetchone()
