@@ -84,7 +84,7 @@ class PostgresTables:
         names = {
             "table": _table(table.name),
             "columns": ", ".join(_read(types[name], name) for name in columns),
-            "key": _names(table.key),
+            "key": ", ".join(f"t.{_name(column)}" for column in table.key),
         }
         if after is None:
             query, values = _fill("rows", **names), []
@@ -92,6 +92,7 @@ class PostgresTables:
             query = _fill("rows_after", **names, marks=", ".join(["%s"] * len(after)))
             values = [_dump(types[name], value) for name, value in zip(table.key, after, strict=True)]
         with driver_errors(self._url), self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute(_SQL["by_index"].encode())
             # Row by row: a page of large payloads would not fit in little memory.
             for row in cursor.stream(query.encode(), values):
                 if not loads:
