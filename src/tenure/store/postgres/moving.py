@@ -6,6 +6,7 @@ import json
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -203,10 +204,11 @@ class PostgresTables:
             self._reader = self._connect(autocommit=True)
         return self._reader
 
-    def _writing(self) -> _Kept:
+    def _writing(self) -> AbstractContextManager[Connection[Row]]:
+        """The connection that writes. It stays open behind the `with`."""
         if self._writer is None or self._writer.closed:
             self._writer = self._connect(autocommit=True)
-        return _Kept(self._writer)
+        return nullcontext(self._writer)
 
     def _connect(self, *, autocommit: bool = False) -> Connection[Row]:
         return connect_alone(self._url, "tenure move", autocommit=autocommit)
@@ -218,19 +220,6 @@ class PostgresTables:
                 f"Table tenure.{row[0]} of {location(self._url)} belongs to another role, and moving whole tables "
                 "needs its owner's rights. Use the login that runs `tenure migrate`."
             )
-
-
-class _Kept:
-    """A connection that stays open behind a `with`."""
-
-    def __init__(self, connection: Connection[Row]) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> Connection[Row]:
-        return self._connection
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def _one(connection: Connection[Row], sql: str, values: dict[str, Any] | None = None) -> int:
