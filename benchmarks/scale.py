@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scale`: the figures of docs/operate/scale.md, in some three minutes.
+"""`python -m benchmarks.scale`: the figures of docs/operate/scale.md, in some five minutes.
 
 What a database takes in by batch size, what a fleet drains by its number of worker processes, what a million jobs
 weigh, how fast retention removes them, and whether a long history slows a claim. Each engine gets a database of its

@@ -139,6 +139,38 @@ def test_a_part_that_is_too_large_loses_its_oldest_entries(
     assert made.events[-1] == events[-1]
 
 
+def test_every_page_of_a_part_is_read(app: tenure.App, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the audit only the newest thousand rows were taken, and the bundle did not say that others were left out."""
+    for number in range(5):
+        app.revive(order, reason=f"again {number}")
+        app.cancel(order, reason="not now")
+    whole = collect.collect(app, order)
+    monkeypatch.setattr(collect, "PAGE", 2)
+
+    made = collect.collect(app, order)
+
+    assert len(made.audit) > 10
+    assert len(made.children) == 2
+    assert (made.audit, made.children, made.dead_letters) == (whole.audit, whole.children, whole.dead_letters)
+    assert not made.left_out
+
+
+def test_of_parts_that_are_too_large_the_newest_entries_stay(
+    app: tenure.App, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        app.revive(order, reason=f"again {number}")
+        app.cancel(order, reason="not now")
+    whole = collect.collect(app, order).audit
+    monkeypatch.setattr(collect, "PART_BYTES", 700)
+
+    made = collect.collect(app, order)
+
+    assert 0 < len(made.audit) < len(whole)
+    assert made.audit == whole[-len(made.audit) :]
+    assert made.left_out["audit"] == len(whole) - len(made.audit)
+
+
 def test_a_job_that_moves_on_meanwhile_is_read_again(
     app: tenure.App, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,28 @@ def _enqueue(app: tenure.App, kind: str) -> Any:
         return None
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, {"dbname": "jobs"}),
+        ({"HOST": "db1", "PORT": "6432", "USER": "me", "PASSWORD": "p@ss:w/rd"},
+         {"host": "db1", "port": "6432", "user": "me", "password": "p@ss:w/rd", "dbname": "jobs"}),
+        ({"HOST": "/var/run/pg", "PORT": 5433}, {"host": "/var/run/pg", "port": "5433", "dbname": "jobs"}),
+        ({"HOST": "db1,db2", "PORT": "5432,5433", "OPTIONS": {"target_session_attrs": "read-write", "pool": True}},
+         {"host": "db1,db2", "port": "5432,5433", "target_session_attrs": "read-write", "dbname": "jobs"}),
+        ({"HOST": "::1", "USER": "me"}, {"host": "::1", "user": "me", "dbname": "jobs"}),
+        ({"NAME": "", "OPTIONS": {"service": "shop"}}, {"service": "shop"}),
+    ],
+)  # fmt: skip
+def test_the_url_names_what_the_settings_name(given: dict[str, Any], wanted: dict[str, str]) -> None:
+    """Several hosts with a port each were made one host with a strange port."""
+    from tenure.integrations.django.project import _postgres_url
+
+    settings = {"NAME": "jobs", "USER": "", "PASSWORD": "", "HOST": "", "PORT": "", "OPTIONS": {}} | given
+
+    assert psycopg.conninfo.conninfo_to_dict(_postgres_url(settings)) == wanted
+
+
 @pytest.mark.parametrize("project", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("change", "sentence"),

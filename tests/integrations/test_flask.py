@@ -46,6 +46,24 @@ def test_handlers_run_in_the_context_of_the_application(site: Flask, queue: tenu
     assert not has_app_context()
 
 
+def test_a_factory_that_makes_several_applications_leaves_handlers_in_the_last(queue: tenure.App) -> None:
+    """Each one added a context around every handler, and kept the applications before it alive."""
+    seen: list[str] = []
+
+    @queue.job
+    def look() -> None:
+        seen.append(current_app.name)
+
+    for name in ("first", "second", "third"):
+        Tenure(queue).init_app(Flask(name))
+    with queue:
+        look.enqueue()
+        drain(queue)
+
+    assert seen == ["third"]
+    assert len(queue.registry.middleware) == 1
+
+
 def test_errors_are_problem_documents(site: Flask, queue: tenure.App) -> None:
     with queue:
         answer = site.test_client().post("/greet/7")

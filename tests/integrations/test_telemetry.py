@@ -112,10 +112,11 @@ class Telemetry:
     def spans(self, name: str) -> list[ReadableSpan]:
         return [span for span in self._exporter.get_finished_spans() if span.name == name]
 
-    def metric_names(self) -> set[str]:
+    def metrics(self) -> dict[str, Any]:
+        """What is told of each metric."""
         data = json.loads(self._reader.get_metrics_data().to_json())  # type: ignore[union-attr]
         (found,) = data["resource_metrics"][0]["scope_metrics"]
-        return {metric["name"] for metric in found["metrics"]}
+        return {metric["name"]: metric["data"] for metric in found["metrics"]}
 
 
 @pytest.fixture
@@ -148,12 +149,28 @@ def test_a_failed_handler_is_an_error_and_a_snoozed_one_is_not(app: tenure.App) 
     assert failed.attributes["error.type"] == "ValueError"
     assert [event.name for event in failed.events] == ["exception"]
     assert snoozed.status.status_code is StatusCode.UNSET
-    assert telemetry.metric_names() == {
+    assert telemetry.metrics().keys() == {
         "messaging.client.operation.duration",
         "messaging.client.sent.messages",
         "messaging.client.consumed.messages",
         "messaging.process.duration",
     }
+
+
+def test_durations_have_buckets_for_seconds(app: tenure.App) -> None:
+    """The SDK's own begin at 0, 5, 10: every enqueue and most handlers were in the second one."""
+    telemetry = Telemetry(app)
+
+    @app.job
+    def noted() -> None: ...
+
+    noted.enqueue()
+    drain(app)
+
+    found = telemetry.metrics()
+    for name, longest in (("messaging.client.operation.duration", 10), ("messaging.process.duration", 3600)):
+        for point in found[name]["data_points"]:
+            assert (point["explicit_bounds"][0], point["explicit_bounds"][-1]) == (0.005, longest)
 
 
 @pytest.mark.anyio

@@ -441,3 +441,17 @@ def _migrating(url: str, condition: str = "") -> int:
         ).fetchone()
         assert row is not None
         return int(row[0])
+
+
+def test_a_move_asks_for_a_source_of_its_own_version(second: Second, url: str, make: Make) -> None:
+    """A source that is behind was closed and copied as far as its older tables went."""
+    target = make()
+
+    refused = second.run("-m", "tenure", "move", url, target)
+
+    assert (refused.returncode, "is at migration 1, and this version of Tenure needs 2" in refused.stderr) == (6, True)
+    with tenure.App(url) as app:
+        app.enqueue("double", 2)
+    assert second.migrate(url).returncode == 0
+    done = second.run("-m", "tenure", "move", url, target)
+    assert (done.returncode, done.stdout.partition("job\t")[2][:1]) == (0, "2"), done.stderr

@@ -124,6 +124,21 @@ def test_rows_of_any_size_are_moved_in_little_memory(source: str, destination: s
     assert peak < MOST_KIB, f"{peak:,} KiB"
 
 
+@pytest.mark.slow
+def test_the_server_needs_no_temporary_space_to_read_a_table_in_order(empty: Make) -> None:
+    """Freshly filled tables have no statistics: a server sorted them, in files as large as the table."""
+    source, destination = empty("sqlite"), empty("postgres")
+    with tenure.App(source, migrate="always") as app:
+        app.enqueue_many(app.new_job("plain", {"n": n, "text": "x" * 500}) for n in range(20_000))
+
+    mover.move(source, destination, actor="me")
+    mover.move(destination, empty("sqlite"), actor="me")
+
+    with psycopg.connect(destination) as server:
+        asked = "SELECT temp_files FROM pg_stat_database WHERE datname = current_database()"
+        assert server.execute(asked).fetchone() == (0,)
+
+
 def _goes_on(app: tenure.App, expected: dict[str, Any]) -> None:
     """What was under way in the source goes on here."""
     assert not app.access.verify_audit().faults

@@ -58,7 +58,7 @@ def faults(expression: str) -> list[str]:
     for (name, inside), labels in zip(used, known, strict=True):
         found += [f"{name}{{{label}}}" for label in re.findall(r"(\w+)\s*[=!]~?", inside) if label not in labels]
     for grouped in re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", expression):
-        wanted = {label.strip() for label in grouped.split(",") if label.strip()}
+        wanted = {label.strip() for label in grouped.split(",") if label.strip()} - {"instance"}  # Prometheus's own
         found += [f"by ({label})" for label in wanted if not any(label in labels for labels in known)]
     if expression.count("(") != expression.count(")") or expression.count("{") != expression.count("}"):
         found.append("brackets")

@@ -122,7 +122,11 @@ def test_every_pinned_requirement_has_hashes_and_names_no_index(path: Path) -> N
     assert "://" not in text
 
 
-PINS = {"core.txt": [""], "dev.txt": ["", "dev", *sorted(set(EXTRAS) - {"dev", "all"})]}
+PINS = {
+    "core.txt": [""],
+    "image.txt": ["", "postgres", "web", "cron"],
+    "dev.txt": ["", "dev", *sorted(set(EXTRAS) - {"dev", "all"})],
+}
 
 
 @pytest.mark.parametrize(("pinned", "parts"), PINS.items())

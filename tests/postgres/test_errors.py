@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -50,6 +52,10 @@ STATES: Final[dict[str, type[TenureError]]] = {
     "54001": errors.InvalidPayload,
     "23514": errors.InvalidArgument,
     "25P02": errors.UsageError,
+    "25P03": errors.StoreUnavailable,
+    "25P04": errors.StoreUnavailable,
+    "26000": errors.ConfigError,
+    "42P05": errors.ConfigError,
     "TN004": errors.KeyConflict,
     "TN005": errors.KeyRequired,
     "TN006": errors.ForbiddenKey,
@@ -247,6 +253,27 @@ def test_an_empty_database_is_a_schema_that_is_behind(postgres_url: str) -> None
 
     assert type(found) is errors.SchemaBehind
     assert "tenure migrate" in str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["migrate", "--check"], ["doctor", "--no-sandbox"], ["jobs", "ls"]])
+def test_a_host_that_takes_connections_and_says_nothing_is_given_up(command: list[str]) -> None:
+    """What is asked outside of the pool waited 130 s, psycopg's own bound."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/jobs"
+
+        done = subprocess.run(
+            [sys.executable, "-m", "tenure", *command, "--url", url],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    assert "cannot be reached" in done.stderr + done.stdout
+    assert done.returncode in {1, 5}
 
 
 def test_too_many_connections(postgres_server: PostgresServer) -> None:

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 import tenure
+from tenure.errors import ConfigError
 from tests.pooler import MISSING, PgBouncer, find_pgbouncer
 from tests.scale.conftest import CHILDREN, StartWorker
 from tests.servers import PostgresServer
@@ -70,6 +71,20 @@ def test_a_worker_behind_a_pooler_finds_jobs_by_its_poll(pooled: str, start_work
         wait_until(app.workers.all, 60)
 
         assert app.enqueue("press", 6).result(timeout=60) == 7
+
+
+def test_a_pooler_that_the_url_does_not_tell_of_is_named(pooled: str) -> None:
+    """It was told as a fault of Tenure's, to be reported."""
+    url = pooled.partition("?")[0]
+    with tenure.App(url) as first, tenure.App(url) as second:
+
+        def call_both() -> None:
+            for number in range(20):  # after some calls each connection prepares its statement, under one name
+                first.enqueue("press", number)
+                second.enqueue("press", number)
+
+        with pytest.raises(ConfigError, match="tenure_pooler=1"):
+            call_both()
 
 
 def _start_crowd(url: str, log: BinaryIO) -> subprocess.Popen[bytes]:

@@ -13,7 +13,7 @@ from tenure.errors import NotFound
 from tenure.model.plain import plain
 
 if TYPE_CHECKING:
-    from tenure import Event, Job, WorkflowRow
+    from tenure import Audit, Event, Job, WorkflowRow
     from tenure.app import App
     from tenure.model.stream import Chunk
 
@@ -41,7 +41,14 @@ def _read_once(app: App, job_id: str) -> tuple[Bundle, bool]:
     left_out: dict[str, int] = {}
 
     def newest(name: str, entries: Iterable[T], *, most: int = PART_BYTES) -> list[T]:
-        kept, dropped = _newest(entries, most)
+        """What fits of entries that come oldest first."""
+        return told(name, *_last_that_fit(entries, most))
+
+    def newest_of_pages(name: str, entries: Iterable[T]) -> list[T]:
+        """The same of entries that come newest first."""
+        return told(name, *_first_that_fit(entries, PART_BYTES))
+
+    def told(name: str, kept: list[T], dropped: int) -> list[T]:
         if dropped:
             left_out[name] = dropped
         return kept
@@ -49,25 +56,24 @@ def _read_once(app: App, job_id: str) -> tuple[Bundle, bool]:
     workflow = _workflow(app, job.workflow_id)
     parts: dict[str, Any] = {
         "attempts": newest("attempts", app.attempts(job_id)),
-        "dead_letters": newest(
-            "dead_letters", _reversed(_pages(lambda at: app.dead_letters.all(job_id=job_id, after=at)))
+        "dead_letters": newest_of_pages(
+            "dead_letters", _pages(lambda at: app.dead_letters.all(job_id=job_id, after=at))
         ),
         "effects": newest("effects", _pages(lambda at: app.effects.all(job_id=job_id, after=at))),
         "steps": newest("steps", app.steps.all(job_id) if job.step_token is not None else ()),
         "events": newest("events", _events(app, job_id)),
         "streams": _streams(app, job_id, newest),
-        "children": newest(
+        "children": newest_of_pages(
             "children",
-            _reversed(
+            (
                 ChildJob(one.id, one.kind, one.queue, one.shown_state)
                 for one in _pages(lambda at: app.jobs(parent_id=job_id, limit=PAGE, after=at))
             ),
         ),
         "escalations": newest("escalations", app.workflows.escalations(workflow.id, state=None) if workflow else ()),
-        "audit": newest("audit", _reversed(app.access.audit(subject=job_id, limit=PAGE))),
-        "approvals": newest(
-            "approvals",
-            _reversed(_pages(lambda at: app.approvals.all(state=None, job_id=job_id, limit=PAGE, cursor=at))),
+        "audit": newest_of_pages("audit", _audit(app, job_id)),
+        "approvals": newest_of_pages(
+            "approvals", _pages(lambda at: app.approvals.all(state=None, job_id=job_id, limit=PAGE, cursor=at))
         ),
         "budgets": newest("budgets", app.budgets.all(_scopes(job))),
     }
@@ -94,8 +100,22 @@ def _scopes(job: Job) -> list[str]:
     return ["all", *(f"{scope}:{name}" for scope, name in named.items() if name is not None)]
 
 
-def _newest(entries: Iterable[T], most: int) -> tuple[list[T], int]:
-    """The newest entries that fit, and how many older ones do not. `entries` come oldest first."""
+def _first_that_fit(entries: Iterable[T], most: int) -> tuple[list[T], int]:
+    """The newest entries that fit, oldest first, and how many older ones do not. `entries` come newest first."""
+    kept: list[T] = []
+    dropped = 0
+    for entry in entries:
+        if not dropped:
+            most -= len(json.dumps(plain(entry)))
+        if most < 0:
+            dropped += 1
+        else:
+            kept.append(entry)
+    return kept[::-1], dropped
+
+
+def _last_that_fit(entries: Iterable[T], most: int) -> tuple[list[T], int]:
+    """The same. `entries` come oldest first."""
     kept: deque[tuple[T, int]] = deque()
     taken = dropped = 0
     for entry in entries:
@@ -118,8 +138,11 @@ def _pages(read: Callable[[str | None], tenure.Page[T]]) -> Iterator[T]:
         after = page.next
 
 
-def _reversed(entries: Iterable[T]) -> list[T]:
-    return list(entries)[::-1]
+def _audit(app: App, job_id: str) -> Iterator[Audit]:
+    before: int | None = None
+    while rows := app.access.audit(subject=job_id, limit=PAGE, before=before):
+        yield from rows
+        before = rows[-1].seq
 
 
 def _events(app: App, job_id: str) -> Iterator[Event]:

@@ -10,7 +10,7 @@ import typer
 from tenure.cli.group import verbs
 from tenure.cli.options import Json, Yes, default_actor, duration, missing_file
 from tenure.cli.screen import Facts, Grid, Screen, confirm, progress
-from tenure.errors import StoreUnavailable, UsageError
+from tenure.errors import OperatorError, StoreUnavailable, UsageError
 from tenure.model.frozen import frozen
 from tenure.move import mover
 
@@ -82,15 +82,25 @@ def move(
     if dry_run:
         _show(screen, mover.look(source, destination, is_new=missing_file(destination) is not None), is_done=False)
         return
-    with progress("moving", mover.size(source)) as advance:
-        done = mover.move(
-            source,
-            destination,
-            leases=leases.value,
-            wait_seconds=wait,
-            actor=default_actor(),
-            tell=lambda _what, by: advance(by),
-        )
+    doing = ""
+    try:
+        with progress("moving", mover.size(source)) as advance:
+
+            def tell(what: str, by: int) -> None:
+                nonlocal doing
+                doing = what
+                advance(by, what)
+
+            done = mover.move(
+                source, destination, leases=leases.value, wait_seconds=wait, actor=default_actor(), tell=tell
+            )
+    except (KeyboardInterrupt, OperatorError):
+        if doing.startswith(("copying", "comparing")):
+            screen.note(
+                "The source takes no writes until the move is complete. Run the same command again: it goes on where "
+                "it was. To give the move up: `tenure move --reopen SRC`."
+            )
+        raise
     _show(screen, done, is_done=True)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tenure.cli import text
 from tenure.errors import UsageError
@@ -318,24 +318,34 @@ def _forget_typed_ahead() -> None:
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
+class Advance(Protocol):
+    """Moves a bar on, and says what is being done now if that has changed."""
+
+    def __call__(self, by: int, what: str | None = None) -> None: ...
+
+
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int | None) -> Iterator[Advance]:
     """A bar on stderr while something long is done, on a terminal only. Yields `advance(by)`."""
     if not (sys.stderr.isatty() and (total is None or total > 1)):
-        yield lambda _: None
+        yield lambda by, what=None: None  # noqa: ARG005
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     with Progress(
-        TextColumn(text.safe(what)),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=console(stderr=True),
         transient=True,
     ) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda by: bar.advance(task, by)
+        task = bar.add_task(text.safe(what), total=total)
+
+        def advance(by: int, what: str | None = None) -> None:
+            bar.update(task, advance=by, description=None if what is None else text.safe(what))
+
+        yield advance
 
 
 def batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

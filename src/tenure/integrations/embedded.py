@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -41,24 +41,31 @@ async def embedded_worker(
 
     running = _Running(make, await asyncio.to_thread(make))
     task = asyncio.create_task(running.run(), name="tenure-embedded-worker")
-    ready = asyncio.create_task(running.worker.ready.wait())
-    await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
-    ready.cancel()
-    if task.done():
-        await task  # raises what kept it from starting
     try:
+        await _until_ready(running, task)
         yield
     finally:
         running.stop()
-        with suppress(asyncio.CancelledError):
-            await task
+        await task
+
+
+async def _until_ready(running: _Running, task: asyncio.Task[None]) -> None:
+    """Return once the worker takes jobs. Raises what kept it from starting."""
+    ready = asyncio.create_task(running.worker.ready.wait())
+    try:
+        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ready.cancel()
+    if task.done():
+        task.result()
 
 
 class _Running:
     """Keeps a worker running until it is stopped."""
 
-    def __init__(self, make: Any, first: Worker) -> None:
+    def __init__(self, make: Callable[[], Worker], first: Worker) -> None:
         self._make = make
+        self._first = first
         self._stopping = asyncio.Event()
         self.worker = first
 
@@ -67,23 +74,25 @@ class _Running:
         self.worker.stop()
 
     async def run(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
-        while True:
+        """Run worker after worker. Raises what kept the first one from starting; a later one is tried again."""
+        pause, is_over = FIRST_PAUSE_SECONDS, False
+        while not self._stopping.is_set():
             try:
+                if is_over:
+                    self.worker = await asyncio.to_thread(self._make)
+                    if self._stopping.is_set():
+                        return
                 await self.worker.run()
                 return
             except Exception:
-                if not self.worker.ready.is_set():
+                if not self._first.ready.is_set():
                     raise
                 if self._stopping.is_set():
                     _log.exception("The embedded worker ended by an error while it was told to stop.")
                     return
                 _log.exception("The embedded worker ended by an error; another one starts in %.0f s.", pause)
+            is_over = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
-                    return
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-            self.worker = await asyncio.to_thread(self._make)
-            if self._stopping.is_set():
-                return

@@ -44,15 +44,19 @@ class Tenure:
             self.init_app(site)
 
     def init_app(self, site: Flask) -> None:
-        """Join a Flask application. Raises: ConfigError, if there is neither an App nor a TENURE_URL."""
+        """Join a Flask application. Of several, as a factory may make, handlers run in the context of the last.
+
+        Raises: ConfigError, if there is neither an App nor a TENURE_URL.
+        """
         queue = self._queue or self._from_settings(site)
         site.extensions[EXTENSION] = queue
         site.register_error_handler(TenureError, _handle)
-
-        @queue.middleware
-        def in_application_context(ctx: Context) -> Iterator[None]:  # noqa: ARG001
-            with site.app_context():
-                yield
+        for one in queue.registry.middleware:
+            known = getattr(one.function, "__self__", None)
+            if isinstance(known, _Contexts):
+                known.site = site
+                return
+        queue.middleware(_Contexts(site).around)
 
     def _from_settings(self, site: Flask) -> App:
         url = site.config.get("TENURE_URL")
@@ -62,6 +66,17 @@ class Tenure:
                 "site.config['TENURE_URL']."
             )
         return App(url)
+
+
+class _Contexts:
+    """Puts handlers of one App into the context of a Flask application."""
+
+    def __init__(self, site: Flask) -> None:
+        self.site = site
+
+    def around(self, ctx: Context) -> Iterator[None]:  # noqa: ARG002
+        with self.site.app_context():
+            yield
 
 
 def get_tenure() -> App:

@@ -76,8 +76,15 @@ class _Tracing:
 
         self._tracer = trace.get_tracer("tenure", __version__, tracer_provider)
         meter = metrics.get_meter("tenure", __version__, meter_provider)
-        self._operation_seconds = meter.create_histogram(names.OPERATION_SECONDS, "s", "Time of an enqueue or a settle")
-        self._process_seconds = meter.create_histogram(names.PROCESS_SECONDS, "s", "Time of a handler")
+        self._operation_seconds = meter.create_histogram(
+            names.OPERATION_SECONDS,
+            "s",
+            "Time of an enqueue or a settle",
+            explicit_bucket_boundaries_advisory=names.OPERATION_EDGES,
+        )
+        self._process_seconds = meter.create_histogram(
+            names.PROCESS_SECONDS, "s", "Time of a handler", explicit_bucket_boundaries_advisory=names.PROCESS_EDGES
+        )
         self._sent = meter.create_counter(names.SENT, "{message}", "Jobs enqueued")
         self._consumed = meter.create_counter(names.CONSUMED, "{message}", "Jobs given to a handler")
         self._unsettled: OrderedDict[JobId, SpanContext] = OrderedDict()

@@ -31,6 +31,10 @@ OPERATION_SECONDS: Final = "messaging.client.operation.duration"
 SENT: Final = "messaging.client.sent.messages"
 CONSUMED: Final = "messaging.client.consumed.messages"
 PROCESS_SECONDS: Final = "messaging.process.duration"
+OPERATION_EDGES: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""The buckets that the conventions ask for, in seconds. An SDK's own suit milliseconds: nearly all would be in one."""
+PROCESS_EDGES: Final = (*OPERATION_EDGES, 30.0, 60.0, 300.0, 1800.0, 3600.0)
+"""Handlers may take hours."""
 
 SENTRY_PUBLISH: Final = "queue.publish"
 SENTRY_PROCESS: Final = "queue.process"

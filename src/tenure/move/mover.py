@@ -24,6 +24,7 @@ from tenure.store.contract import Reap, Store
 from tenure.store.flow import SweepFlow
 from tenure.store.moving import MASTER, Copied, Leases, Move, Row, TableAccess
 from tenure.store.queries import ListGates, ListProfiles
+from tenure.store.summary import Inspect
 
 BATCH_ROWS: Final = 2000
 BATCH_BYTES: Final = 4 << 20
@@ -128,7 +129,7 @@ def reopen(source: str, *, actor: str) -> Reopened:
 
     Raises: IllegalMove (nothing was moved away from here, or it is a destination that is not complete).
     """
-    with closing(_opened(source)) as store, closing(store.tables()) as tables:
+    with closing(_opened(source, is_used=False)) as store, closing(store.tables()) as tables:
         moves = tables.moves()
         newest = moves[-1] if moves else None
         if newest is None or newest.role != "source" or newest.phase == "reopened":
@@ -289,19 +290,20 @@ class _Mover:
         if so_far.is_done:
             return
         places = [table.columns.index(name) for name in table.source.key]
-        for batch in _batches(self._reading.rows(table.source, table.columns, so_far.after)):
-            digest = so_far.digest
-            for row in batch:
-                digest = plus(digest, row_hash(row, table.loose))
-            after = tuple(batch[-1][place] for place in places)
-            now = Copied(table.name, after, so_far.rows + len(batch), digest, is_done=False)
-            try:
-                self._writing.write(move_id, table.destination, table.columns, batch, so_far, now)
-            except TenureError as exc:
-                exc.add_note(f"Table {table.name}, rows behind {so_far.after}.")
-                raise
-            self._tell(f"copying {table.name}", len(batch))
-            so_far = now
+        with closing(self._reading.rows(table.source, table.columns, so_far.after)) as rows:
+            for batch in _batches(rows):
+                digest = so_far.digest
+                for row in batch:
+                    digest = plus(digest, row_hash(row, table.loose))
+                after = tuple(batch[-1][place] for place in places)
+                now = Copied(table.name, after, so_far.rows + len(batch), digest, is_done=False)
+                try:
+                    self._writing.write(move_id, table.destination, table.columns, batch, so_far, now)
+                except TenureError as exc:
+                    exc.add_note(f"Table {table.name}, rows behind {so_far.after}.")
+                    raise
+                self._tell(f"copying {table.name}", len(batch))
+                so_far = now
         done = replace(so_far, is_done=True)
         self._writing.write(move_id, table.destination, table.columns, [], so_far, done)
 
@@ -309,11 +311,12 @@ class _Mover:
         """Read the table back, and count it in the source. Raises: IllegalMove."""
         copied = self._writing.copied(move_id)[table.name]
         digest = rows = 0
-        for row in self._writing.rows(table.destination, table.columns):
-            digest = plus(digest, row_hash(row, table.loose))
-            rows += 1
-            if rows % BATCH_ROWS == 0:
-                self._tell(f"comparing {table.name}", BATCH_ROWS)
+        with closing(self._writing.rows(table.destination, table.columns)) as found:
+            for row in found:
+                digest = plus(digest, row_hash(row, table.loose))
+                rows += 1
+                if rows % BATCH_ROWS == 0:
+                    self._tell(f"comparing {table.name}", BATCH_ROWS)
         self._tell(f"comparing {table.name}", rows % BATCH_ROWS)
         there = self._reading.count(table.name)
         if (rows, digest) != (copied.rows, copied.digest) or there != rows:
@@ -350,11 +353,18 @@ class _Mover:
         return next((gate.is_open for gate in self._ours.do(ListGates()) if gate.name == MASTER), None)
 
 
-def _opened(url: str) -> Store:
+def _opened(url: str, *, is_used: bool = True) -> Store:
+    """The database with the jobs. `is_used`: its rows are read, so its schema has to be that of this version."""
     store = open_store(url, "never")
     try:
-        if store.schema_version() == 0:
+        version = store.schema_version()
+        if version == 0:
             raise SchemaBehind(f"{shown_url(url)} has no schema of Tenure's, so there is nothing to move.")
+        if is_used and version < (wanted := store.do(Inspect()).schema_wanted):
+            raise SchemaBehind(
+                f"The schema of {shown_url(url)} is at migration {version}, and this version of Tenure needs {wanted}. "
+                f"Nothing was changed. Run `tenure migrate --url {shown_url(url)}` first."
+            )
     except BaseException:
         store.close()
         raise

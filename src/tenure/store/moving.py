@@ -6,7 +6,7 @@ booleans 0 and 1, vectors bytes. What PostgreSQL keeps in another type is conver
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol
 
@@ -77,8 +77,11 @@ class TableAccess(Protocol):
         """How many jobs workers hold."""
         ...
 
-    def rows(self, table: TableShape, columns: Sequence[str], after: tuple[Any, ...] | None = None) -> Iterator[Row]:
-        """The rows behind the key `after`, by rising key, as a stream. Bounded memory, however large the table."""
+    def rows(
+        self, table: TableShape, columns: Sequence[str], after: tuple[Any, ...] | None = None
+    ) -> Generator[Row, None, None]:
+        """The rows behind the key `after`, by rising key, as a stream. Bounded memory, however large the table. Holds
+        a connection until it is read to its end or closed."""
         ...
 
     def moves(self) -> list[Move]:

@@ -11,17 +11,19 @@ tasks.py. A failed attempt is tried again as the queue's policy says, and is REA
 from __future__ import annotations
 
 import re
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from django.conf import settings
 from django.core import checks
 from django.utils import timezone
 
-from tenure.errors import MissingPackage, NotFound, TenureError
+from tenure.errors import LeaseLost, MissingPackage, NotFound, StoreUnavailable, TenureError
 from tenure.handler.context import Context
-from tenure.handler.signals import Permanent, Snooze
+from tenure.handler.signals import Interrupted, Parked, Permanent, Snooze
 from tenure.integrations.django.project import own_connection, project_app
 from tenure.model.ids import new_job_id
 from tenure.model.job import Attempt, Job
@@ -31,13 +33,14 @@ from tenure.model.state import State
 if TYPE_CHECKING:
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 else:
     try:
         from django.tasks.backends.base import BaseTaskBackend
         from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+        from django.tasks.exceptions import InvalidTask as InvalidTaskError
         from django.tasks.exceptions import TaskResultDoesNotExist
         from django.tasks.signals import task_enqueued, task_finished, task_started
         from django.utils.json import normalize_json
@@ -45,7 +48,7 @@ else:
         try:
             from django_tasks.backends.base import BaseTaskBackend
             from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-            from django_tasks.exceptions import TaskResultDoesNotExist
+            from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist
             from django_tasks.signals import task_enqueued, task_finished, task_started
             from django_tasks.utils import normalize_json
         except ModuleNotFoundError as exc:
@@ -61,6 +64,18 @@ _STATUSES = {
     State.CANCELLED: TaskResultStatus.FAILED,
 }
 """All other states are READY."""
+
+_NO_FAILURES = (
+    Snooze,
+    StoreUnavailable,
+    LeaseLost,
+    Interrupted,
+    Parked,
+    CancelledError,
+    GeneratorExit,
+    KeyboardInterrupt,
+)
+"""By these an attempt ends without a failure of its own: the job is given back, or another worker has it."""
 
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 _tasks: dict[str, Task[..., Any]] = {}
@@ -122,7 +137,7 @@ class TenureBackend(BaseTaskBackend):
             run_at=_aware(task.run_after),
             connection=own_connection(),
         )
-        object.__setattr__(result, "enqueued_at", timezone.now())
+        object.__setattr__(result, "enqueued_at", _enqueued_at(result.id))
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -195,7 +210,7 @@ class _Run:
             task=task,
             id=ctx.id,
             status=TaskResultStatus.RUNNING,
-            enqueued_at=_made_at(ctx.id),
+            enqueued_at=_enqueued_at(ctx.id),
             started_at=now,
             finished_at=None,
             last_attempted_at=now,
@@ -216,8 +231,7 @@ class _Run:
 
     def failed(self, exc: BaseException) -> None:
         """Tell of the end, unless another attempt follows."""
-        is_error = isinstance(exc, Exception) and not isinstance(exc, Snooze)  # a stop is not one either
-        if isinstance(exc, Permanent) or (self._is_last and is_error):
+        if isinstance(exc, Permanent) or (self._is_last and not isinstance(exc, _NO_FAILURES)):
             path = f"{type(exc).__module__}.{type(exc).__qualname__}"
             self.result.errors.append(TaskError(exception_class_path=path, traceback=repr(exc)))
             self._finished(TaskResultStatus.FAILED)
@@ -235,13 +249,13 @@ def _result_of(job: Job, task: Task[..., Any], backend: str, attempts: list[Atte
     workers += [str(job.lease_owner or "unknown")] * (job.attempt - len(workers))
     begun = job.state is not State.QUEUED or job.attempt > 0
     result: TaskResult[Any] = TaskResult(
-        task=task.using(queue_name=job.queue, priority=job.priority, backend=backend, run_after=_run_after(job)),
+        task=_task_of(job, task, backend),
         id=job.id,
         status=_STATUSES.get(job.state, TaskResultStatus.READY),
-        enqueued_at=job.created_at,
-        started_at=(job.started_at or job.claimed_at) if begun else None,
-        finished_at=job.finished_at,
-        last_attempted_at=job.claimed_at if begun else None,
+        enqueued_at=_enqueued_at(job.id) or _shown(job.created_at),
+        started_at=_shown((job.started_at or job.claimed_at) if begun else None),
+        finished_at=_shown(job.finished_at),
+        last_attempted_at=_shown(job.claimed_at if begun else None),
         args=payload["args"],
         kwargs=payload["kwargs"],
         backend=backend,
@@ -250,6 +264,15 @@ def _result_of(job: Job, task: Task[..., Any], backend: str, attempts: list[Atte
     )
     object.__setattr__(result, "_return_value", job.result)
     return result
+
+
+def _task_of(job: Job, task: Task[..., Any], backend: str) -> Task[..., Any]:
+    """The task as it was enqueued. Operators and other programs may choose a queue or a priority that TASKS does not
+    allow; then the task is shown as it is defined."""
+    try:
+        return task.using(queue_name=job.queue, priority=job.priority, backend=backend, run_after=_run_after(job))
+    except InvalidTaskError:
+        return task.using(backend=backend)
 
 
 def _error_of(text: str) -> TaskError:
@@ -263,13 +286,20 @@ def _error_of(text: str) -> TaskError:
 
 
 def _run_after(job: Job) -> datetime | None:
-    return job.run_at if job.attempt == 0 and job.run_at > job.created_at else None
+    return _shown(job.run_at) if job.attempt == 0 and job.run_at > job.created_at else None
 
 
 def _aware(moment: datetime | None) -> datetime | None:
     return timezone.make_aware(moment) if moment is not None and timezone.is_naive(moment) else moment
 
 
-def _made_at(job_id: str) -> datetime:
-    """When the id was made; it is a UUIDv7 of ours."""
-    return datetime.fromtimestamp(int(job_id.replace("-", "")[:12], 16) / 1000, UTC)
+def _shown(moment: datetime | None) -> datetime | None:
+    """A moment as the project wants it: naive and local without USE_TZ."""
+    return moment if moment is None or settings.USE_TZ else timezone.make_naive(moment)
+
+
+def _enqueued_at(job_id: str) -> datetime | None:
+    """The moment in the id, if that is one of ours: the caller, the handler and later readers are told the same one."""
+    if job_id[14] != "7":
+        return None
+    return _shown(datetime.fromtimestamp(int(job_id.replace("-", "")[:12], 16) / 1000, UTC))

@@ -10,6 +10,7 @@ TENURE = {
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -118,15 +119,14 @@ def database_url(alias: str) -> str:
 def _postgres_url(found: dict[str, Any]) -> str:
     user, password = quote(found["USER"], safe=""), quote(found["PASSWORD"], safe="")
     login = f"{user}:{password}@" if password else f"{user}@" if user else ""
-    host = str(found["HOST"])
     options = {name: str(value) for name, value in found["OPTIONS"].items() if name not in _DJANGO_ONLY}
-    if host.startswith("/"):  # the folder of a socket
+    host, port = str(found["HOST"]), str(found["PORT"])
+    if host and not re.fullmatch(r"[\w.-]+", host):  # the folder of a socket, several hosts, an IPv6 address
         options["host"], host = host, ""
-    port = f":{found['PORT']}" if found["PORT"] and host else ""
-    if found["PORT"] and not host:
-        options["port"] = str(found["PORT"])
+    if port and not host:
+        options["port"], port = port, ""
     query = f"?{urlencode(options, quote_via=quote)}" if options else ""
-    return f"postgresql://{login}{host}{port}/{quote(str(found['NAME']), safe='')}{query}"
+    return f"postgresql://{login}{host}{f':{port}' if port else ''}/{quote(str(found['NAME']), safe='')}{query}"
 
 
 def _around_sync(ctx: Context, call: Callable[[], Any]) -> Any:  # noqa: ARG001

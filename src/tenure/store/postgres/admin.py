@@ -42,6 +42,7 @@ from tenure.store.postgres.codec import (
     text,
 )
 from tenure.store.postgres.errors import driver_errors, redact
+from tenure.store.postgres.pool import connect_alone
 from tenure.store.postgres.queries import to_effect, to_gate, to_job, to_policy, to_queue_row
 from tenure.store.postgres.sql import statement
 from tenure.store.queries import ListProfiles, ProfileRow
@@ -159,7 +160,7 @@ def install_profile(url: str, asked: InstallProfile) -> InstalledProfile:
         "closed": profile.closed_gates,
         "actor": asked.actor,
     }
-    with driver_errors(url), psycopg.connect(url, application_name="tenure profile install") as connection:
+    with driver_errors(url), connect_alone(url, "tenure profile install", autocommit=False) as connection:
         connection.execute(statement("lock"))
         connection.execute(statement("search_path"))
         row = connection.execute(statement("install_profile"), {"request": text(request)}).fetchone()
@@ -185,10 +186,8 @@ def _to_profile(found: dict[str, Any]) -> ProfileRow:
 
 def measure(url: str, request: Measure) -> float:
     """See store.measuring.Measure."""
-    import psycopg
-
     asked = statement("commit" if request.what == "commit" else "round_trip")
-    with driver_errors(url), psycopg.connect(url, autocommit=True, application_name="tenure bench") as connection:
+    with driver_errors(url), connect_alone(url, "tenure bench") as connection:
         connection.execute(asked, prepare=False)
         done, begun = 0, time.perf_counter()
         while done < request.times and time.perf_counter() - begun < request.seconds:
@@ -199,10 +198,8 @@ def measure(url: str, request: Measure) -> float:
 
 def drop_queue(url: str, request: DropQueue) -> int:
     """See store.measuring.DropQueue."""
-    import psycopg
-
     asked = {"name": request.name, "kind": request.kind}
-    with driver_errors(url), psycopg.connect(url, application_name="tenure bench") as connection:
+    with driver_errors(url), connect_alone(url, "tenure bench", autocommit=False) as connection:
         if not _value(connection.execute(statement("may_drop"))):
             raise AccessDenied(
                 f"This login may not delete rows of Tenure's tables, so queue {request.name!r} could not be taken away "

@@ -194,6 +194,13 @@ def _unavailable(said: _Said, where: str) -> TenureError:
     )
 
 
+def _not_prepared(said: _Said, where: str) -> TenureError:
+    return errors.ConfigError(
+        f"{where} does not keep what a connection has prepared: {said.message}. Nothing was changed. There is a "
+        "pooler in transaction mode before it; add `tenure_pooler=1` to the URL, as in postgresql://host/name?tenure_pooler=1."
+    )
+
+
 def _busy(said: _Said, where: str) -> TenureError:
     return errors.StoreBusy(f"{where} could not carry this out in time: {said.message}. Nothing was changed. {_REPEAT}")
 
@@ -274,12 +281,16 @@ _STATES: Final[dict[str, _Make]] = {
     "23514": _broken_rule,
     "25006": _read_only,
     "25P02": lambda _said, _where: _failed_before(),
+    "25P03": _unavailable,  # the server gave up an idle transaction
+    "25P04": _unavailable,  # or one that took too long
+    "26000": _not_prepared,
     "3D000": _unknown_database,
     "3F000": _missing,
     "42501": _denied,
     "42704": _missing,
     "42883": _missing,
     "42P01": _missing,
+    "42P05": _not_prepared,
     "53100": _disk_full,
     "54001": _too_deep,
     "55P03": _busy,

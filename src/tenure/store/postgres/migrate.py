@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tenure.store import migrations as stored
 from tenure.store.migrations import Migration
 from tenure.store.postgres.errors import driver_errors
+from tenure.store.postgres.pool import connect_alone
 from tenure.store.postgres.sql import FOLDER, functions_script, schema_script, statement
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def migrate(url: str) -> list[str]:
     Raises: SchemaAhead, SchemaError (a migration was applied with another text), StoreBusy (a table in use was never
     free), StoreUnavailable.
     """
-    with driver_errors(url), _connect(url) as connection:
+    with driver_errors(url), connect_alone(url, "tenure migrate") as connection:
         connection.add_notice_handler(_pass_on)
         applied: list[str] = []
         while (name := _apply_next(connection)) is not None:
@@ -66,7 +67,7 @@ def schema_version(url: str) -> int:
 
     Raises: SchemaAhead, SchemaError (it was made by another text of this version).
     """
-    with driver_errors(url), _connect(url) as connection:
+    with driver_errors(url), connect_alone(url, "tenure migrate") as connection:
         if not _value(connection, "has_version"):
             return 0
         row = connection.execute(statement("version")).fetchone()
@@ -135,12 +136,6 @@ def _row(migration: Migration) -> dict[str, int | str]:
         "checksum": migration.checksum,
         "compatible_from": migration.compatible_from,
     }
-
-
-def _connect(url: str) -> Connection[tuple[Any, ...]]:
-    import psycopg
-
-    return psycopg.connect(url, autocommit=True, application_name="tenure migrate")
 
 
 def _value(connection: Connection[tuple[Any, ...]], name: str) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from tenure.model import failpoints
 from tenure.model.clock import from_us
 from tenure.store.moving import MASTER, Copied, Move, Row, TableShape
 from tenure.store.postgres.errors import driver_errors, location
-from tenure.store.postgres.pool import defaults
+from tenure.store.postgres.pool import connect_alone
 from tenure.store.postgres.sql import load
 
 if TYPE_CHECKING:
@@ -76,13 +77,15 @@ class PostgresTables:
     def held(self) -> int:
         return self._number(_SQL["held"])
 
-    def rows(self, table: TableShape, columns: Sequence[str], after: tuple[Any, ...] | None = None) -> Iterator[Row]:
+    def rows(
+        self, table: TableShape, columns: Sequence[str], after: tuple[Any, ...] | None = None
+    ) -> Generator[Row, None, None]:
         types = self._types[table.name]
         loads = [(place, _LOAD[types[name]]) for place, name in enumerate(columns) if types[name] in _LOAD]
         names = {
             "table": _table(table.name),
             "columns": ", ".join(_read(types[name], name) for name in columns),
-            "key": _names(table.key),
+            "key": ", ".join(f"t.{_name(column)}" for column in table.key),
         }
         if after is None:
             query, values = _fill("rows", **names), []
@@ -90,6 +93,7 @@ class PostgresTables:
             query = _fill("rows_after", **names, marks=", ".join(["%s"] * len(after)))
             values = [_dump(types[name], value) for name, value in zip(table.key, after, strict=True)]
         with driver_errors(self._url), self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute(_SQL["by_index"].encode())
             # Row by row: a page of large payloads would not fit in little memory.
             for row in cursor.stream(query.encode(), values):
                 if not loads:
@@ -200,16 +204,14 @@ class PostgresTables:
             self._reader = self._connect(autocommit=True)
         return self._reader
 
-    def _writing(self) -> _Kept:
+    def _writing(self) -> AbstractContextManager[Connection[Row]]:
+        """The connection that writes. It stays open behind the `with`."""
         if self._writer is None or self._writer.closed:
             self._writer = self._connect(autocommit=True)
-        return _Kept(self._writer)
+        return nullcontext(self._writer)
 
     def _connect(self, *, autocommit: bool = False) -> Connection[Row]:
-        import psycopg
-
-        settings: dict[str, Any] = {"application_name": "tenure move", "prepare_threshold": None}
-        return psycopg.connect(self._url, autocommit=autocommit, **(defaults(self._url) | settings))
+        return connect_alone(self._url, "tenure move", autocommit=autocommit)
 
     def _refuse_stranger(self) -> None:
         row = self._reading().execute(_SQL["stranger"].encode()).fetchone()
@@ -218,19 +220,6 @@ class PostgresTables:
                 f"Table tenure.{row[0]} of {location(self._url)} belongs to another role, and moving whole tables "
                 "needs its owner's rights. Use the login that runs `tenure migrate`."
             )
-
-
-class _Kept:
-    """A connection that stays open behind a `with`."""
-
-    def __init__(self, connection: Connection[Row]) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> Connection[Row]:
-        return self._connection
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def _one(connection: Connection[Row], sql: str, values: dict[str, Any] | None = None) -> int:

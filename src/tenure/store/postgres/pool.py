@@ -173,6 +173,13 @@ class Pool:
         )
 
 
+def connect_alone(url: str, application_name: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
+    """A connection outside of the pool, for what is done once. It may take its time, but notices a dead peer; it
+    prepares nothing, because a pooler in transaction mode would not keep it."""
+    settings: dict[str, Any] = {"application_name": application_name, "prepare_threshold": None}
+    return psycopg.connect(url, autocommit=autocommit, **(defaults(url) | settings))
+
+
 def defaults(url: str) -> dict[str, Any]:
     """Settings for a connection that notices a dead peer, unless the URL says otherwise."""
     given = conninfo_to_dict(url)

@@ -23,6 +23,7 @@ from tenure.store.metrics import CountedSpans, ListMetrics, Metric, ReadMetrics,
 from tenure.store.postgres import migrate as migrations
 from tenure.store.postgres.codec import BACKOFF, POLICY, Call, encode, maybe_moment, text
 from tenure.store.postgres.errors import driver_errors
+from tenure.store.postgres.pool import connect_alone
 from tenure.store.postgres.sql import statement
 from tenure.store.queries import (
     Audit,
@@ -257,10 +258,8 @@ def _counted_spans(answer: dict[str, Any], request: ReadMetrics) -> CountedSpans
 
 def inspect(url: str, newest: Callable[[], Any]) -> Inspection:
     """What the server says about itself. `newest` asks our own schema, and is called only if it is there."""
-    import psycopg
-
     version = migrations.schema_version(url)
-    with driver_errors(url), psycopg.connect(url, autocommit=True) as connection:
+    with driver_errors(url), connect_alone(url, "tenure") as connection:
         row = connection.execute(statement("inspect")).fetchone()
     assert row is not None
     facts = row[0] | (newest() if version >= migrations.newest() else {"newest_created_at": None, "last_event": 0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +43,9 @@ class SqliteTables:
     def held(self) -> int:
         return self._number(_SQL["held"])
 
-    def rows(self, table: TableShape, columns: Sequence[str], after: tuple[Any, ...] | None = None) -> Iterator[Row]:
+    def rows(
+        self, table: TableShape, columns: Sequence[str], after: tuple[Any, ...] | None = None
+    ) -> Generator[Row, None, None]:
         names = {"table": _table(table.name), "columns": _names(columns), "key": _names(table.key)}
         with self._reading() as reader:
             if after is None:

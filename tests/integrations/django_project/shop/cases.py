@@ -4,18 +4,22 @@ The cases are those of Django's tests for its backends, written anew for one tha
 """
 
 import asyncio
+import copy
+import dataclasses
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.db import connection, transaction
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, override_settings
 from django.utils import timezone
 
 from shop import jobs, tasks  # type: ignore[import-not-found]
 from shop.models import Entry  # type: ignore[import-not-found]
 from shop.task_api import (  # type: ignore[import-not-found]
+    LOGGER,
     InvalidTaskError,
     TaskResultDoesNotExist,
     TaskResultMismatch,
@@ -96,6 +100,43 @@ class EnqueueCases(Cases):
         work()
         assert finished == [(TenureBackend, result.id, TaskResultStatus.FAILED)]
 
+    def test_a_process_that_asks_to_exit_is_a_failure(self) -> None:
+        finished = self.heard(task_finished)
+        result = tasks.exits.enqueue()
+        work()
+        result.refresh()
+        assert (result.status, result.errors[0].exception_class) == (TaskResultStatus.FAILED, SystemExit)
+        assert finished == [(TenureBackend, result.id, TaskResultStatus.FAILED)]
+
+    def test_what_happens_is_logged(self) -> None:
+        for one, ends in ((tasks.nothing, "state=SUCCESSFUL"), (tasks.fails, "state=FAILED")):
+            with self.subTest(one.name), self.assertLogs(LOGGER, level="DEBUG") as captured:
+                result = one.enqueue()
+                work()
+                assert len(captured.output) == 3
+                for line, word in zip(captured.output, ("enqueued", "state=RUNNING", ends), strict=True):
+                    assert word in line
+                    assert result.id in line
+                    assert "NoneType" not in line
+
+    def test_a_task_that_the_settings_no_longer_allow_is_refused_when_it_is_enqueued(self) -> None:
+        elsewhere = tasks.nothing.using(queue_name="queue-1")
+        changed = copy.deepcopy(settings.TASKS)
+        changed["default"]["QUEUES"] = ["default"]
+        with override_settings(TASKS=changed):
+            with self.assertRaisesRegex(InvalidTaskError, "Queue 'queue-1'"):
+                elsewhere.enqueue()
+            with self.assertRaisesRegex(InvalidTaskError, "Queue 'queue-1'"):
+                asyncio.run(elsewhere.aenqueue())
+
+    def test_without_a_list_of_queues_every_queue_is_allowed(self) -> None:
+        changed = copy.deepcopy(settings.TASKS)
+        changed["default"]["QUEUES"] = []
+        with override_settings(TASKS=changed):
+            result = tasks.nothing.using(queue_name="anywhere").enqueue()
+            drain(app, queues=["anywhere"])
+            assert default_task_backend.get_result(result.id).status == TaskResultStatus.SUCCESSFUL
+
 
 class RunCases(Cases):
     def test_a_task_runs_and_its_result_is_kept(self) -> None:
@@ -166,6 +207,34 @@ class ResultCases(Cases):
         result = tasks.add.enqueue(1)
         for found in (default_task_backend.get_result(result.id), asyncio.run(tasks.add.aget_result(result.id))):
             assert (found.id, found.task, found.args, found.backend) == (result.id, tasks.add, [1], "default")
+
+    def test_a_result_equals_itself_however_it_was_got(self) -> None:
+        result = tasks.nothing.using(priority=7).enqueue(1, two=[3])
+        before = dataclasses.asdict(result)
+        assert default_task_backend.get_result(result.id) == result
+        assert asyncio.run(tasks.nothing.aget_result(result.id)) == result
+        result.refresh()
+        asyncio.run(result.arefresh())
+        assert dataclasses.asdict(result) == before
+
+    def test_moments_are_naive_where_the_project_wants_them_so(self) -> None:
+        with override_settings(USE_TZ=False):
+            later = timezone.now() + timedelta(hours=1)
+            waits, done = tasks.nothing.using(run_after=later).enqueue(), tasks.add.enqueue(1)
+            work()
+            waits.refresh()
+            done.refresh()
+            assert waits.task.run_after == later
+            assert done.enqueued_at <= done.started_at <= done.finished_at <= timezone.now()
+
+    def test_a_job_that_was_moved_beyond_what_tasks_may_is_still_found(self) -> None:
+        result = tasks.nothing.enqueue()
+        app.edit(result.id, priority=1_000, reason="a trial")
+        app.queues.set("of-another-program")
+        elsewhere = app.enqueue(tasks.nothing.module_path, {"args": [], "kwargs": {}}, queue="of-another-program")
+        for identity in (result.id, elsewhere.id):
+            found = default_task_backend.get_result(identity)
+            assert (found.id, found.task, found.status) == (identity, tasks.nothing, TaskResultStatus.READY)
 
     def test_a_result_that_is_not_there(self) -> None:
         for identity in ("123", "01890000-0000-7000-8000-000000000000", "no id at all"):

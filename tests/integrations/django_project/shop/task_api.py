@@ -21,7 +21,11 @@ else:
         from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist, TaskResultMismatch
         from django_tasks.signals import task_enqueued, task_finished, task_started
 
+LOGGER = task.__module__.removesuffix(".base")
+"""The logger that tells of tasks: `django.tasks`, or `django_tasks` before."""
+
 __all__ = [
+    "LOGGER",
     "InvalidTaskError",
     "TaskContext",
     "TaskResultDoesNotExist",

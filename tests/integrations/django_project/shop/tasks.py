@@ -36,6 +36,11 @@ def fails_by_key() -> None:
     dict[str, int]()["missing"]
 
 
+@task
+def exits() -> None:
+    raise SystemExit("this task exits")
+
+
 class Odd(Exception):
     """An error of the project's own, with more than text."""
 

@@ -35,11 +35,16 @@ SELECT count(*) FROM tenure.job WHERE state IN ('leased', 'running');
 -- name: flow_events
 SELECT count(*) FROM tenure.flow_event;
 
+-- name: by_index
+-- A sort of a whole table would need as much temporary space on the server as the table takes.
+SET LOCAL enable_sort = off;
+
 -- name: rows
-SELECT {columns} FROM {table} ORDER BY {key};
+-- The key with its table's name: a name alone would be that of the answer's column, which is text and has no index.
+SELECT {columns} FROM {table} AS t ORDER BY {key};
 
 -- name: rows_after
-SELECT {columns} FROM {table} WHERE ({key}) > ({marks}) ORDER BY {key};
+SELECT {columns} FROM {table} AS t WHERE ({key}) > ({marks}) ORDER BY {key};
 
 -- name: read_moment
 -- A moment that never comes is on SQLite the last one of the year 9999, and one before all others -1.
