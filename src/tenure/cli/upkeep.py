@@ -29,7 +29,7 @@ def migrate(
 ) -> None:
     """Bring the database's schema up to this version. Safe to repeat, and while workers run."""
     screen = Screen(as_json)
-    with opened(url, create=not check, migrate="never") as tenure:
+    with opened(url, migrate="never") as tenure:
         if sql:
             screen.line(tenure.store.migration_sql())
             return
