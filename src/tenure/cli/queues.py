@@ -109,7 +109,7 @@ def set_(
 def rm(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
     """Remove queues that have no jobs, neither live nor ended. Exit 4 if one has."""
     with opened(url, actor=actor) as tenure:
-        removed = tenure.policies.remove(names, reason=reason)
+        removed = tenure.queues.remove(names, reason=reason)
     Screen(as_json).show({"changed": removed}, Grid(("queue", "is"), [(name, state("removed")) for name in removed]))
 
 
