@@ -67,7 +67,7 @@ def _read_once(app: App, job_id: str) -> tuple[Bundle, bool]:
         "audit": newest("audit", _reversed(app.access.audit(subject=job_id, limit=PAGE))),
         "approvals": newest(
             "approvals",
-            _reversed(_pages(lambda at: app.approvals.all(state=None, job_id=job_id, limit=PAGE, cursor=at))),
+            _reversed(_pages(lambda at: app.approvals.all(state=None, job_id=job_id, limit=PAGE, after=at))),
         ),
         "budgets": newest("budgets", app.budgets.all(_scopes(job))),
     }

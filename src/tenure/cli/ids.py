@@ -30,7 +30,7 @@ def full_approval_id(tenure: App, given: str) -> str:
     """The id of the one approval that begins so. Raises: as full_id."""
 
     def newest_below(above: str) -> list[str]:
-        return [one.id for one in tenure.approvals.all(state=None, limit=2, cursor=above)]
+        return [one.id for one in tenure.approvals.all(state=None, limit=2, after=above)]
 
     return _full(given, "approval", "inbox", newest_below)
 

@@ -61,7 +61,7 @@ def ls(
     following = None
     with opened(url) as tenure:
         if states or after:
-            page = tenure.approvals.all(state=states or "pending", person=person, limit=limit, cursor=after)
+            page = tenure.approvals.all(state=states or "pending", person=person, limit=limit, after=after)
             entries, following = [InboxEntry.of(one) for one in page], page.next
         else:
             entries = tenure.inbox(person, limit=limit)
