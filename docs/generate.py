@@ -344,7 +344,7 @@ def _name(name: str, value: Any) -> str:
         return f"{_doc(value, whole=True)}\n\n```python\n{name}(\n" + "\n".join(lines) + "\n)\n```"
     if isinstance(value, type):
         shape = f"\n\n```python\n{_signature(name, value)}\n```" if "__init__" in vars(value) else ""
-        see = {"JobOptions": "job-options", "QueueSettings": "queues"}.get(name)
+        see = {"JobOptions": "job-options", "QueueSettings": "queues", "WorkerSettings": "workers"}.get(name)
         return _doc(value, whole=True) + (f" See [settings](settings.md#{see})." if see else "") + shape
     said = _assigned(_home(name), name)
     return f"{said[1]}\n\n```python\n{name} = {said[0]}\n```" if said else _doc(value)

@@ -38,7 +38,7 @@ from tenure.client.signature import Signature, codec_of, key_maker, read_signatu
 from tenure.client.state import ClientState
 from tenure.client.streams import SyncStreams
 from tenure.client.work import Work
-from tenure.client.worker import LogTo, Queues, log_to, make_worker
+from tenure.client.worker import LogTo, Queues, WorkerSettings, log_to, make_worker
 from tenure.client.workflows import SyncWorkflows
 from tenure.errors import ConfigError, HandlerError, InvalidArgument
 from tenure.handler import arguments
@@ -76,8 +76,8 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, SyncClient):
         url: `sqlite:///jobs.db` or `postgresql://…`; TENURE_URL if left out. A function is asked when
             the database is first needed.
         migrate: `auto` brings a SQLite file up to date and sets up an empty PostgreSQL database, but leaves the upgrade
-            of a PostgreSQL database to `tenure migrate`; `always` upgrades it; `existing` sets up no empty PostgreSQL
-            database; `never` touches no schema.
+            of a PostgreSQL database to `tenure migrate`; `always` upgrades it; `existing` makes no file and sets up no
+            empty database; `never` touches no schema.
         limits: What payloads and texts may take.
         actor: Recorded for changes that name no actor of their own.
         clock: Where a SQLite store takes the time from; for tests.
@@ -349,7 +349,7 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, SyncClient):
         *,
         concurrency: int = 10,
         emit: LogTo | None = None,
-        **settings: Any,
+        **settings: Unpack[WorkerSettings],
     ) -> Worker:
         """A worker on this app's store that runs its handlers; `run()` or `run_sync()` starts it.
 
@@ -365,7 +365,7 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, SyncClient):
         concurrency: int = 10,
         emit: LogTo | None = None,
         reconcile: bool = False,
-        **settings: Any,
+        **settings: Unpack[WorkerSettings],
     ) -> WorkerStats:
         """Run jobs until told to stop by SIGINT or SIGTERM. Answers what was done. See `worker` for the arguments.
 

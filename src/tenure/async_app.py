@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from tenure.client.access import AsyncAccess
 from tenure.client.admin import AsyncGates, AsyncLeases, AsyncWorkers, Upkeep
@@ -25,7 +25,7 @@ from tenure.client.schedules import AsyncSchedules
 from tenure.client.state import ClientState
 from tenure.client.streams import AsyncStreams
 from tenure.client.work import Work
-from tenure.client.worker import LogTo, Queues, log_to, make_worker
+from tenure.client.worker import LogTo, Queues, WorkerSettings, log_to, make_worker
 from tenure.client.workflows import AsyncWorkflows
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class AsyncApp(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, AsyncCli
         concurrency: int = 10,
         emit: LogTo | None = None,
         reconcile: bool = False,
-        **settings: Any,
+        **settings: Unpack[WorkerSettings],
     ) -> WorkerStats:
         """`App.run_worker` on the running event loop."""
         await run_async(self._state, declare_queues(self._state, self._state.declared))
