@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tenure.errors import ConfigError, InvalidArgument, InvalidPayload, StoreUnavailable
+from tenure.errors import ConfigError, InvalidArgument, InvalidPayload
 from tenure.model.duration import duration_seconds
 
 if TYPE_CHECKING:
     from tenure.app import App
 
 DEFAULT_FILE = "jobs.db"
-"""Used where no URL is given and this file is in the current folder."""
+"""Used where no URL is given, no app names one, and this file is in the current folder."""
 
 
 def duration(value: str | float) -> float:
@@ -70,7 +70,7 @@ Url = Annotated[
         metavar="URL",
         envvar="TENURE_URL",
         show_default=False,
-        help=f"The database: sqlite:///{DEFAULT_FILE} or postgresql://…; ./{DEFAULT_FILE} if there is one.",
+        help=f"The database: sqlite:///FILE or postgresql://…; left out: that of ./tasks.py, or ./{DEFAULT_FILE}.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, whose shape does not change.")]
@@ -130,11 +130,6 @@ def opened(
     from tenure.app import App
 
     found = database_url(url)
-    missing = missing_file(found)
-    if missing is not None and not create:
-        raise StoreUnavailable(
-            f"There is no database file {missing}. Check the URL, or create it with `tenure migrate --url {found}`."
-        )
     app = App(found, actor=actor or default_actor(), migrate=migrate if create or migrate == "never" else "existing")
     try:
         yield app
@@ -143,22 +138,17 @@ def opened(
 
 
 def database_url(url: str | None) -> str:
-    """The URL as given, or that of the file in this folder. Raises: ConfigError."""
-    if url:
-        return url
+    """The URL as given, or that of this folder's app, or that of the file jobs.db. Raises: ConfigError."""
+    from tenure.cli.loading import declared_url
+
+    found = url or declared_url()
+    if found:
+        return found
     if Path(DEFAULT_FILE).is_file():
         return f"sqlite:///{DEFAULT_FILE}"
     raise ConfigError(
         f"No database is named. Give --url sqlite:///{DEFAULT_FILE} or --url postgresql://…, or set TENURE_URL."
     )
-
-
-def missing_file(url: str) -> Path | None:
-    """The SQLite file that the URL names, if it is not there."""
-    if not url.startswith("sqlite:///"):
-        return None
-    path = Path(url.removeprefix("sqlite:///").partition("?")[0])
-    return None if not path.name or path.exists() else path
 
 
 def default_actor() -> str:
