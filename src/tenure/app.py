@@ -18,7 +18,7 @@ from tenure.client.access import SyncAccess
 from tenure.client.admin import SyncGates, SyncLeases, SyncWorkers, Upkeep
 from tenure.client.approvals import Inbox, SyncApprovals
 from tenure.client.budgets import SyncBudgets
-from tenure.client.connect import Migrate, open_store, scheme_of, shown_url
+from tenure.client.connect import Migrate, open_store, scheme_of
 from tenure.client.dead_letters import SyncDeadLetters
 from tenure.client.effects import SyncEffects, reconciling
 from tenure.client.enqueue import declare_queues
@@ -49,6 +49,7 @@ from tenure.handler.payload import result_decoder
 from tenure.handler.registry import Handler, Mode
 from tenure.model.memo import TTL_SECONDS_MAX
 from tenure.model.policy import Backoff, Limits, QueuePolicy
+from tenure.model.url import shown_url
 from tenure.store.contract import Store
 
 if TYPE_CHECKING:

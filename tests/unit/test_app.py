@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 import tenure
-from tenure.client.connect import shown_url
+from tenure.model.url import shown_url
 from tenure.worker.config import WorkerConfig
 
 

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from tenure.errors import ConfigError, MissingExtra, SchemaBehind, nearest
+from tenure.model.url import shown_url
 from tenure.store.contract import Store
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ Migrate = Literal["auto", "always", "existing", "never"]
 SCHEMES = ("sqlite", "postgresql", "postgres")
 _WITH_DRIVER = re.compile(r"(sqlite|postgresql|postgres)\+\w+(?=://)")
 
-_PASSWORD = re.compile(r"(?<=://)([^/@]*?):([^/]*)@|(?<=[?&]password=)[^&]*", re.IGNORECASE)
 _DRIVERS = frozenset({"psycopg", "psycopg_pool", "psycopg_binary"})
 _NO_SCHEMA = (
     "This database has no schema of Tenure's yet, and reading makes none. Set it up with `tenure migrate`, or by the "
@@ -60,11 +60,6 @@ def is_file_to_make(url: str) -> bool:
     from tenure.store.sqlite.files import path_of
 
     return not path_of(without_driver(url)).exists()
-
-
-def shown_url(url: str) -> str:
-    """The URL as it may be shown: without a password."""
-    return _PASSWORD.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else "***", url)
 
 
 def _open_sqlite(url: str, migrate: Migrate, clock: Clock | None) -> Store:

@@ -130,10 +130,10 @@ def is_on_event_loop() -> bool:
 
 def run(state: ClientState, steps: Steps[R]) -> R:
     """Run an operation and block until it is done. The store is opened when the first request is sent."""
-    if is_on_event_loop():
-        warnings.warn(BLOCKS, RuntimeWarning, stacklevel=3)
     try:
         request = next(steps)
+        if is_on_event_loop():  # an operation that refuses to run there has raised by now
+            warnings.warn(BLOCKS, RuntimeWarning, stacklevel=3)
         while True:
             answer: Any = None
             try:

@@ -50,6 +50,8 @@ class ClientState:
         self.declared_schedules: dict[str, Schedule] = {}
         self.seen_queues: set[str] = set()
         """Declared queues that this process knows to exist in the database at hand."""
+        self.named_kinds: set[str] = set()
+        """Kinds without a handler that this process has named in its log."""
         self.seen_agents: set[str] = set()
         """Agents whose queues are known to belong to the profile, in the database at hand."""
         self.store: Store | None = None

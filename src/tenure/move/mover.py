@@ -12,10 +12,11 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final
 
-from tenure.client.connect import is_file_to_make, open_store, shown_url
+from tenure.client.connect import is_file_to_make, open_store
 from tenure.errors import IllegalMove, SchemaBehind, StoreBusy, TenureError
 from tenure.model.frozen import frozen
 from tenure.model.ids import new_job_id
+from tenure.model.url import shown_url
 from tenure.move.digest import plus, row_hash
 from tenure.move.plan import SEEDS, Table, plan
 from tenure.store.access import NewAudit, WriteAudit
