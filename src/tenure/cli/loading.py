@@ -83,6 +83,8 @@ def load_app(target: str | None) -> App:
     module = _imported(module_name, target)
     apps = {name: value for name, value in vars(module).items() if isinstance(value, App)}
     found = apps.get(attribute or "app")
+    if not attribute and len(apps) == 1:
+        (found,) = apps.values()
     if found is None:
         raise ConfigError(
             f"Module {module_name!r} ({_file_of(module)}) has no App named {attribute or 'app'!r}."

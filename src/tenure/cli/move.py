@@ -39,7 +39,9 @@ Destination = Annotated[
 LeaseOption = Annotated[
     LeaseChoice,
     typer.Option(
-        "--leases", help="Jobs that workers hold: wait until they have ended (drain), or take the leases along (carry)."
+        "--leases",
+        metavar="drain|carry",
+        help="Jobs that workers hold: wait until they have ended (drain), or take the leases along (carry).",
     ),
 ]
 Wait = Annotated[
