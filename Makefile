@@ -31,10 +31,10 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: audit docs docs-site help release sbom types setup demo demo-postgres check test test-quick test-django test-frameworks test-pythons bench chaos screens vendor
+.PHONY: audit docs docs-site help release sbom types setup demo demo-postgres check test test-quick test-django test-frameworks test-pythons bench chaos vendor
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP) ## Build .venv from the pinned requirements (again only when they change)
 
@@ -138,9 +138,6 @@ LONG_TESTS := tests/fault tests/stateful tests/conformance tests/sqlite/test_pag
 
 chaos: $(STAMP) ## Kill, cut and race in the long form: minutes, not seconds
 	TENURE_LONG=1 $(BIN)/pytest $(LONG_TESTS) $(ARGS)
-
-screens: $(STAMP) ## Record the screens of the docs anew (needs tmux)
-	$(BIN)/python docs/screens/record.py $(ARGS)
 
 vendor: $(STAMP) ## Fetch the console's vendored files from the npm registry and compare them (write them: ARGS=--write)
 	$(BIN)/python docs/console/vendor.py $(ARGS)

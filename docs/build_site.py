@@ -24,7 +24,7 @@ ROOT_PAGES: Final = {
     "SECURITY.md": "project/security.md",
 }
 """Files of the repository that are pages of the site too."""
-FIRST: Final = {"Why Tenure": "why.md", "Five minutes": "quickstart.md"}
+FIRST: Final = {"Why Tenure": "why.md", "Quickstart": "quickstart.md"}
 SECTIONS: Final = {
     "Guides": "guides",
     "Concepts": "concepts",

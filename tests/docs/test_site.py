@@ -33,7 +33,7 @@ def test_the_order_is_that_of_a_reader() -> None:
     titles = [next(iter(part)) for part in nav()]
 
     assert titles == [
-        "Tenure", "Why Tenure", "Five minutes", "Guides", "Concepts", "Operate", "Reference", "Specifications",
+        "Tenure", "Why Tenure", "Quickstart", "Guides", "Concepts", "Operate", "Reference", "Specifications",
         "Decisions", "Project",
     ]  # fmt: skip
 
