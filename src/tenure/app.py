@@ -46,7 +46,7 @@ from tenure.handler.arguments import Duration, Names
 from tenure.handler.building import MISSING, backoff_json, limiter_keys
 from tenure.handler.middleware import AroundAll, AroundAsync, AroundSync, read_middleware
 from tenure.handler.payload import result_decoder
-from tenure.handler.registry import Handler, Mode
+from tenure.handler.registry import Handler, Mode, Registry
 from tenure.model.memo import TTL_SECONDS_MAX
 from tenure.model.policy import Backoff, Limits, QueuePolicy
 from tenure.model.url import shown_url
@@ -85,6 +85,43 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, SyncClient):
         embedder: How memories are embedded: `words`, `wordllama:256`, `file:FOLDER` or `openai:URL#MODEL?dim=N`;
             TENURE_EMBEDDER if left out, else wordllama where the extra `memory` is installed, else words.
     """
+
+    registry: Registry
+    """The handlers of this app, by kind."""
+    access: SyncAccess
+    """Tokens, browser sessions, and the audit with its chain."""
+    approvals: SyncApprovals
+    """Questions to people, and their answers."""
+    budgets: SyncBudgets
+    """What jobs may spend, and what model calls used."""
+    dead_letters: SyncDeadLetters
+    """Jobs that ended badly, grouped by cause, and what was decided about them."""
+    effects: SyncEffects
+    """The ledger of side effects, and their comparison with the world."""
+    gates: SyncGates
+    """Switches in the database that stop work."""
+    leases: SyncLeases
+    """Named leases, by which one of many processes leads."""
+    limits: SyncLimits
+    """Limiters of services that jobs share."""
+    memory: SyncMemories
+    """What agents remember."""
+    policies: SyncPolicies
+    """Queue policies in this code beside those in the database."""
+    profiles: SyncProfiles
+    """Vocabularies of other queues over the same jobs."""
+    queues: SyncQueues
+    """Queues: their policies, pause, backlog, counts."""
+    schedules: SyncSchedules
+    """Jobs that come by the clock."""
+    steps: SyncSteps
+    """Steps, children and memos of durable jobs."""
+    streams: SyncStreams
+    """Output of jobs while they run."""
+    workers: SyncWorkers
+    """Worker processes: list, drain, resume."""
+    workflows: SyncWorkflows
+    """Graphs of tasks."""
 
     def __init__(
         self,

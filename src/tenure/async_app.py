@@ -35,6 +35,41 @@ if TYPE_CHECKING:
 class AsyncApp(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, AsyncClient):
     """An App for async callers: `await app.aio.claim(…)`. Handlers, queues and schedules are declared on the App."""
 
+    access: AsyncAccess
+    """Tokens, browser sessions, and the audit with its chain."""
+    approvals: AsyncApprovals
+    """Questions to people, and their answers."""
+    budgets: AsyncBudgets
+    """What jobs may spend, and what model calls used."""
+    dead_letters: AsyncDeadLetters
+    """Jobs that ended badly, grouped by cause, and what was decided about them."""
+    effects: AsyncEffects
+    """The ledger of side effects, and their comparison with the world."""
+    gates: AsyncGates
+    """Switches in the database that stop work."""
+    leases: AsyncLeases
+    """Named leases, by which one of many processes leads."""
+    limits: AsyncLimits
+    """Limiters of services that jobs share."""
+    memory: AsyncMemories
+    """What agents remember."""
+    policies: AsyncPolicies
+    """Queue policies in this code beside those in the database."""
+    profiles: AsyncProfiles
+    """Vocabularies of other queues over the same jobs."""
+    queues: AsyncQueues
+    """Queues: their policies, pause, backlog, counts."""
+    schedules: AsyncSchedules
+    """Jobs that come by the clock."""
+    steps: AsyncSteps
+    """Steps, children and memos of durable jobs."""
+    streams: AsyncStreams
+    """Output of jobs while they run."""
+    workers: AsyncWorkers
+    """Worker processes: list, drain, resume."""
+    workflows: AsyncWorkflows
+    """Graphs of tasks."""
+
     def __init__(self, state: ClientState) -> None:
         super().__init__(state)
         self.access = AsyncAccess(state)

@@ -88,8 +88,8 @@ class EnqueueOn(Request[list[Enqueued]]):
     __slots__ = ("connection", "enqueue")
 
     def __init__(self, connection: Any, enqueue: Enqueue) -> None:
-        self.connection = connection
-        self.enqueue = enqueue
+        self.connection: Any = connection
+        self.enqueue: Enqueue = enqueue
 
 
 class Blocking(Request[T]):
@@ -98,7 +98,7 @@ class Blocking(Request[T]):
     __slots__ = ("call",)
 
     def __init__(self, call: Callable[[Store], T]) -> None:
-        self.call = call
+        self.call: Callable[[Store], T] = call
 
 
 class Pause(Request[None]):
@@ -107,7 +107,7 @@ class Pause(Request[None]):
     __slots__ = ("seconds",)
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+        self.seconds: float = seconds
 
 
 BLOCKS = (

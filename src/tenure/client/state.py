@@ -13,7 +13,7 @@ from tenure.flow.memory import AgentMemory
 from tenure.handler import arguments
 from tenure.handler.registry import Registry
 from tenure.model.ids import WorkerId, new_worker_id
-from tenure.model.policy import Limits
+from tenure.model.policy import Limits, QueuePolicy
 from tenure.store.contract import Store
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ class ClientState:
         self.migrate: Migrate = migrate
         self.clock = clock
         self.limits = limits
-        self.actor = arguments.text("actor", actor)
-        self.registry = Registry()
+        self.actor: str = arguments.text("actor", actor)
+        self.registry: Registry = Registry()
         self.registry.limits = limits
-        self.memory = self.registry.memory = AgentMemory(embedder)
-        self.declared = self.registry.queues
+        self.memory: AgentMemory = AgentMemory(embedder)
+        self.registry.memory = self.memory
+        self.declared: dict[str, QueuePolicy] = self.registry.queues
         """Queues that the code declares; they are created when first needed."""
         self.declared_schedules: dict[str, Schedule] = {}
         self.seen_queues: set[str] = set()
