@@ -24,7 +24,7 @@ ROOT_PAGES: Final = {
     "SECURITY.md": "project/security.md",
 }
 """Files of the repository that are pages of the site too."""
-FIRST: Final = {"Why Tenure": "why.md", "Five minutes": "quickstart.md"}
+FIRST: Final = {"Why Tenure": "why.md", "Quickstart": "quickstart.md"}
 SECTIONS: Final = {
     "Guides": "guides",
     "Concepts": "concepts",
@@ -34,15 +34,41 @@ SECTIONS: Final = {
     "Decisions": "decisions",
 }
 """In the order of a reader: what for, the first steps, one task each, how it works, running it, looking things up."""
-ORDER: Final = {
-    "guides": (
-        *("handlers", "workers", "schedules", "your-transaction", "testing", "coming-from"),
-        *("django", "fastapi", "telemetry"),
-        *("effects", "files", "outbox", "event-hooks", "aws", "reconcile"),
-        *("durable", "workflows", "approvals", "limits", "budgets", "memo", "streams"),
-        *("agents", "agent-frameworks", "memory", "mcp"),
-        *("console", "metrics", "bundle", "http", "other-languages", "shell-worker", "moving-to-postgres", "profiles"),
+GUIDES: Final = {
+    "Jobs and workers": (
+        "guides/handlers",
+        "guides/workers",
+        "guides/schedules",
+        "guides/your-transaction",
+        "guides/testing",
+        "cookbook",
+        "faq",
     ),
+    "Your framework": ("guides/django", "guides/fastapi", "guides/telemetry"),
+    "Choose and move": ("guides/coming-from", "comparison", "guides/moving-to-postgres", "guides/profiles"),
+    "Side effects": (
+        "guides/effects",
+        "guides/files",
+        "guides/outbox",
+        "guides/event-hooks",
+        "guides/aws",
+        "guides/reconcile",
+    ),
+    "Long jobs and workflows": (
+        "guides/durable",
+        "guides/workflows",
+        "guides/approvals",
+        "guides/limits",
+        "guides/budgets",
+        "guides/memo",
+        "guides/streams",
+    ),
+    "Agents": ("guides/agents", "guides/agent-frameworks", "guides/memory", "guides/mcp"),
+    "Look and operate": ("guides/console", "guides/metrics", "guides/bundle"),
+    "Other languages": ("guides/http", "guides/other-languages", "guides/shell-worker"),
+}
+"""Guides by what one wants to do, from the first that a reader needs to the last."""
+ORDER: Final = {
     "concepts": ("lifecycle", "leases", "guarantees", "failure", "keys", "time", "durable"),
     "operate": (
         *("install", "deploy", "sqlite", "postgres", "serve", "monitor", "troubleshoot"),
@@ -50,7 +76,6 @@ ORDER: Final = {
     ),
 }
 """The pages of a section from the first that a reader needs to the last; those of other sections go by their names."""
-AMONG_GUIDES: Final = ("cookbook.md", "faq.md", "comparison.md")
 AMONG_CONCEPTS: Final = ("architecture.md", "benchmarks.md")
 
 COPIED: Final = {".md", ".png", ".svg", ".txt", ".json"}
@@ -86,9 +111,12 @@ def nav() -> list[dict[str, Any]]:
     """Every page, in the order of the site."""
     parts: list[dict[str, Any]] = [{"Tenure": "index.md"}, *({title: page} for title, page in FIRST.items())]
     for title, folder in SECTIONS.items():
+        if title == "Guides":
+            parts.append({title: [{group: [f"{page}.md" for page in pages]} for group, pages in GUIDES.items()]})
+            continue
         names = ORDER.get(folder) or sorted(path.stem for path in (DOCS / folder).glob("*.md"))
         pages = [f"{folder}/{name}.md" for name in sorted(names, key=lambda name: name != "README")]
-        beside = {"Guides": AMONG_GUIDES, "Concepts": AMONG_CONCEPTS}.get(title, ())
+        beside = AMONG_CONCEPTS if title == "Concepts" else ()
         parts.append({title: [*pages, *beside]})
     return [*parts, {"Project": list(ROOT_PAGES.values())}]
 

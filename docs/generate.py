@@ -69,7 +69,7 @@ def llms() -> str:
     """The pages for a reader that is a language model (llmstxt.org): what Tenure is, then every page with its title."""
     head, _, _ = (DOCS / "index.md").read_text().partition("<!-- generated")
     title, summary, start = (part.strip() for part in head.strip().split("\n\n", 2))
-    return f"{title}\n\n> {summary}\n\n{start}\n\n{_index().strip()}\n"
+    return f"{title}\n\n> {summary}\n\n{start}\n\n{_index(with_decisions=True).strip()}\n"
 
 
 def filled(page: str) -> str:
@@ -344,7 +344,7 @@ def _name(name: str, value: Any) -> str:
         return f"{_doc(value, whole=True)}\n\n```python\n{name}(\n" + "\n".join(lines) + "\n)\n```"
     if isinstance(value, type):
         shape = f"\n\n```python\n{_signature(name, value)}\n```" if "__init__" in vars(value) else ""
-        see = {"JobOptions": "job-options", "QueueSettings": "queues"}.get(name)
+        see = {"JobOptions": "job-options", "QueueSettings": "queues", "WorkerSettings": "workers"}.get(name)
         return _doc(value, whole=True) + (f" See [settings](settings.md#{see})." if see else "") + shape
     said = _assigned(_home(name), name)
     return f"{said[1]}\n\n```python\n{name} = {said[0]}\n```" if said else _doc(value)
@@ -411,15 +411,25 @@ def _sql_policy() -> str:
 # --- the index --------------------------------------------------------------------------------------------------------
 
 
-def _index() -> str:
-    """Every page in the order of the site, which is that of a reader."""
+def _index(*, with_decisions: bool = False) -> str:
+    """The pages in the order of the site, which is that of a reader. Decisions have a page that lists them."""
     parts = ["## Start here\n", *(f"- [{_title(DOCS / page)}]({page})" for page in FIRST.values()), ""]
     for section in nav():
         ((title, pages),) = section.items()
         if title in SECTIONS:
-            listed = [page for page in pages if page != "decisions/README.md"]
-            parts += [f"## {title}\n", *(f"- [{_title(DOCS / page)}]({page})" for page in listed), ""]
-    return "\n".join(parts)
+            listed = pages[:1] if title == "Decisions" and not with_decisions else pages
+            parts += [f"## {title}\n", *_listed(listed), ""]
+    return "\n".join(parts).replace("\n\n\n", "\n\n")
+
+
+def _listed(pages: list[Any]) -> Iterator[str]:
+    """Links to pages; groups of them under headings."""
+    for page in pages:
+        if isinstance(page, dict):
+            ((group, inner),) = page.items()
+            yield from (f"### {group}\n", *_listed(inner), "")
+        else:
+            yield f"- [{_title(DOCS / page)}]({page})"
 
 
 def _decisions() -> str:

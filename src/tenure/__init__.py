@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tenure.client.memory import Reindexed as Reindexed
     from tenure.client.settings import QueueSettings as QueueSettings
     from tenure.client.work import Held as Held
+    from tenure.client.worker import WorkerSettings as WorkerSettings
     from tenure.errors import AccessDenied as AccessDenied
     from tenure.errors import AppNotLoaded as AppNotLoaded
     from tenure.errors import ConfigError as ConfigError
@@ -169,6 +170,8 @@ if TYPE_CHECKING:
     from tenure.store.workflows import Started as Started
     from tenure.store.workflows import TaskRow as TaskRow
     from tenure.store.workflows import WorkflowRow as WorkflowRow
+    from tenure.worker.worker import Worker as Worker
+    from tenure.worker.worker import WorkerStats as WorkerStats
 
     __version__: str
 
@@ -326,9 +329,12 @@ __all__ = [
     "Verified",
     "Vote",
     "WaitTimeout",
+    "Worker",
     "WorkerId",
     "WorkerRow",
     "WorkerSeen",
+    "WorkerSettings",
+    "WorkerStats",
     "Workflow",
     "WorkflowRow",
     "__version__",
@@ -343,6 +349,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tenure.client.function": ("JobFunction",),
     "tenure.client.handle": ("JobHandle",),
     "tenure.client.settings": ("QueueSettings",),
+    "tenure.client.worker": ("WorkerSettings",),
+    "tenure.worker.worker": ("Worker", "WorkerStats"),
     "tenure.client.work": ("Held",),
     "tenure.errors": (
         "AccessDenied",

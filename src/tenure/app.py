@@ -18,7 +18,7 @@ from tenure.client.access import SyncAccess
 from tenure.client.admin import SyncGates, SyncLeases, SyncWorkers, Upkeep
 from tenure.client.approvals import Inbox, SyncApprovals
 from tenure.client.budgets import SyncBudgets
-from tenure.client.connect import Migrate, open_store, scheme_of, shown_url
+from tenure.client.connect import Migrate, open_store, scheme_of
 from tenure.client.dead_letters import SyncDeadLetters
 from tenure.client.effects import SyncEffects, reconciling
 from tenure.client.enqueue import declare_queues
@@ -38,7 +38,7 @@ from tenure.client.signature import Signature, codec_of, key_maker, read_signatu
 from tenure.client.state import ClientState
 from tenure.client.streams import SyncStreams
 from tenure.client.work import Work
-from tenure.client.worker import LogTo, Queues, log_to, make_worker
+from tenure.client.worker import LogTo, Queues, WorkerSettings, log_to, make_worker
 from tenure.client.workflows import SyncWorkflows
 from tenure.errors import ConfigError, HandlerError, InvalidArgument
 from tenure.handler import arguments
@@ -46,9 +46,10 @@ from tenure.handler.arguments import Duration, Names
 from tenure.handler.building import MISSING, backoff_json, limiter_keys
 from tenure.handler.middleware import AroundAll, AroundAsync, AroundSync, read_middleware
 from tenure.handler.payload import result_decoder
-from tenure.handler.registry import Handler, Mode
+from tenure.handler.registry import Handler, Mode, Registry
 from tenure.model.memo import TTL_SECONDS_MAX
 from tenure.model.policy import Backoff, Limits, QueuePolicy
+from tenure.model.url import shown_url
 from tenure.store.contract import Store
 
 if TYPE_CHECKING:
@@ -76,14 +77,51 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, SyncClient):
         url: `sqlite:///jobs.db` or `postgresql://…`; TENURE_URL if left out. A function is asked when
             the database is first needed.
         migrate: `auto` brings a SQLite file up to date and sets up an empty PostgreSQL database, but leaves the upgrade
-            of a PostgreSQL database to `tenure migrate`; `always` upgrades it; `existing` sets up no empty PostgreSQL
-            database; `never` touches no schema.
+            of a PostgreSQL database to `tenure migrate`; `always` upgrades it; `existing` makes no file and sets up no
+            empty database; `never` touches no schema.
         limits: What payloads and texts may take.
         actor: Recorded for changes that name no actor of their own.
         clock: Where a SQLite store takes the time from; for tests.
         embedder: How memories are embedded: `words`, `wordllama:256`, `file:FOLDER` or `openai:URL#MODEL?dim=N`;
             TENURE_EMBEDDER if left out, else wordllama where the extra `memory` is installed, else words.
     """
+
+    registry: Registry
+    """The handlers of this app, by kind."""
+    access: SyncAccess
+    """Tokens, browser sessions, and the audit with its chain."""
+    approvals: SyncApprovals
+    """Questions to people, and their answers."""
+    budgets: SyncBudgets
+    """What jobs may spend, and what model calls used."""
+    dead_letters: SyncDeadLetters
+    """Jobs that ended badly, grouped by cause, and what was decided about them."""
+    effects: SyncEffects
+    """The ledger of side effects, and their comparison with the world."""
+    gates: SyncGates
+    """Switches in the database that stop work."""
+    leases: SyncLeases
+    """Named leases, by which one of many processes leads."""
+    limits: SyncLimits
+    """Limiters of services that jobs share."""
+    memory: SyncMemories
+    """What agents remember."""
+    policies: SyncPolicies
+    """Queue policies in this code beside those in the database."""
+    profiles: SyncProfiles
+    """Vocabularies of other queues over the same jobs."""
+    queues: SyncQueues
+    """Queues: their policies, pause, backlog, counts."""
+    schedules: SyncSchedules
+    """Jobs that come by the clock."""
+    steps: SyncSteps
+    """Steps, children and memos of durable jobs."""
+    streams: SyncStreams
+    """Output of jobs while they run."""
+    workers: SyncWorkers
+    """Worker processes: list, drain, resume."""
+    workflows: SyncWorkflows
+    """Graphs of tasks."""
 
     def __init__(
         self,
@@ -349,7 +387,7 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, SyncClient):
         *,
         concurrency: int = 10,
         emit: LogTo | None = None,
-        **settings: Any,
+        **settings: Unpack[WorkerSettings],
     ) -> Worker:
         """A worker on this app's store that runs its handlers; `run()` or `run_sync()` starts it.
 
@@ -365,7 +403,7 @@ class App(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, SyncClient):
         concurrency: int = 10,
         emit: LogTo | None = None,
         reconcile: bool = False,
-        **settings: Any,
+        **settings: Unpack[WorkerSettings],
     ) -> WorkerStats:
         """Run jobs until told to stop by SIGINT or SIGTERM. Answers what was done. See `worker` for the arguments.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from tenure.client.access import AsyncAccess
 from tenure.client.admin import AsyncGates, AsyncLeases, AsyncWorkers, Upkeep
@@ -25,7 +25,7 @@ from tenure.client.schedules import AsyncSchedules
 from tenure.client.state import ClientState
 from tenure.client.streams import AsyncStreams
 from tenure.client.work import Work
-from tenure.client.worker import LogTo, Queues, log_to, make_worker
+from tenure.client.worker import LogTo, Queues, WorkerSettings, log_to, make_worker
 from tenure.client.workflows import AsyncWorkflows
 
 if TYPE_CHECKING:
@@ -34,6 +34,41 @@ if TYPE_CHECKING:
 
 class AsyncApp(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, AsyncClient):
     """An App for async callers: `await app.aio.claim(…)`. Handlers, queues and schedules are declared on the App."""
+
+    access: AsyncAccess
+    """Tokens, browser sessions, and the audit with its chain."""
+    approvals: AsyncApprovals
+    """Questions to people, and their answers."""
+    budgets: AsyncBudgets
+    """What jobs may spend, and what model calls used."""
+    dead_letters: AsyncDeadLetters
+    """Jobs that ended badly, grouped by cause, and what was decided about them."""
+    effects: AsyncEffects
+    """The ledger of side effects, and their comparison with the world."""
+    gates: AsyncGates
+    """Switches in the database that stop work."""
+    leases: AsyncLeases
+    """Named leases, by which one of many processes leads."""
+    limits: AsyncLimits
+    """Limiters of services that jobs share."""
+    memory: AsyncMemories
+    """What agents remember."""
+    policies: AsyncPolicies
+    """Queue policies in this code beside those in the database."""
+    profiles: AsyncProfiles
+    """Vocabularies of other queues over the same jobs."""
+    queues: AsyncQueues
+    """Queues: their policies, pause, backlog, counts."""
+    schedules: AsyncSchedules
+    """Jobs that come by the clock."""
+    steps: AsyncSteps
+    """Steps, children and memos of durable jobs."""
+    streams: AsyncStreams
+    """Output of jobs while they run."""
+    workers: AsyncWorkers
+    """Worker processes: list, drain, resume."""
+    workflows: AsyncWorkflows
+    """Graphs of tasks."""
 
     def __init__(self, state: ClientState) -> None:
         super().__init__(state)
@@ -62,7 +97,7 @@ class AsyncApp(AgentTasks, Jobs, Inbox, Signals, Work, Upkeep, Metrics, AsyncCli
         concurrency: int = 10,
         emit: LogTo | None = None,
         reconcile: bool = False,
-        **settings: Any,
+        **settings: Unpack[WorkerSettings],
     ) -> WorkerStats:
         """`App.run_worker` on the running event loop."""
         await run_async(self._state, declare_queues(self._state, self._state.declared))

@@ -33,7 +33,7 @@ def test_a_job_is_written_and_opened_without_its_database(app: App, cli: Cli, tm
     assert written.code == 0
     assert f"job-{job_id}.tenure.gz" in written.out
     assert opened.code == 0
-    for expected in (job_id, "second line", '"to": "Ada"', "half \\u001b[31m way", "pending", "secrets\tremoved"):
+    for expected in (job_id, "second line", '"to": "Ada"', "half \\x1b[31m way", "pending", "secrets\tremoved"):
         assert expected in opened.out
     assert "hunter2" not in opened.out
     assert "\x1b" not in opened.out

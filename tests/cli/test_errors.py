@@ -63,7 +63,6 @@ def _nothing(app: App) -> None: ...
         (["stats", "--url", "mysql://x"], 2, "config", _nothing),
         (["stats", "--url", "sqlite:///missing.db"], 5, "unavailable", _nothing),
         (["stats", "--url", "postgresql://nobody@127.0.0.1:1/x"], 5, "unavailable", _nothing),
-        (["jobs"], 2, "usage", _nothing),
         (["jobs", "lss"], 2, "usage", _nothing),
         (["sats"], 2, "usage", _nothing),
         (["--nonsense"], 2, "usage", _nothing),

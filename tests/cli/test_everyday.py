@@ -90,6 +90,63 @@ def test_a_prefix_of_an_id_is_enough(cli: Cli, app: App) -> None:
     assert "There is no job whose id begins with 0191ffff" in none.err
 
 
+def test_dead_letters_and_workflows_are_found_by_a_prefix_too(cli: Cli, app: App) -> None:
+    """A letter by that of its job: its own id is drawn at random."""
+    job = app.enqueue("work", id="01900007-aaaa-7000-8000-000000000000")
+    (grant,) = app.claim()
+    app.reject(grant, "broken")
+    held = app.enqueue("work", id="01900008-aaaa-7000-8000-000000000000")
+    (grant,) = app.claim()
+    flow = tenure.Workflow("one")
+    flow.task("a", agent="default", task_type="work")
+    started = app.workflows.start(flow)
+
+    assert cli("dlq", "show", "01900007", "--json").json["dead_letter"]["job_id"] == job.id
+    assert cli("dlq", "ack", "01900007-aaaa").code == 0
+    assert cli("heartbeat", "01900008", "1", "--progress", "0.5").out == "ok\n"
+    assert cli("complete", "01900008", "1").code == 0
+    assert app.get(held.id).progress == 0.5
+    assert cli("workflows", "show", started.id[:20], "--json").json["workflow"]["id"] == started.id
+
+
+@pytest.mark.parametrize("command", [("jobs", "ls"), ("dlq", "ls"), ("jobs", "cancel", "--yes")])
+def test_a_filter_by_a_queue_that_is_not_there_says_so(cli: Cli, app: App, command: tuple[str, ...]) -> None:
+    """A misspelled queue was an empty list, without a word."""
+    found = cli(*command, "--queue", "mial")
+
+    assert found.code == 0
+    assert "There is no queue 'mial'. Did you mean 'mail'?" in found.err
+    assert cli(*command, "--queue", "mail").err == ""
+
+
+def test_a_text_that_was_not_quoted_as_json_is_shown_how(cli: Cli, url: str) -> None:
+    assert """A text has quotes of its own: '"Ada"'.""" in cli("enqueue", "greet", "Ada").err
+
+
+def test_a_payload_that_was_left_out_is_asked_for(cli: Cli, url: str, tmp_path: Path) -> None:
+    (tmp_path / "greetings.py").write_text(
+        "import tenure\napp = tenure.App('sqlite:///x.db')\n@app.job\ndef greet(name: str) -> None: ...\n"
+    )
+
+    refused = cli("enqueue", "greet", "--app", "greetings:app")
+
+    assert refused.code == 2
+    assert "No payload was given. Name it after the kind, as JSON." in refused.err
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_sentence_is_broken_between_its_words_on_a_terminal(tmp_path: Path, url: str, app: App, width: int) -> None:
+    code, shown = on_terminal(tmp_path, width, "queues", "set", "mail", "max_atempts=3", TENURE_URL=url)
+
+    lines = shown.replace("\r", "").splitlines()
+    assert code == 2
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= width
+    assert " ".join(lines) == (
+        "Error [invalid_argument]: There is no queue setting 'max_atempts'. Did you mean 'max_attempts'?"
+    )
+
+
 def test_short_ids_tell_the_listed_ones_apart() -> None:
     one, two = "01900000-aaaa-7000-8000-000000000001", "01900000-aaaa-7000-9000-000000000001"
 

@@ -20,6 +20,7 @@ import pytest
 
 import tenure
 from tenure import App
+from tenure.cli.loading import declared_url
 from tests.waiting import wait_until
 
 TASKS = """
@@ -157,12 +158,73 @@ def test_the_live_log_shows_what_handlers_log_and_where_they_raise(folder: Path,
         wait_until(lambda: "Traceback" in (folder / "log").read_text())
 
     log = (folder / "log").read_text()
-    assert re.search(r"log +job=.*kind=greet queue=mail attempt=1 +greeting nobody", log)
+    assert re.search(r"log +greet [-0-9a-f]{36} queue=mail attempt=1 +greeting nobody", log)
     assert re.search(
         r'retried .*ValueError: there is nobody to greet\n    Traceback.*\n      File ".*tasks.py", line 10', log
     )
     assert re.search(r"run_at=\d\d:\d\d:\d\dZ", log), "U19: microseconds were shown"
     assert [name for name in ("claimed", "started") if f" {name} " in log] == ["claimed", "started"], "M10"
+
+
+def test_a_module_with_one_app_needs_no_name_for_it(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(TASKS.replace("app", "queue"))
+
+    assert run(tmp_path, "worker", "shop", "--drain").returncode == 0
+    assert "It has: queue." in run(tmp_path, "worker", "shop:app", "--drain").stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "url"),
+    [
+        ('app = tenure.App("sqlite:///shop.db")', "sqlite:///shop.db"),
+        ('from tenure import App\napp = App(url="sqlite:///shop.db", actor="me").use()', "sqlite:///shop.db"),
+        ('other = tenure.App("sqlite:///other.db")\napp = tenure.App("sqlite:///shop.db")', "sqlite:///shop.db"),
+        ("app = tenure.App(os.environ['URL'])", None),
+        ("app = tenure.App()", None),
+        ("def f(:", None),
+    ],
+)
+def test_the_database_of_this_folder_is_read_from_its_app_without_running_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, url: str | None
+) -> None:
+    monkeypatch.delenv("TENURE_APP", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.py").write_text(f"{source}\nraise SystemExit('run')\n")
+
+    assert declared_url() == url
+
+
+def test_every_command_looks_at_the_database_that_the_worker_uses(folder: Path) -> None:
+    """`jobs ls` looked at ./jobs.db, whatever tasks.py said; with any other name no database was named at all."""
+    run(folder, "enqueue", "greet", '"old"')
+    (folder / "tasks.py").write_text(TASKS.replace("jobs.db", "shop.db"))
+    job_id = run(folder, "enqueue", "greet", '"Ada"').stdout.strip()
+
+    listed = run(folder, "jobs", "ls")
+    named = run(folder, "jobs", "ls", "--url", "sqlite:///jobs.db")
+
+    assert [line.split("\t")[0] for line in listed.stdout.splitlines()] == ["id", job_id]
+    assert job_id not in named.stdout
+    assert "sqlite:///shop.db, 2 kinds" in run(folder, "worker", "--drain").stderr
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_dev_leaves_no_process_behind_when_its_terminal_is_closed(folder: Path, number: signal.Signals) -> None:
+    """The console's server went on for ever: it has a session of its own, which no terminal closes."""
+    with started(folder, "dev") as process:
+        wait_until(
+            lambda: "Sign in" in (folder / "log").read_text() and "worker_started" in (folder / "log").read_text()
+        )
+        children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        process.send_signal(number)
+        process.wait(30)
+        wait_until(lambda: not any(map(alive, children)))
+
+    assert len(children) == 2
 
 
 def test_what_one_types_first_is_answered() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -81,8 +83,45 @@ def test_workers_are_listed_with_what_they_serve(cli: Cli, app: App) -> None:
     assert row[3:6] == ["0", "3", "mail"]
 
 
-def test_migrate_creates_the_file_and_prints_the_sql(cli: Cli, url: str, tmp_path: Path) -> None:
+def test_looking_at_a_migration_creates_nothing(cli: Cli, url: str, tmp_path: Path) -> None:
+    """`migrate --sql` left an empty file behind, and a side folder."""
+    printed = cli("migrate", "--sql")
+
+    assert printed.code == 0
+    assert "CREATE TABLE tenure_job" in printed.out
     assert cli("migrate", "--check").code == 5
+    assert cli("doctor", "--no-sandbox").code == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_sql_for_a_file_that_does_not_exist_makes_it(cli: Cli, url: str, tmp_path: Path) -> None:
+    first, script = cli("migrate", "--sql").out.split("\n", 1)
+    assert first == ".bail on"  # for the shell, which Python's module does not know
+
+    with closing(sqlite3.connect(tmp_path / "cli.db")) as connection:
+        connection.executescript(script)
+
+    assert cli("migrate", "--check").code == 0
+    assert cli("enqueue", "k").code == 0
+
+
+@pytest.mark.parametrize("command", [("jobs", "ls"), ("stats",), ("queues", "pause", "default"), ("dlq", "groups")])
+def test_only_commands_that_make_work_make_a_file_or_a_schema(
+    cli: Cli, url: str, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """An empty file got a schema from whatever command looked at it first; PostgreSQL refused that already."""
+    absent = cli(*command)
+    (tmp_path / "cli.db").touch(mode=0o600)
+    empty = cli(*command)
+
+    assert (absent.code, empty.code) == (5, 6)
+    assert f"There is no database file {tmp_path}/cli.db" in absent.err
+    assert f"`tenure migrate --url sqlite:///{tmp_path}/cli.db`" in absent.err
+    assert "no schema of Tenure's yet, and reading makes none" in empty.err
+    assert (tmp_path / "cli.db").stat().st_size == 0
+
+
+def test_migrate_creates_the_file_and_prints_the_sql(cli: Cli, url: str, tmp_path: Path) -> None:
     assert "CREATE TABLE tenure_job" in cli("migrate", "--sql").out
 
     first, second = cli("migrate", "--json"), cli("migrate", "--json")

@@ -28,7 +28,7 @@ def test_it_is_short_and_comes_in_the_order_of_a_reader() -> None:
     assert len(README.splitlines()) < 120
     places = [
         README.index(part)
-        for part in ("overview-light-1440.png", "make demo", "```python", "## What holds", "## How fast")
+        for part in ("make demo", "overview-light-1440.png", "tenure init", "```python", "## What holds", "## How fast")
     ]
     assert places == sorted(places)
     for target in re.findall(r"^make ([a-z-]+)", README, re.MULTILINE):
@@ -57,7 +57,8 @@ def test_its_tasks_and_commands_run_as_they_stand(tmp_path: Path) -> None:
     run("init")
     assert f"```python runnable\n{(tmp_path / 'tasks.py').read_text()}```" in README
     lines = re.findall(r"^tenure (.+?)(?:\s+#.*)?$", README, re.MULTILINE)
-    assert [line.split()[0] for line in lines] == ["enqueue", "enqueue", "jobs", "jobs", "dlq"]
+    assert [line.split()[0] for line in lines] == ["init", "dev", "enqueue", "enqueue", "jobs", "jobs", "dlq"]
+    lines = lines[2:]
     ids = [run(*shlex.split(line)).split()[0] for line in lines[:2]]
     run("worker", "tasks:app", "--drain")
     told = run("jobs", "ls", "--json")

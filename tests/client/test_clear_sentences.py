@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -118,3 +119,33 @@ def test_urls_of_sqlalchemy_are_accepted(postgres_url: str) -> None:
         assert app.enqueue("kind").id
         assert app.url == postgres_url
     assert tenure.App("sqlite+aiosqlite:///jobs.db").url == "sqlite:///jobs.db"
+
+
+def test_a_result_that_is_not_awaited_is_refused_without_a_warning_besides(app: tenure.App) -> None:
+    """It was refused after a warning that the very same call blocks the loop."""
+
+    async def look(job: tenure.JobHandle[Any]) -> None:
+        warnings.simplefilter("error")
+        with pytest.raises(tenure.UsageError, match="aresult"):
+            job.result(timeout=1)
+        with pytest.raises(tenure.UsageError, match=r"aio\.result"):
+            app.result(job.id)
+
+    asyncio.run(look(app.enqueue("k")))
+
+
+def test_a_kind_that_is_spelled_almost_like_a_handlers_is_named_once(
+    app: tenure.App, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its job waited for ever, and nothing said why: only the command line asked."""
+
+    @app.job
+    def welcome(user_id: int) -> None: ...
+
+    for kind in ("welcom", "welcom", "resize", "welcome"):
+        app.enqueue(kind, 7)
+
+    said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert said == [
+        "Kind 'welcom' has no handler in this app, so its jobs wait for another worker. Did you mean 'welcome'?"
+    ]

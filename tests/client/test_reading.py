@@ -30,11 +30,11 @@ def test_a_queue_without_jobs_can_be_removed(app: tenure.App) -> None:
 
     for name in ("used", "ended", "default"):
         with pytest.raises(tenure.IllegalMove, match=f"Queue '{name}' cannot be removed"):
-            app.policies.remove(["typo", name], actor="me")
-    with pytest.raises(tenure.NotFound, match=r"no queue .tipo.\. Did you mean .typo."):
-        app.policies.remove("tipo")
+            app.queues.remove(["typo", name], actor="me")
+    with pytest.raises(tenure.UnknownQueue, match=r"no queue .tipo.\. Did you mean .typo."):
+        app.queues.remove("tipo")
 
-    assert app.policies.remove("typo", actor="me", reason="a slip") == ["typo"]
+    assert app.queues.remove("typo", actor="me", reason="a slip") == ["typo"]
     assert {row.name for row in app.queues.all()} == {"default", "used", "ended"}
     (entry,) = [one for one in app.access.audit() if one.act == "remove_queue"]
     assert (entry.actor, entry.subject, entry.reason) == ("me", "typo", "a slip")

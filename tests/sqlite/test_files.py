@@ -201,7 +201,25 @@ def test_broken_cells_are_found_when_a_page_is_read(store: SqliteStore, path: Pa
     assert settings == [1, 1]
 
 
+def test_a_file_that_does_not_exist_is_made_by_migrate_alone(path: Path) -> None:
+    store = SqliteStore(f"sqlite:///{path}")
+
+    for look in (lambda: put(store), lambda: store.do(GetJobs([new_job_id()])), store.schema_version):
+        with pytest.raises(StoreUnavailable, match="There is no database file"):
+            look()
+    assert list(path.parent.iterdir()) == []
+
+    assert store.migrate() == ["0001_schema"]
+    assert mode(path) == 0o600
+    path.unlink()
+    with pytest.raises(StoreUnavailable, match="is gone"):  # one that was taken away stays away
+        store.migrate()
+
+    store.close()
+
+
 def test_a_file_without_the_schema_says_what_to_do(path: Path) -> None:
+    path.touch(mode=0o600)
     store = SqliteStore(f"sqlite:///{path}")
 
     with pytest.raises(SchemaBehind, match="tenure migrate"):

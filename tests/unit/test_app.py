@@ -10,13 +10,14 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pydantic
 import pytest
 
 import tenure
-from tenure.client.connect import shown_url
+from tenure.model.url import shown_url
+from tenure.worker.config import WorkerConfig
 
 
 class Welcome(pydantic.BaseModel):
@@ -390,5 +391,16 @@ def test_a_schedules_payload_is_checked_when_it_is_declared(app: tenure.App) -> 
 
 
 def test_a_worker_with_an_unknown_setting_is_refused(app: tenure.App) -> None:
+    misspelled: Any = {"poll_second": 1}
+
     with pytest.raises(tenure.ConfigError, match="Did you mean 'poll_seconds'"):
-        app.worker(poll_second=1)
+        app.worker(**misspelled)
+
+
+def test_the_settings_of_a_worker_are_the_fields_of_its_configuration() -> None:
+    """An editor offers them, and a type checker refuses others, for `app.run_worker` and its like."""
+    own = [field for field in get_type_hints(WorkerConfig) if field not in {"queues", "concurrency"}]
+    hints = get_type_hints(WorkerConfig)
+
+    assert list(tenure.WorkerSettings.__annotations__) == own
+    assert get_type_hints(tenure.WorkerSettings) == {name: hints[name] for name in own}

@@ -479,6 +479,9 @@ def test_migrate_never_touches_no_schema_and_migrate_builds_it(tmp_path: Path) -
     url = f"sqlite:///{tmp_path}/jobs.db"
 
     with tenure.App(url, migrate="never") as app:
+        with pytest.raises(tenure.StoreUnavailable, match="There is no database file"):
+            app.enqueue("kind")
+        (tmp_path / "jobs.db").touch(mode=0o600)
         with pytest.raises(tenure.SchemaBehind):
             app.enqueue("kind")
         assert app.migrate()

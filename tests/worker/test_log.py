@@ -57,10 +57,25 @@ def test_nothing_in_a_field_can_forge_a_line_or_move_the_cursor(make: type[JsonL
 def test_people_see_the_time_the_event_and_its_fields() -> None:
     stream = io.StringIO()
 
-    HumanLog(stream, INFO)(LogEvent("retried", WARNING, "w", "j1", "mail", attempt=2, duration=1.5, message="boom"))
+    log = HumanLog(stream, INFO)
+    log(LogEvent("retried", WARNING, "w", "j1", "mail", attempt=2, duration=1.5, message="boom", fields={"token": 3}))
+    log(LogEvent("claimed", INFO, "w", "j1", "mail", "bulk", attempt=1))
+    log(LogEvent("worker_started", INFO, "w", fields={"queues": ["default", "bulk"]}))
 
-    line = stream.getvalue()[13:]
-    assert line == "retried      job=j1 kind=mail attempt=2 duration=1.500s  boom\n"
+    assert [line[13:] for line in stream.getvalue().splitlines()] == [
+        "retried    mail j1 attempt=2 duration=1.500s  boom",
+        "claimed    mail j1 queue=bulk attempt=1",
+        "worker_started queues=default,bulk",
+    ]
+
+
+def test_a_line_about_a_job_fits_a_terminal_of_80_columns() -> None:
+    stream = io.StringIO()
+
+    job = "01900000-aaaa-7000-8000-000000000000"
+    HumanLog(stream, INFO)(LogEvent("claimed", INFO, "w", job, "greet", "default", 1, fields={"token": 1}))
+
+    assert len(stream.getvalue()) <= 80
 
 
 def test_standard_records_carry_the_fields(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,7 +73,7 @@ def _read_once(app: App, job_id: str) -> tuple[Bundle, bool]:
         "escalations": newest("escalations", app.workflows.escalations(workflow.id, state=None) if workflow else ()),
         "audit": newest_of_pages("audit", _audit(app, job_id)),
         "approvals": newest_of_pages(
-            "approvals", _pages(lambda at: app.approvals.all(state=None, job_id=job_id, limit=PAGE, cursor=at))
+            "approvals", _pages(lambda at: app.approvals.all(state=None, job_id=job_id, limit=PAGE, after=at))
         ),
         "budgets": newest("budgets", app.budgets.all(_scopes(job))),
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, Json, Url, opened
+from tenure.cli.options import Actor, Json, Reason, Url, opened
 from tenure.cli.screen import Grid, Screen, state
 from tenure.errors import NotFound
 from tenure.model.budget import show_amount
@@ -26,7 +26,6 @@ Tokens = Annotated[int | None, typer.Option("--tokens", metavar="N", help="Token
 Calls = Annotated[int | None, typer.Option("--calls", metavar="N", help="Reservations: one for each call.")]
 Seconds = Annotated[str | None, typer.Option("--seconds", metavar="N", help="Seconds of work.")]
 Per = Annotated[str, typer.Option("--per", metavar="WINDOW", help="hour, day, month (in UTC) or total.")]
-Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 
 
 @app.command("ls")

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from tenure.bundle import document
 from tenure.bundle.collect import collect
 from tenure.bundle.document import Bundle
 from tenure.bundle.timeline import Moment, timeline
 from tenure.cli import text
+from tenure.cli.group import Noun, noun
 from tenure.cli.ids import full_id
 from tenure.cli.job_parts import job_parts
 from tenure.cli.options import JobIdArgument, Json, Url, opened
@@ -23,7 +23,7 @@ from tenure.model.frozen import frozen
 MOST_CHILDREN = 50
 
 
-class _WriteUnlessOpen(TyperGroup):
+class _WriteUnlessOpen(Noun):
     """`tenure bundle JOB` writes: the verb is left out, since an id is no verb."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -32,12 +32,10 @@ class _WriteUnlessOpen(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    name="bundle",
-    cls=_WriteUnlessOpen,
-    help="Write one job with its whole history to a file (`tenure bundle JOB`), or open such a file.",
-    rich_markup_mode=None,
-    add_completion=False,
+app = noun(
+    "bundle",
+    "Write one job with its whole history to a file (`tenure bundle JOB`), or open such a file.",
+    _WriteUnlessOpen,
 )
 
 

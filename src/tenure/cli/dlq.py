@@ -9,7 +9,20 @@ import typer
 
 from tenure.cli import text
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, After, Json, Kinds, Limit, Queues, Url, Yes, opened
+from tenure.cli.ids import full_id, short_ids
+from tenure.cli.options import (
+    Actor,
+    After,
+    Json,
+    Kinds,
+    Limit,
+    Queues,
+    Url,
+    Yes,
+    opened,
+    say_more,
+    say_unknown_queues,
+)
 from tenure.cli.screen import Cell, Facts, Grid, Passage, Screen, batches, confirm, each_or_counts, progress, state
 from tenure.errors import NotFound, UsageError
 from tenure.model.outcome import Triage
@@ -28,11 +41,11 @@ Ids = Annotated[
 ]
 Fingerprint = Annotated[
     str | None,
-    typer.Option("--fingerprint", "-f", metavar="TEXT", help="All that died of the same, from `dlq groups`."),
+    typer.Option("--fingerprint", "-f", metavar="TEXT", help="All of one cause, as `tenure dlq groups` lists them."),
 ]
 Note = Annotated[str | None, typer.Option("--note", "-m", metavar="TEXT", help="What was found; kept with the letter.")]
 Owner = Annotated[
-    str | None, typer.Option("--owner", metavar="NAME", help="Who takes care of it; left out, that stays.")
+    str | None, typer.Option("--owner", metavar="NAME", help="Who takes care of it; unchanged if left out.")
 ]
 TriageOption = Annotated[
     list[str] | None,
@@ -40,7 +53,7 @@ TriageOption = Annotated[
         "--triage",
         "-t",
         metavar="TRIAGE",
-        help="Only so triaged; may be repeated.",
+        help="Only in this state: pending, acknowledged, escalated, manual_replay or closed; may be repeated.",
         autocompletion=lambda: list(Triage),
     ),
 ]
@@ -63,16 +76,21 @@ def ls(
             triage=triage, queue=queue, kind=kind, fingerprint=fingerprint, limit=limit, after=after
         )
         screen = Screen(as_json, tenure.now())
+        if not page.items:
+            say_unknown_queues(tenure, screen, queue)
+    # Where there is little room a letter is named by its job, whose id can be cut short.
+    name, ids = "id", [one.id for one in page]
+    if screen.is_narrow:
+        name, ids = "job", short_ids([one.job_id for one in page])
     rows = [
-        (one.id, state(one.triage), one.kind, one.moved_at, one.failure_class, text.first_line(one.final_error))
-        for one in page.items
+        (shown, state(one.triage), one.kind, one.moved_at, one.failure_class, text.first_line(one.final_error))
+        for shown, one in zip(ids, page, strict=True)
     ]
     screen.show(
         {"dead_letters": page.items, "next": page.next},
-        Grid(("id", "triage", "kind", "died", "class", "error"), rows, wide="error", drop=("class", "error", "died")),
+        Grid((name, "triage", "kind", "died", "class", "error"), rows, wide="error", drop=("class", "error", "died")),
     )
-    if page.next is not None:
-        screen.note(f"There are more: --after {page.next}")
+    say_more(screen, page.next)
 
 
 @app.command("show")
@@ -117,7 +135,7 @@ def show(
 
 @app.command("groups")
 def groups(triage: TriageOption = None, limit: Limit = 50, url: Url = None, as_json: Json = False) -> None:
-    """Group dead letters by what they died of, the largest group first. Pending ones unless --triage says more."""
+    """Group dead letters by cause, the largest group first. Only pending ones, unless --triage names others."""
     with opened(url) as tenure:
         found = tenure.dead_letters.groups(triage=triage or Triage.PENDING, limit=limit)
         screen = Screen(as_json, tenure.now())
@@ -150,7 +168,7 @@ def ack(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Mark them as seen."""
+    """Mark dead letters as seen."""
     _triage(Triage.ACKNOWLEDGED, "acknowledge", ids, fingerprint, note, owner, yes, actor, url, as_json)
 
 
@@ -165,7 +183,7 @@ def escalate(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Mark them as passed on to other people."""
+    """Mark dead letters as passed on to other people."""
     _triage(Triage.ESCALATED, "escalate", ids, fingerprint, note, owner, yes, actor, url, as_json)
 
 
@@ -268,8 +286,10 @@ def _of_group(tenure: App, fingerprint: str) -> Iterator[DeadLetter]:
 
 
 def _find(tenure: App, given: str) -> DeadLetter:
-    """By its own id, or the newest of a job."""
-    found = tenure.dead_letters.all(ids=[given], limit=1).items or tenure.dead_letters.all(job_id=given, limit=1).items
+    """By its own id, or the newest of a job, whose id may be cut short."""
+    identity = full_id(tenure, given)
+    letters = tenure.dead_letters.all
+    found = letters(ids=[identity], limit=1).items or letters(job_id=identity, limit=1).items
     if not found:
         raise NotFound(f"There is no dead letter {given}, nor one of a job with that id. See `tenure dlq ls`.")
     return found[0]

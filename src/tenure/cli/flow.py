@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tenure.cli.group import verbs
+from tenure.cli.ids import full_id
 from tenure.cli.options import Actor, Json, Url, duration, json_value, opened
 from tenure.cli.screen import Facts, Screen
 
@@ -32,7 +33,8 @@ def signal(
 ) -> None:
     """Tell the jobs that wait for a key, now or later. Exit 4 if another value was first."""
     with opened(url, actor=actor) as tenure:
-        sent = tenure.signal(key, json_value("value", value), to=to, scope="queue" if queue else "once", keep=keep)
+        only = None if to is None else full_id(tenure, to)
+        sent = tenure.signal(key, json_value("value", value), to=only, scope="queue" if queue else "once", keep=keep)
     screen = Screen(as_json)
     screen.show(
         {"id": sent.id, "key": key, "is_taken": sent.is_taken},

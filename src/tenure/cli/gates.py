@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, Json, Url, opened
+from tenure.cli.options import Actor, Json, Reason, Url, opened
 from tenure.cli.screen import Grid, Screen, state
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ Name = Annotated[
         show_default=False,
     ),
 ]
-Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 
 
 @app.command("ls")
@@ -45,7 +44,7 @@ def open_(name: Name, reason: Reason = None, actor: Actor = None, url: Url = Non
 
 @app.command("close")
 def close(name: Name, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
-    """Refuse what the gate guards, at once and for all: exit code 7 for every caller that tries."""
+    """Refuse what the gate guards, for every process at once. A caller that tries ends with exit code 7."""
     with opened(url, actor=actor) as tenure:
         found = tenure.gates.close(name, reason=reason)
         screen = Screen(as_json, tenure.now())

@@ -30,9 +30,16 @@ def full_approval_id(tenure: App, given: str) -> str:
     """The id of the one approval that begins so. Raises: as full_id."""
 
     def newest_below(above: str) -> list[str]:
-        return [one.id for one in tenure.approvals.all(state=None, limit=2, cursor=above)]
+        return [one.id for one in tenure.approvals.all(state=None, limit=2, after=above)]
 
     return _full(given, "approval", "inbox", newest_below)
+
+
+def full_workflow_id(tenure: App, given: str) -> str:
+    """The id of the one workflow that begins so. Raises: as full_id."""
+    return _full(
+        given, "workflow", "workflows", lambda above: [one.id for one in tenure.workflows.all(limit=2, after=above)]
+    )
 
 
 def full_ids(tenure: App, given: Sequence[str]) -> list[str]:
@@ -54,7 +61,7 @@ def _full(given: str, what: str, noun: str, newest_below: Callable[[str], list[s
     if len(digits) < LEAST or not _PREFIX.fullmatch(typed):
         raise InvalidArgument(
             f"{given!r} is no id of a {what}. Give the id as `tenure {noun} ls` shows it, or its first characters, "
-            f"{LEAST} at least. Nothing was changed."
+            f"{LEAST} at least."
         )
     if len(digits) >= 32:
         return given

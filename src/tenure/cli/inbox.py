@@ -10,7 +10,7 @@ import typer
 
 from tenure.cli.group import noun
 from tenure.cli.ids import full_approval_id, short_ids
-from tenure.cli.options import Actor, After, Json, Limit, Url, Yes, default_actor, duration, opened
+from tenure.cli.options import Actor, After, Json, Limit, Url, Yes, default_actor, duration, opened, say_more
 from tenure.cli.screen import Facts, Grid, Part, Passage, Screen, confirm, state
 from tenure.errors import UsageError
 
@@ -41,7 +41,8 @@ Groups = Annotated[
 @app.command("ls")
 def ls(
     person: Annotated[
-        str | None, typer.Option("--person", metavar="NAME", help="Only what they may be asked.", show_default=False)
+        str | None,
+        typer.Option("--person", metavar="NAME", help="Only what this person may answer.", show_default=False),
     ] = None,
     states: Annotated[
         list[str] | None,
@@ -61,7 +62,7 @@ def ls(
     following = None
     with opened(url) as tenure:
         if states or after:
-            page = tenure.approvals.all(state=states or "pending", person=person, limit=limit, cursor=after)
+            page = tenure.approvals.all(state=states or "pending", person=person, limit=limit, after=after)
             entries, following = [InboxEntry.of(one) for one in page], page.next
         else:
             entries = tenure.inbox(person, limit=limit)
@@ -75,6 +76,7 @@ def ls(
     ]
     grid = Grid(columns, rows, wide="what", drop=("since", "asked of"))
     screen.show({"inbox": lines, "next": following}, grid)
+    say_more(screen, following)
 
 
 @app.command("show")

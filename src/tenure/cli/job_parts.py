@@ -45,8 +45,8 @@ def job_parts(
         told = [(one.step, one.name, state(one.state), one.updated_at, one.key) for one in effects]
         parts.append(Grid(("step", "effect", "state", "since", "key"), told, drop=("key",), title="Effects"))
     if events:
-        happened = [(one.at, one.kind, text.to_json(one.data)) for one in events]
-        parts.append(Grid(("at", "event", "data"), happened, wide="data", title="Events"))
+        happened = [(one.at, one.kind, event_says(one)) for one in events]
+        parts.append(Grid(("at", "event", "says"), happened, wide="says", title="Events"))
     return parts
 
 
@@ -72,7 +72,7 @@ def about(job: Job) -> Facts:
             ("suspicion", f"{job.suspicion}: {suspicion_says(job.suspicion)}" if job.suspicion else None),
             *((name, text.to_json(value) if name == "progress" and value else value) for name, value in rest),
             ("took", _took(job)),
-            ("says", says(job)),
+            ("error", says(job) if job.state is not State.SUCCEEDED and job.last_error else None),
         ]
     )
 
@@ -82,6 +82,16 @@ def says(job: Job) -> str | None:
     if job.last_error and job.state is not State.SUCCEEDED:
         return text.first_line(job.last_error, 120)
     return job.result_summary
+
+
+def event_says(event: Event) -> str:
+    """What an event tells beside its kind: a log line as it was said, other data as JSON."""
+    data = event.data
+    if isinstance(data, dict) and isinstance(data.get("message"), str):
+        return str(data["message"])
+    if isinstance(data, dict) and set(data) == {"text"} and isinstance(data["text"], str):
+        return data["text"].rstrip("\n")
+    return "" if data in ({}, None) else text.to_json(data)
 
 
 def _took(job: Job) -> float | None:

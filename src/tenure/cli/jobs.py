@@ -30,6 +30,8 @@ from tenure.cli.options import (
     duration,
     json_value,
     opened,
+    say_more,
+    say_unknown_queues,
 )
 from tenure.cli.screen import (
     Cell,
@@ -97,6 +99,8 @@ def ls(
             after=after,
         )
         screen = Screen(as_json, tenure.now())
+        if not page.items:
+            say_unknown_queues(tenure, screen, queue)
     ids: list[str] = [job.id for job in page.items]
     rows = [
         (
@@ -115,8 +119,7 @@ def ls(
         {"jobs": page.items, "next": page.next},
         Grid(columns, rows, wide="says", drop=("queue", "attempt", "created", "says")),
     )
-    if page.next is not None:
-        screen.note(f"There are more: --after {page.next}")
+    say_more(screen, page.next)
 
 
 @app.command("show")
@@ -464,6 +467,7 @@ def _choose(
         raise UsageError(f"It cannot {act} jobs that are {stray[0]}: only {', '.join(possible)} ones.")
     count = _count(tenure, queue, kind, wanted)
     if count == 0:
+        say_unknown_queues(tenure, Screen(), queue)
         return _Choice(0, iter(()))
     counted = "all jobs" if count is None else f"{count:,} job{'s' if count != 1 else ''}"
     narrowed = [("queue", queue), ("kind", kind), ("state", states)]

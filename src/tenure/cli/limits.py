@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, Json, Limit, Url, duration, opened
+from tenure.cli.options import Actor, Json, Limit, Reason, Url, duration, opened
 from tenure.cli.screen import Grid, Screen, state
 from tenure.errors import NotFound, UsageError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 app = noun("limits", "List, set, block and clear the limiters of services that jobs share.")
 
 Key = Annotated[str, typer.Argument(help="The limiter's key, as jobs carry it.", show_default=False)]
-Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 PerMinute = Annotated[float | None, typer.Option("--per-minute", metavar="N", help="Jobs that may start in a minute.")]
 TokensPerMinute = Annotated[
     float | None, typer.Option("--tokens-per-minute", metavar="N", help="Tokens that jobs may use in a minute.")

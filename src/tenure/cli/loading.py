@@ -6,6 +6,7 @@ load an app have it there at all.
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import traceback
@@ -32,6 +33,39 @@ def default_target() -> str | None:
     return DEFAULT_TARGET if Path(DEFAULT_FILE).is_file() else None
 
 
+def declared_url() -> str | None:
+    """The database that this folder's app is given in its source, as in `app = tenure.App("sqlite:///shop.db")`.
+
+    Read without running it, for commands that load no app. None where the source does not say: `App()`, or a URL that
+    is worked out.
+    """
+    target = default_target()
+    if target is None:
+        return None
+    where, _, attribute = target.partition(":")
+    path = Path(where if where.endswith(".py") else f"{where.replace('.', '/')}.py")
+    try:
+        lines = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return None
+    for line in lines:
+        match line:
+            case ast.Assign(targets=[ast.Name(id=name)], value=made) if name == (attribute or "app"):
+                return next(filter(None, map(_url_of, ast.walk(made))), None)
+    return None
+
+
+def _url_of(node: ast.AST) -> str | None:
+    """The text in `App("…")` or `tenure.App(url="…")`."""
+    match node:
+        case ast.Call(func=ast.Name(id="App") | ast.Attribute(attr="App"), args=[ast.Constant(value=str(url)), *_]):
+            return url
+        case ast.Call(func=ast.Name(id="App") | ast.Attribute(attr="App"), keywords=named):
+            given = next((one.value for one in named if one.arg == "url"), None)
+            return given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None
+    return None
+
+
 def load_app(target: str | None) -> App:
     """Import the app named as `module:name`, `module` or `folder/module.py:name`.
 
@@ -49,6 +83,8 @@ def load_app(target: str | None) -> App:
     module = _imported(module_name, target)
     apps = {name: value for name, value in vars(module).items() if isinstance(value, App)}
     found = apps.get(attribute or "app")
+    if not attribute and len(apps) == 1:
+        (found,) = apps.values()
     if found is None:
         raise ConfigError(
             f"Module {module_name!r} ({_file_of(module)}) has no App named {attribute or 'app'!r}."

@@ -27,6 +27,7 @@ EXIT_CODES = {
     7: "gate closed, or forbidden",
     124: "timed out",
     130: "interrupted",
+    141: "the reader of the output has gone, as with `| head`",
 }
 
 _OUTPUT_FAULTS = frozenset({errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT})
@@ -170,8 +171,10 @@ def tell(code: str, sentence: str, exit_code: int, *, as_json: bool) -> int:
     else:
         from tenure.cli.screen import colours_on
 
-        red, bold, off = ("\x1b[31m", "\x1b[1m", "\x1b[0m") if colours_on(sys.stderr) else ("", "", "")
-        print(f"{bold}{red}Error{off} {red}[{code}]{off}: {text.safe_lines(sentence)}", file=sys.stderr)
+        told = text.wrapped(f"Error [{code}]: {text.safe_lines(sentence)}", sys.stderr)
+        if colours_on(sys.stderr):
+            told = told.replace("Error", "\x1b[1;31mError\x1b[0;31m", 1).replace(":", "\x1b[0m:", 1)
+        print(told, file=sys.stderr)
     return exit_code
 
 

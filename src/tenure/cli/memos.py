@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated, Any
 
 import typer
 
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, After, Json, Limit, Url, Yes, json_value, opened
+from tenure.cli.options import Actor, After, Json, Limit, Url, Yes, json_value, opened, say_more
 from tenure.cli.screen import Facts, Grid, Screen, confirm, state
 from tenure.cli.text import size
 from tenure.errors import UsageError
@@ -60,9 +59,8 @@ def ls(
         {"memos": page.items, "next": page.next},
         Grid(columns, rows, wide="value", right=frozenset({"size"}), drop=drop),
     )
-    if page.next is not None:
-        screen.note(f"There are more: --after {shlex.quote(page.next)}")
-    elif not rows:
+    say_more(screen, page.next)
+    if not rows:
         screen.note("There is no such memo. `ctx.memo` and `@app.job(memo=…)` keep them.")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tenure.cli.group import verbs
-from tenure.cli.options import Json, Yes, default_actor, duration, missing_file
+from tenure.cli.options import Json, Yes, default_actor, duration
 from tenure.cli.screen import Facts, Grid, Screen, confirm, progress
 from tenure.errors import OperatorError, StoreUnavailable, UsageError
 from tenure.model.frozen import frozen
@@ -39,7 +39,9 @@ Destination = Annotated[
 LeaseOption = Annotated[
     LeaseChoice,
     typer.Option(
-        "--leases", help="Jobs that workers hold: wait until they have ended (drain), or take the leases along (carry)."
+        "--leases",
+        metavar="drain|carry",
+        help="Jobs that workers hold: wait until they have ended (drain), or take the leases along (carry).",
     ),
 ]
 Wait = Annotated[
@@ -72,15 +74,13 @@ def move(
     The source takes no enqueues, claims or other writes from then on; every row is copied and compared by its hash.
     """
     screen = Screen(as_json)
-    if (missing := missing_file(source)) is not None:
-        raise StoreUnavailable(f"There is no database file {missing}. Check the URL of the source.")
     if reopen:
         _reopen(screen, source, destination, yes=yes)
         return
     if destination is None:
         raise UsageError("A move needs two URLs: `tenure move SRC DST`.")
     if dry_run:
-        _show(screen, mover.look(source, destination, is_new=missing_file(destination) is not None), is_done=False)
+        _show(screen, mover.look(source, destination), is_done=False)
         return
     doing = ""
     try:

@@ -12,6 +12,7 @@ import typer
 
 from tenure.cli import text
 from tenure.cli.group import verbs
+from tenure.cli.ids import full_id
 from tenure.cli.options import (
     JobIdArgument,
     Json,
@@ -45,19 +46,26 @@ Lease = Annotated[
 ]
 
 
-Kind = Annotated[str, typer.Argument(help="Which handler is to do it.", show_default=False)]
-Payload = Annotated[str, typer.Argument(help="JSON, @FILE, or - for stdin. The next line of each with --lines.")]
+Kind = Annotated[
+    str, typer.Argument(metavar="KIND", help="The kind of job: the name of its handler.", show_default=False)
+]
+Payload = Annotated[str | None, typer.Argument(metavar="PAYLOAD", help="JSON, @FILE, or - for stdin.")]
 Queue = Annotated[
     str | None, typer.Option("--queue", "-q", metavar="NAME", help="Where it waits; `default` if left out.")
 ]
 Key = Annotated[
     str | None, typer.Option("--key", metavar="KEY", help="While a job holds this key, no second one is made.")
 ]
-Priority = Annotated[int | None, typer.Option("--priority", "-p", metavar="N", help="As the queue's policy reads it.")]
-Due = Annotated[
-    float | None, typer.Option("--delay", parser=duration, metavar="DURATION", help="Due in 30s, 5m, 1h30m, …")
+Priority = Annotated[
+    int | None,
+    typer.Option("--priority", "-p", metavar="N", help="Higher ones go first, unless the queue says otherwise."),
 ]
-RunAt = Annotated[Any, typer.Option("--run-at", parser=moment, metavar="MOMENT", help="Due at 2026-01-31T12:00:00Z.")]
+Due = Annotated[
+    float | None, typer.Option("--delay", parser=duration, metavar="DURATION", help="Due after this: 30s, 5m, 1h30m.")
+]
+RunAt = Annotated[
+    Any, typer.Option("--run-at", parser=moment, metavar="MOMENT", help="Due at this moment, as 2026-01-31T12:00:00Z.")
+]
 MaxAttempts = Annotated[int | None, typer.Option("--max-attempts", metavar="N", min=1, help="Tries before it is dead.")]
 Affinity = Annotated[str | None, typer.Option("--affinity", metavar="KEY", help="Only workers that ask for this key.")]
 ConcurrencyKey = Annotated[
@@ -65,10 +73,10 @@ ConcurrencyKey = Annotated[
 ]
 LimiterKeys = Annotated[
     list[str] | None,
-    typer.Option("--limiter", metavar="KEY", help="A service that it shares with other jobs; see `tenure limits`."),
+    typer.Option("--limiter", metavar="KEY", help="A service that jobs share; see `tenure limits`."),
 ]
 OwnId = Annotated[
-    str | None, typer.Option("--id", metavar="UUID", help="A UUID of your own, so that a repeat is harmless.")
+    str | None, typer.Option("--id", metavar="UUID", help="A UUID of your own: a repeat makes no second job.")
 ]
 Lines = Annotated[bool, typer.Option("--lines", help="Read payloads from stdin, one JSON value a line.")]
 AppName = Annotated[
@@ -77,19 +85,19 @@ AppName = Annotated[
         "--app",
         metavar="MODULE:APP",
         envvar="TENURE_APP",
-        help="module:app, whose handlers decide on queue, attempts and payload; tasks:app where there is a tasks.py.",
+        help="The app whose handlers check payloads and name queues; that of ./tasks.py if left out.",
     ),
 ]
 Raw = Annotated[
     bool,
-    typer.Option("--raw", help="Load no app: any kind and payload, for workers elsewhere or in other languages."),
+    typer.Option("--raw", help="Load no app: take any kind and payload, for workers elsewhere."),
 ]
 
 
 @app.command()
 def enqueue(
     kind: Kind,
-    payload: Payload = "{}",
+    payload: Payload = None,
     queue: Queue = None,
     key: Key = None,
     priority: Priority = None,
@@ -108,7 +116,7 @@ def enqueue(
 ) -> None:
     """Put a job, or a stream of jobs, in a queue. It is durable when this returns.
 
-    The handler in the app decides on queue, attempts and payload, as it does from Python; what is given here wins.
+    The handler in the app checks the payload and names queue and attempts, as from Python. Options given here win.
     """
     options: dict[str, Any] = {
         "queue": queue,
@@ -127,10 +135,7 @@ def enqueue(
         raise UsageError("--lines makes many jobs, and a --key or --id belongs to one.")
     with producer(app_name, url, raw) as tenure:
         _check_kind(tenure, kind)
-        if lines:
-            made = _enqueue_lines(tenure, kind, options)
-        else:
-            made = [tenure.enqueue(kind, json_value("payload", payload), **options)]
+        made = _enqueue_lines(tenure, kind, options) if lines else [_enqueue_one(tenure, kind, payload, options)]
     screen = Screen(as_json)
     rows = [(one.id, "duplicate" if one.duplicate else "queued") for one in made]
     if screen.as_json or screen.is_terminal:
@@ -202,8 +207,10 @@ def heartbeat(
     as_json: Json = False,
 ) -> None:
     """Extend the lease of a job you hold. Prints `ok`, `cancel_requested` or `overdue`; exit 4 if the lease is lost."""
-    told = None if progress_value is None else {job_id: json_value("progress", progress_value)}
+    value = None if progress_value is None else json_value("progress", progress_value)
     with opened(url) as tenure:
+        job_id = full_id(tenure, job_id)
+        told = None if progress_value is None else {job_id: value}
         beat = tenure.heartbeat((job_id, token), lease_seconds=lease, progress=told)
         if beat.lost:
             tenure.get(job_id)  # an id that is not there was never held
@@ -232,7 +239,7 @@ def complete(
     """End a job you hold well. Exit 4 if the lease is lost: nothing was changed then."""
     options: dict[str, Any] = {} if result is None else {"result": json_value("result", result)}
     with opened(url) as tenure:
-        done = tenure.complete((job_id, token), summary=summary, **options)
+        done = tenure.complete((full_id(tenure, job_id), token), summary=summary, **options)
     _show_settled(done, as_json)
 
 
@@ -256,6 +263,7 @@ def fail(
     if permanent and retry_after is not None:
         raise UsageError("--permanent and --retry-after exclude each other.")
     with opened(url) as tenure:
+        job_id = full_id(tenure, job_id)
         if permanent:
             done = tenure.reject((job_id, token), said)
         else:
@@ -289,7 +297,7 @@ def release(
 ) -> None:
     """Give a job back unspent: its attempt is refunded."""
     with opened(url) as tenure:
-        done = tenure.release((job_id, token), delay=delay, reason=reason, limiter=limiter)
+        done = tenure.release((full_id(tenure, job_id), token), delay=delay, reason=reason, limiter=limiter)
     _show_settled(done, as_json)
 
 
@@ -332,6 +340,15 @@ def _check_kind(tenure: App, kind: str) -> None:
         raise UnknownKind(f"{missing} Use --raw for a kind that a worker elsewhere handles. Nothing was enqueued.")
     Screen().note(missing)
     confirm(f"enqueue a job of kind {kind}", yes=False)
+
+
+def _enqueue_one(tenure: App, kind: str, payload: str | None, options: dict[str, Any]) -> Enqueued:
+    if payload is not None:
+        return tenure.enqueue(kind, json_value("payload", payload), **options)
+    try:
+        return tenure.enqueue(kind, **options)
+    except InvalidPayload as exc:
+        raise InvalidPayload(f"{exc} No payload was given. Name it after the kind, as JSON.") from exc
 
 
 def _enqueue_lines(tenure: App, kind: str, options: dict[str, Any]) -> list[Enqueued]:

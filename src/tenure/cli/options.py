@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tenure.errors import ConfigError, InvalidArgument, InvalidPayload, StoreUnavailable
+from tenure.errors import ConfigError, InvalidArgument, InvalidPayload, nearest
 from tenure.model.duration import duration_seconds
 
 if TYPE_CHECKING:
     from tenure.app import App
+    from tenure.cli.screen import Screen
 
 DEFAULT_FILE = "jobs.db"
-"""Used where no URL is given and this file is in the current folder."""
+"""Used where no URL is given, no app names one, and this file is in the current folder."""
 
 
 def duration(value: str | float) -> float:
@@ -58,8 +61,10 @@ def json_value(what: str, given: str) -> Any:
     try:
         return json.loads(given)
     except (ValueError, RecursionError) as exc:
+        as_text = f" A text has quotes of its own: '\"{given}\"'." if re.fullmatch(r"[\w.@-]+", given) else ""
         raise InvalidPayload(
-            f"The {what} is not JSON: {exc}. Quote it for your shell, as in '{{\"user_id\": 7}}', or use - for stdin."
+            f"The {what} is not JSON: {exc}.{as_text} Quote it for your shell, as in '{{\"user_id\": 7}}', or use - "
+            "for stdin."
         ) from exc
 
 
@@ -70,10 +75,10 @@ Url = Annotated[
         metavar="URL",
         envvar="TENURE_URL",
         show_default=False,
-        help=f"The database: sqlite:///{DEFAULT_FILE} or postgresql://…; ./{DEFAULT_FILE} if there is one.",
+        help=f"sqlite:///FILE or postgresql://…; the database of ./tasks.py, or ./{DEFAULT_FILE}, if left out.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, whose shape does not change.")]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, of a stable shape.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 Actor = Annotated[
     str | None,
@@ -82,9 +87,11 @@ Actor = Annotated[
         metavar="NAME",
         envvar="TENURE_ACTOR",
         show_default=False,
-        help="Who is written down; you if left out.",
+        help="The name for the audit; yours if left out.",
     ),
 ]
+
+Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 
 
 def complete_queue(incomplete: str) -> list[str]:
@@ -115,7 +122,9 @@ Kinds = Annotated[
     typer.Option("--kind", "-k", metavar="KIND", help="Only this kind; may be repeated.", autocompletion=complete_kind),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="How many at most.")]
-After = Annotated[str | None, typer.Option("--after", metavar="NEXT", help="Go on after a page: its `next`.")]
+After = Annotated[
+    str | None, typer.Option("--after", metavar="NEXT", help="Go on after a page: the `next` that it named.")
+]
 JobIdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
 TokenArgument = Annotated[
     int, typer.Argument(metavar="TOKEN", help="The token that the claim gave out.", show_default=False)
@@ -130,11 +139,6 @@ def opened(
     from tenure.app import App
 
     found = database_url(url)
-    missing = missing_file(found)
-    if missing is not None and not create:
-        raise StoreUnavailable(
-            f"There is no database file {missing}. Check the URL, or create it with `tenure migrate --url {found}`."
-        )
     app = App(found, actor=actor or default_actor(), migrate=migrate if create or migrate == "never" else "existing")
     try:
         yield app
@@ -142,23 +146,33 @@ def opened(
         app.close()
 
 
+def say_more(screen: Screen, following: str | None) -> None:
+    """How to see the next page of a list, if there is one."""
+    if following is not None:
+        screen.note(f"There are more: --after {shlex.quote(following)}")
+
+
+def say_unknown_queues(tenure: App, screen: Screen, given: Iterable[str] | None) -> None:
+    """Name the queues that a filter named and the database does not have, where it found nothing."""
+    names = list(given or ())
+    known = {row.name for row in tenure.queues.all()} if names else set()
+    for name in names:
+        if name not in known:
+            screen.note(f"There is no queue {name!r}.{nearest(name, known)}", "yellow")
+
+
 def database_url(url: str | None) -> str:
-    """The URL as given, or that of the file in this folder. Raises: ConfigError."""
-    if url:
-        return url
+    """The URL as given, or that of this folder's app, or that of the file jobs.db. Raises: ConfigError."""
+    from tenure.cli.loading import declared_url
+
+    found = url or declared_url()
+    if found:
+        return found
     if Path(DEFAULT_FILE).is_file():
         return f"sqlite:///{DEFAULT_FILE}"
     raise ConfigError(
         f"No database is named. Give --url sqlite:///{DEFAULT_FILE} or --url postgresql://…, or set TENURE_URL."
     )
-
-
-def missing_file(url: str) -> Path | None:
-    """The SQLite file that the URL names, if it is not there."""
-    if not url.startswith("sqlite:///"):
-        return None
-    path = Path(url.removeprefix("sqlite:///").partition("?")[0])
-    return None if not path.name or path.exists() else path
 
 
 def default_actor() -> str:

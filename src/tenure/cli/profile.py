@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tenure.cli.group import noun
-from tenure.cli.options import DEFAULT_FILE, Actor, Json, Url, opened
+from tenure.cli.options import Actor, Json, Url, opened
 from tenure.cli.screen import Facts, Grid, Screen, state
+from tenure.errors import ConfigError, SchemaError, StoreUnavailable
 from tenure.model.policy import Backoff
 
 if TYPE_CHECKING:
@@ -35,10 +34,13 @@ def ls(url: Url = None, as_json: Json = False) -> None:
 
     installed: dict[str, Any] = {}
     now = None
-    if url or os.environ.get("TENURE_URL") or Path(DEFAULT_FILE).is_file():
+    try:
         with opened(url) as tenure:
             installed = {row.name: row for row in tenure.profiles.installed()}
             now = tenure.now()
+    except (ConfigError, StoreUnavailable, SchemaError):
+        if url:  # a database that is named must be there; without one the list is of what comes with Tenure
+            raise
     known = {one.name: one for one in App().profiles.known()}
     found = [_seen(name, known.get(name), installed.get(name)) for name in sorted(known | installed)]
     rows = [

@@ -9,7 +9,7 @@ import typer
 
 from tenure.cli import text
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, Json, Url, opened
+from tenure.cli.options import Actor, Json, Reason, Url, opened
 from tenure.cli.screen import Facts, Grid, Screen, state
 from tenure.errors import UnknownQueue, UsageError, nearest
 from tenure.model.policy import Backoff, QueuePolicy
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 app = noun("queues", "List, change, pause, resume and remove queues.")
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="The queues.", show_default=False)]
-Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 
 
 @app.command("ls")
@@ -75,7 +74,7 @@ def backlog(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Tell how much work a queue has for workers: jobs that are ready or held. For an autoscaler."""
+    """Count the jobs of a queue that are ready or held. For an autoscaler."""
     with opened(url) as tenure:
         found = tenure.queues.backlog(name, cap=cap)
     Screen(as_json).show({"queue": name, "backlog": found}, Facts([("queue", name), ("backlog", found)]))
@@ -83,7 +82,9 @@ def backlog(
 
 @app.command("set")
 def set_(
-    name: Annotated[str, typer.Argument(help="The queue; created if it is not there.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The queue; created if it is not there.", show_default=False)
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Argument(
@@ -109,13 +110,13 @@ def set_(
 def rm(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
     """Remove queues that have no jobs, neither live nor ended. Exit 4 if one has."""
     with opened(url, actor=actor) as tenure:
-        removed = tenure.policies.remove(names, reason=reason)
+        removed = tenure.queues.remove(names, reason=reason)
     Screen(as_json).show({"changed": removed}, Grid(("queue", "is"), [(name, state("removed")) for name in removed]))
 
 
 @app.command("pause")
 def pause(names: Names, reason: Reason = None, actor: Actor = None, url: Url = None, as_json: Json = False) -> None:
-    """Let workers take nothing from queues. What is running goes on; enqueue goes on."""
+    """Let workers take nothing from queues. Running jobs go on, and so does enqueueing."""
     with opened(url, actor=actor) as tenure:
         changed = tenure.queues.pause(names, reason=reason)
         rows = tenure.queues.all(names)

@@ -10,7 +10,7 @@ import typer
 
 from tenure.cli import text
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, Json, Url, duration, json_value, opened
+from tenure.cli.options import Actor, Json, Reason, Url, duration, json_value, opened
 from tenure.cli.screen import Grid, Screen, state
 from tenure.errors import NotFound, UsageError, nearest
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 app = noun("schedules", "List, change, run and pause schedules.")
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="The schedules.", show_default=False)]
-Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 
 
 @app.command("ls")
@@ -91,7 +90,7 @@ def edit(
     given = {"cron": cron, "every": every, "tz": zone, "missed": missed, "queue": queue}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if payload is not None:
-        changes["payload"] = json_value("The payload", payload)
+        changes["payload"] = json_value("payload", payload)
     if not changes:
         raise UsageError("Nothing to change was named. Give --cron, --every, --zone, --missed, --queue or --payload.")
     with opened(url, actor=actor) as tenure:

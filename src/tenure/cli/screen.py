@@ -143,7 +143,7 @@ class Screen:
         """A word to the person, on stderr. Silent with --json, where stderr is for errors."""
         if self.as_json:
             return
-        sentence = text.safe_lines(sentence)
+        sentence = text.wrapped(text.safe_lines(sentence), sys.stderr)
         if colours_on(sys.stderr) and style:
             from rich.text import Text
 
@@ -182,7 +182,7 @@ class Screen:
             is_wide = name == grid.wide
             table.add_column(
                 name.replace("_", " "),
-                justify="right" if name in grid.right else "left",
+                justify="right" if name in grid.right and grid.rows else "left",
                 no_wrap=not is_wide,
                 overflow="fold" if is_wide else "ellipsis",
                 min_width=None if is_wide else _width(grid, words, index) if len(shown) > 1 else None,

@@ -38,7 +38,7 @@ BULK_ACTS = 4
 def serve(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="MODULE:APP", help="An app whose kinds are shown and checked; none if left out."),
+        typer.Argument(metavar="MODULE:APP", help="The app whose kinds are shown and checked; none if left out."),
     ] = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", metavar="N", min=0, max=65535, help="0 for a free one.")] = PORT,
@@ -97,6 +97,9 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Serve the HTTP API and the console. Other addresses than loopback need TLS files or --behind-proxy."""
+    from tenure.worker.supervisor import die_with_supervisor
+
+    die_with_supervisor()
     check_address(host, has_tls=tls_cert is not None, proxies=behind_proxy or ())
     check_key(tls_cert, tls_key)
     bind = listening(host, port) if unix_socket is None else listening_on_socket(unix_socket)
@@ -290,8 +293,10 @@ def console_beside(target: str, url: str | None) -> Iterator[None]:
         Screen().note("tenure dev: for the console, pip install 'tenure[web]'.")
         yield
         return
+    from tenure.worker.supervisor import PARENT_VARIABLE
+
     # The URL goes by the environment: it may hold a password, and others see arguments in `ps`.
-    environment = {**os.environ, **({"TENURE_URL": url} if url else {})}
+    environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), **({"TENURE_URL": url} if url else {})}
     command = [sys.executable, "-P", "-m", "tenure.cli.main", "serve", target, "--port", str(free_port(PORT))]
     with subprocess.Popen(command, start_new_session=True, env=environment) as child:
         try:

@@ -56,7 +56,7 @@ MOST_FILES = 5_000
 
 @app.command()
 def init(
-    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("tasks.py"),
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("tasks.py"),
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
     """Write a small tasks.py to begin with."""
@@ -76,7 +76,10 @@ def init(
 def dev(
     target: Target = None,
     queue: Annotated[
-        list[str] | None, typer.Option("--queue", "-q", metavar="NAME", help="As for `tenure worker`.")
+        list[str] | None,
+        typer.Option(
+            "--queue", "-q", metavar="NAME", help="NAME, or NAME=WEIGHT; may be repeated. The app's own if left out."
+        ),
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Handlers at once.")] = 10,
     log_level: LogLevel = "debug",
@@ -100,8 +103,10 @@ class _Reloader:
 
     def __init__(self, command: list[str], folder: Path, url: str | None) -> None:
         self._command = command
+        from tenure.worker.supervisor import PARENT_VARIABLE
+
         # The URL goes by the environment: it may hold a password, and others see arguments in `ps`.
-        self._environment = {**os.environ, "TENURE_SUPERVISOR": str(os.getpid())}
+        self._environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
         if url is not None:
             self._environment["TENURE_URL"] = url
         self._folder = folder
@@ -109,7 +114,8 @@ class _Reloader:
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        signal.signal(signal.SIGTERM, _as_interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP):  # told to end, or its terminal was closed
+            signal.signal(number, _as_interrupt)
         seen = stamps(self._folder)
         self._screen.note(f"tenure dev: watching {counted(len(seen), 'file')} beneath {self._folder}; Ctrl-C ends it.")
         self._start()

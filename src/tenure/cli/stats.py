@@ -44,20 +44,28 @@ def stats(
     ] = 0,
     since: Annotated[
         float | None,
-        typer.Option("--since", parser=duration, metavar="DURATION", help="Also what was counted since so long ago."),
+        typer.Option(
+            "--since", parser=duration, metavar="DURATION", help="Also the figures of this last stretch, as 1d."
+        ),
     ] = None,
     by: Annotated[
         str, typer.Option("--by", metavar="SPAN", help="With --since: minute, hour, day or total.")
     ] = "total",
-    p50: Annotated[bool, typer.Option("--p50", help="With --since: what half of the jobs did not exceed.")] = False,
-    p95: Annotated[bool, typer.Option("--p95", help="With --since: what 95 of 100 did not exceed.")] = False,
-    p99: Annotated[bool, typer.Option("--p99", help="With --since: what 99 of 100 did not exceed.")] = False,
+    p50: Annotated[
+        bool, typer.Option("--p50", help="With --since: the duration that half of the jobs did not exceed.")
+    ] = False,
+    p95: Annotated[
+        bool, typer.Option("--p95", help="With --since: the duration that 95 of 100 jobs did not exceed.")
+    ] = False,
+    p99: Annotated[
+        bool, typer.Option("--p99", help="With --since: the duration that 99 of 100 jobs did not exceed.")
+    ] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Answer what is outstanding, failed, stuck, slow, repeated, and what ran lately.
 
-    Where its queue starts on claim, a job is `running` from its grant on, also while it waits in a worker for a slot.
+    In most queues a job counts as `running` once a worker has taken it, also while it waits there for a slot.
     """
     if by not in {"minute", "hour", "day", "total"}:
         raise UsageError(f"--by {by}: it is minute, hour, day or total.")

@@ -10,6 +10,7 @@ import typer
 from tenure.cli import text
 from tenure.cli.group import verbs
 from tenure.cli.ids import full_id
+from tenure.cli.job_parts import event_says
 from tenure.cli.options import Json, Queues, Url, duration, opened
 from tenure.cli.screen import Screen, colours_on, console
 from tenure.observe.follow import Follower
@@ -83,9 +84,9 @@ class EventLines:
             if self._screen.as_json:
                 self._screen.line(text.to_json(event))
                 continue
-            data = "" if event.data in ({}, None) else _data(event.data)
             moment = f"{event.at:%H:%M:%S}.{event.at.microsecond // 1000:03d}"
-            words = [moment, f"{text.safe(event.kind):<16}", event.job_id or "-", text.safe(event.queue or "-"), data]
+            says = text.safe(event_says(event))
+            words = [moment, f"{text.safe(event.kind):<16}", event.job_id or "-", text.safe(event.queue or "-"), says]
             if self._colours:
                 self._draw(words, event.kind)
             else:
@@ -102,22 +103,11 @@ class EventLines:
         console().print(line, soft_wrap=True)
 
 
-def _data(data: object) -> str:
-    """A log line as it was said; other data as JSON."""
-    if isinstance(data, dict) and isinstance(data.get("message"), str):
-        return text.safe(data["message"])
-    if isinstance(data, dict) and set(data) == {"text"} and isinstance(data["text"], str):
-        return text.safe(data["text"].rstrip("\n"))
-    return text.to_json(data)
-
-
 def _say_who_is_silent(tenure: App, queue: list[str] | None, screen: Screen) -> None:
     silent = [one.name for one in tenure.queues.all(queue) if not one.policy.events]
     if silent:
         named = ", ".join(silent[:5]) + (" …" if len(silent) > 5 else "")
-        screen.note(
-            f"Without lifecycle events: {named}. Switch them on with `tenure queues set {silent[0]} events=true`."
-        )
+        screen.note(f"Without lifecycle events: {named}. Switch them on with `tenure queues set NAME events=true`.")
 
 
 def _stdout() -> object:

@@ -7,6 +7,7 @@ number instead. In JSON they become the escape that JSON has for them, so the va
 from __future__ import annotations
 
 import json
+import os
 import re
 from datetime import datetime
 from typing import Any
@@ -14,10 +15,25 @@ from typing import Any
 from tenure.model.plain import iso, plain
 from tenure.model.visible import UNSAFE, visible, visible_lines
 
-__all__ = ["ago", "first_line", "iso", "plain", "safe", "safe_lines", "safe_piece", "seconds", "size", "to_json"]
+__all__ = [
+    "ago",
+    "first_line",
+    "iso",
+    "plain",
+    "safe",
+    "safe_lines",
+    "safe_piece",
+    "seconds",
+    "size",
+    "to_json",
+    "wrapped",
+]
 
 _UNSAFE_IN_JSON = re.compile(UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 """Raw line feeds are ours: inside strings JSON has escaped them already."""
+
+LEAST_WIDTH = 20
+"""On a narrower terminal the words are left to it."""
 
 
 def safe(text: str) -> str:
@@ -33,6 +49,25 @@ def safe_lines(text: str) -> str:
 def safe_piece(text: str) -> str:
     """The same for a piece of a stream, which another may follow: the line feed at its end stays too."""
     return visible_lines(text) + ("\n" if text.endswith("\n") else "")
+
+
+def wrapped(text: str, stream: Any) -> str:
+    """Text with its lines broken between words where the stream is a terminal; indented lines, as in a traceback, and
+    text for files and pipes stay as they are."""
+    if not stream.isatty():
+        return text
+    try:
+        width = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return text
+    import textwrap
+
+    return "\n".join(
+        line
+        if len(line) <= width or line[:1].isspace()
+        else textwrap.fill(line, max(width, LEAST_WIDTH), break_long_words=False, break_on_hyphens=False)
+        for line in text.split("\n")
+    )
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:

@@ -11,6 +11,7 @@ from tenure.cli.group import verbs
 from tenure.cli.options import Json, Url, Yes, database_url, duration, opened
 from tenure.cli.screen import Facts, Grid, Screen, confirm, progress
 from tenure.errors import SchemaBehind
+from tenure.model.url import shown_url
 
 if TYPE_CHECKING:
     from tenure import Pruned
@@ -29,7 +30,7 @@ def migrate(
 ) -> None:
     """Bring the database's schema up to this version. Safe to repeat, and while workers run."""
     screen = Screen(as_json)
-    with opened(url, create=not check, migrate="never") as tenure:
+    with opened(url, migrate="never") as tenure:
         if sql:
             screen.line(tenure.store.migration_sql())
             return
@@ -44,7 +45,7 @@ def migrate(
     rows = [(name,) for name in applied]
     screen.show({"applied": applied, "schema_version": version}, Grid(("applied",), rows))
     if not applied:
-        screen.note(f"The schema of {database_url(url).partition('?')[0].rpartition('@')[2]} is up to date: {version}.")
+        screen.note(f"The schema of {shown_url(database_url(url))} is up to date: version {version}.")
 
 
 OlderThan = Annotated[

@@ -19,7 +19,9 @@ def usage(
     by: Annotated[str, typer.Option("--by", metavar="WHAT", help="agent (the job's queue), kind or job.")] = "agent",
     since: Annotated[
         float | None,
-        typer.Option("--since", parser=duration, metavar="DURATION", help="Only jobs made since so long ago."),
+        typer.Option(
+            "--since", parser=duration, metavar="DURATION", help="Only jobs made in this last stretch, as 1d."
+        ),
     ] = None,
     queue: Queues = None,
     kind: Kinds = None,

@@ -14,6 +14,8 @@ from tenure.cli.loading import loaded
 from tenure.cli.options import Json, Kinds, duration
 from tenure.cli.screen import Facts, Screen, colours_on
 from tenure.errors import UnknownQueue, UsageError, nearest
+from tenure.model.url import shown_url
+from tenure.observe.plural import counted
 from tenure.worker.config import CONCURRENCY, GRACE_SECONDS, POLL_SECONDS
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ app = verbs()
 
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="MODULE:APP", help="As in tasks:app, which is the default where there is a tasks.py."),
+    typer.Argument(metavar="MODULE:APP", help="The app, as tasks:app or tasks.py; that of ./tasks.py if left out."),
 ]
 OwnUrl = Annotated[
     str | None,
@@ -33,7 +35,7 @@ OwnUrl = Annotated[
         metavar="URL",
         envvar="TENURE_URL",
         show_default=False,
-        help="Another database than the app's own. A password belongs into TENURE_URL: others see arguments in `ps`.",
+        help="Another database than the app's own. Put a URL with a password into TENURE_URL: `ps` shows arguments.",
     ),
 ]
 DeleteAfter = Annotated[
@@ -41,10 +43,12 @@ DeleteAfter = Annotated[
     typer.Option(
         "--delete-after",
         metavar="DURATION",
-        help="Delete the rows of jobs that ended longer ago, once their queue's retention is over; never keeps them.",
+        help="Delete jobs that ended longer ago, once their queue's retention is over; `never` keeps them.",
     ),
 ]
-Reconcile = Annotated[bool, typer.Option("--reconcile", help="Compare the records with the world at the start.")]
+Reconcile = Annotated[
+    bool, typer.Option("--reconcile", help="At the start, compare what succeeded with files and services.")
+]
 LogFormat = Annotated[str, typer.Option("--log", metavar="FORMAT", help="human or json, on stderr.")]
 LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
 
@@ -56,16 +60,27 @@ WeightedQueues = Annotated[
     ),
 ]
 Concurrency = Annotated[int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Handlers at once.")]
-Processes = Annotated[int, typer.Option("--processes", "-P", metavar="N", min=1, help="So many such workers.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Serve queues in the order given.")]
+Processes = Annotated[int, typer.Option("--processes", "-P", metavar="N", min=1, help="How many worker processes.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Empty the queues in the order given.")]
 Drain = Annotated[bool, typer.Option("--drain", help="End when no job is due.")]
 Once = Annotated[bool, typer.Option("--once", help="Run one job, if one is due, and end.")]
 OwnLease = Annotated[
-    float | None, typer.Option("--lease", parser=duration, metavar="DURATION", help="Instead of the queues' own.")
+    float | None,
+    typer.Option(
+        "--lease",
+        parser=duration,
+        metavar="DURATION",
+        help="How long a job is held between heartbeats; the queue's if left out.",
+    ),
 ]
 Heartbeat = Annotated[
     float | None,
-    typer.Option("--heartbeat", parser=duration, metavar="DURATION", help="A third of the lease if left out."),
+    typer.Option(
+        "--heartbeat",
+        parser=duration,
+        metavar="DURATION",
+        help="How often leases are extended; a third of the lease if left out.",
+    ),
 ]
 Poll = Annotated[
     float,
@@ -73,7 +88,7 @@ Poll = Annotated[
         "--poll",
         parser=duration,
         metavar="DURATION",
-        help="How often an idle worker looks without a wake-up.",
+        help="How often an idle worker looks for jobs, besides being woken.",
         show_default="1s",
     ),
 ]
@@ -83,11 +98,13 @@ Grace = Annotated[
         "--grace",
         parser=duration,
         metavar="DURATION",
-        help="How long handlers may go on at a stop.",
+        help="How long handlers may go on after a stop.",
         show_default="20s",
     ),
 ]
-Prefetch = Annotated[str, typer.Option("--prefetch", metavar="N|auto", help="How many jobs may wait in it at most.")]
+Prefetch = Annotated[
+    str, typer.Option("--prefetch", metavar="N|auto", help="How many jobs may wait inside the worker.")
+]
 Artifacts = Annotated[Path | None, typer.Option("--artifacts", metavar="FOLDER", help="Folder for handlers' files.")]
 
 
@@ -138,6 +155,9 @@ def worker(
     with loaded(target, url) as tenure:
         show_logging(emit)
         _check_queues(tenure, queue)
+        if log == "human" and not as_json:
+            kinds = counted(len(tenure.registry), "kind")
+            Screen().note(f"tenure worker: {shown_url(tenure.url)}, {kinds}; Ctrl-C stops it.")
         stats = tenure.run_worker(_weights(queue), concurrency=concurrency, emit=emit, **settings)
     if as_json:
         Screen(as_json).show(stats)

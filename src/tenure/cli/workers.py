@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, Json, Url, opened
+from tenure.cli.options import Actor, Json, Reason, Url, opened
 from tenure.cli.screen import Cell, Grid, Screen, state
 from tenure.observe.doctor import SILENT_SECONDS
 from tenure.observe.liveness import drained
@@ -15,7 +15,6 @@ from tenure.observe.liveness import drained
 app = noun("workers", "List workers, and drain them.")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The worker, as `tenure workers ls` names it.")]
-Reason = Annotated[str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Why; goes into the audit.")]
 
 
 @app.command("ls")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, After, Json, Limit, Url, opened
+from tenure.cli.ids import full_workflow_id, short_ids
+from tenure.cli.options import Actor, After, Json, Limit, Url, opened, say_more
 from tenure.cli.screen import Facts, Grid, Screen, state
 from tenure.errors import UsageError
 
@@ -40,22 +41,24 @@ def ls(
     """List workflows, newest first, with how far they are."""
     with opened(url) as tenure:
         page = tenure.workflows.all(state=states, name=name, limit=limit, after=after)
-        now = tenure.now()
+        screen = Screen(as_json, tenure.now())
+    ids: list[str] = [one.id for one in page]
     rows = [
-        (one.id, one.name, state(one.state), one.total, one.succeeded, one.failed, one.counts["open"], one.created_at)
-        for one in page
+        (shown, one.name, state(one.state), one.total, one.succeeded, one.failed, one.counts["open"], one.created_at)
+        for shown, one in zip(short_ids(ids) if screen.is_narrow else ids, page, strict=True)
     ]
     columns = ("id", "workflow", "state", "tasks", "succeeded", "failed", "open", "started")
     numbers = frozenset({"tasks", "succeeded", "failed", "open"})
-    Screen(as_json, now).show(
+    screen.show(
         {"workflows": page.items, "next": page.next},
         Grid(columns, rows, numbers, drop=("started", "open", "succeeded")),
     )
+    say_more(screen, page.next)
 
 
 @app.command("show")
 def show(
-    workflow_id: WorkflowId,
+    given: WorkflowId,
     dot: Annotated[bool, typer.Option("--dot", help="The graph for Graphviz.")] = False,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="The graph for Mermaid.")] = False,
     limit: Annotated[
@@ -69,6 +72,7 @@ def show(
     if dot + mermaid + as_json > 1:
         raise UsageError("Give one of --dot, --mermaid and --json.")
     with opened(url) as tenure:
+        workflow_id = full_workflow_id(tenure, given)
         found = tenure.workflows.get(workflow_id)
         graph = tenure.workflows.graph(workflow_id, limit=limit)
         asked = tenure.workflows.escalations(workflow_id, state=None)
@@ -94,7 +98,7 @@ def show(
 
 @app.command("cancel")
 def cancel(
-    workflow_id: WorkflowId,
+    given: WorkflowId,
     reason: Reason = "cancelled by hand",
     actor: Actor = None,
     url: Url = None,
@@ -102,6 +106,7 @@ def cancel(
 ) -> None:
     """Cancel a workflow: nothing more is released, and what is open is cancelled or asked to stop."""
     with opened(url, actor=actor) as tenure:
+        workflow_id = full_workflow_id(tenure, given)
         tenure.workflows.cancel(workflow_id, reason=reason)
         tenure.workflows.advance()
         found = tenure.workflows.get(workflow_id)
@@ -110,7 +115,7 @@ def cancel(
 
 @app.command("retry")
 def retry(
-    workflow_id: WorkflowId,
+    given: WorkflowId,
     reason: Reason = "retried by hand",
     actor: Actor = None,
     url: Url = None,
@@ -118,6 +123,7 @@ def retry(
 ) -> None:
     """Run what failed again, and what was skipped or cancelled because of it."""
     with opened(url, actor=actor) as tenure:
+        workflow_id = full_workflow_id(tenure, given)
         tenure.workflows.retry(workflow_id, reason=reason)
         tenure.workflows.advance()
         found = tenure.workflows.get(workflow_id)
@@ -126,7 +132,9 @@ def retry(
 
 @app.command("escalations")
 def escalations(
-    person: Annotated[str | None, typer.Option("--person", metavar="NAME", help="Only those put to them.")] = None,
+    person: Annotated[
+        str | None, typer.Option("--person", metavar="NAME", help="Only those put to this person.")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Also those that are answered.")] = False,
     url: Url = None,
     as_json: Json = False,

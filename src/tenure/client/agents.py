@@ -12,8 +12,8 @@ from tenure.model.policy import QueuePolicy
 
 if TYPE_CHECKING:
     from tenure.client.function import JobDecorator
+    from tenure.client.worker import LogTo, WorkerSettings
     from tenure.handler.arguments import Duration
-    from tenure.model.log_event import Emit
     from tenure.model.policy import Backoff
     from tenure.worker.worker import WorkerStats
 
@@ -89,7 +89,9 @@ class Agent:
         held: list[Grant] = self._app.claim(worker=worker, queues=[self.name], limit=limit, lease_seconds=lease_seconds)
         return held
 
-    def run_worker(self, *, concurrency: int = 10, emit: Emit | None = None, **settings: Any) -> WorkerStats:
+    def run_worker(
+        self, *, concurrency: int = 10, emit: LogTo | None = None, **settings: Unpack[WorkerSettings]
+    ) -> WorkerStats:
         """Run this agent's tasks until told to stop, as `app.run_worker` does."""
         done: WorkerStats = self._app.run_worker([self.name], concurrency=concurrency, emit=emit, **settings)
         return done

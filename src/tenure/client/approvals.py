@@ -68,9 +68,9 @@ class Approvals(Client):
         groups: Names = (),
         job_id: str | None = None,
         limit: int = 50,
-        cursor: str | None = None,
+        after: str | None = None,
     ) -> Steps[Page[Approval]]:
-        """Approvals that match, newest first, a page at a time: pass `page.next` as `cursor` to go on.
+        """Approvals that match, newest first, a page at a time: pass `page.next` as `after` to go on.
 
         `state` None: in every state. `person`: what is asked of them by name, of one of their `groups`, or of no one
         in particular.
@@ -81,7 +81,7 @@ class Approvals(Client):
             None if job_id is None else arguments.job_id("job_id", job_id),
             None,
             arguments.whole("limit", limit, 1, PAGE_MAX),
-            None if cursor is None else arguments.uuid_text("cursor", cursor),
+            None if after is None else arguments.uuid_text("after", after),
             arguments.names("groups", groups),
         )
         return (yield from ask(request))

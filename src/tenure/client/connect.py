@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from tenure.errors import ConfigError, MissingExtra, SchemaBehind, nearest
+from tenure.model.url import shown_url
 from tenure.store.contract import Store
 
 if TYPE_CHECKING:
@@ -16,8 +17,11 @@ Migrate = Literal["auto", "always", "existing", "never"]
 SCHEMES = ("sqlite", "postgresql", "postgres")
 _WITH_DRIVER = re.compile(r"(sqlite|postgresql|postgres)\+\w+(?=://)")
 
-_PASSWORD = re.compile(r"(?<=://)([^/@]*?):([^/]*)@|(?<=[?&]password=)[^&]*", re.IGNORECASE)
 _DRIVERS = frozenset({"psycopg", "psycopg_pool", "psycopg_binary"})
+_NO_SCHEMA = (
+    "This database has no schema of Tenure's yet, and reading makes none. Set it up with `tenure migrate`, or by the "
+    "first enqueue or worker."
+)
 
 
 def without_driver(url: str) -> str:
@@ -49,9 +53,13 @@ def scheme_of(url: str) -> str:
     return scheme
 
 
-def shown_url(url: str) -> str:
-    """The URL as it may be shown: without a password."""
-    return _PASSWORD.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else "***", url)
+def is_file_to_make(url: str) -> bool:
+    """Whether the URL names a SQLite file that does not exist. Raises: ConfigError."""
+    if scheme_of(url) != "sqlite":
+        return False
+    from tenure.store.sqlite.files import path_of
+
+    return not path_of(without_driver(url)).exists()
 
 
 def _open_sqlite(url: str, migrate: Migrate, clock: Clock | None) -> Store:
@@ -60,6 +68,8 @@ def _open_sqlite(url: str, migrate: Migrate, clock: Clock | None) -> Store:
     store = SqliteStore(url, clock=clock)
     if migrate != "never":
         try:
+            if migrate == "existing" and store.schema_version() == 0:
+                raise SchemaBehind(_NO_SCHEMA)
             if migrate == "auto" and (table := store.foreign_table()) is not None:
                 raise SchemaBehind(
                     f"{shown_url(url)} is the database of another program: it has a table {table!r} and nothing of "
@@ -88,10 +98,7 @@ def _open_postgres(url: str, migrate: Migrate) -> Store:
         if migrate != "never":
             found = store.schema_version()
             if found == 0 and migrate == "existing":
-                raise SchemaBehind(
-                    "This database has no schema of Tenure's yet, and reading makes none. Set it up with "
-                    "`tenure migrate`, or by the first enqueue or worker."
-                )
+                raise SchemaBehind(_NO_SCHEMA)
             if found < newest() and (migrate == "always" or found == 0):
                 store.migrate()
             else:

@@ -22,6 +22,7 @@ from tenure.store.queries import ListQueues
 LOGGER = "tenure.client"
 BATCH_JOBS = 2_000
 BATCH_CHARS = 16 * 1024 * 1024
+NAMED_KINDS_MAX = 1_000
 
 
 class Enqueueing(Client):
@@ -32,7 +33,11 @@ class Enqueueing(Client):
 
         Raises: InvalidPayload, InvalidArgument.
         """
-        return build_job(kind, payload, options, self._state.registry.get(kind), self._state.limits, "default")
+        handler = self._state.registry.get(kind)
+        job = build_job(kind, payload, options, handler, self._state.limits, "default")
+        if handler is None:
+            _name_likely_slip(self._state, kind)
+        return job
 
     @operation
     def enqueue(
@@ -121,6 +126,24 @@ def log_moves(event: str, moves: Iterable[Mapping[str, str]]) -> None:
             told = {"event": event, **move}
             text = " ".join(f"{name}={value}" for name, value in told.items())
             logger.info("%s", text, extra={"tenure": told})
+
+
+def _name_likely_slip(state: ClientState, kind: str) -> None:
+    """Log a kind that has no handler in this app and is spelled almost like one that has; once for each.
+
+    Other kinds may well be served by other programs, and a job of an unknown kind waits, so neither is an error.
+    """
+    if not state.registry or kind in state.named_kinds or len(state.named_kinds) >= NAMED_KINDS_MAX:
+        return
+    from difflib import get_close_matches
+
+    state.named_kinds.add(kind)
+    for known in get_close_matches(kind, state.registry, n=1, cutoff=0.8):
+        import logging
+
+        logging.getLogger(LOGGER).warning(
+            "Kind %r has no handler in this app, so its jobs wait for another worker. Did you mean %r?", kind, known
+        )
 
 
 def declare_queues(state: ClientState, queues: Iterable[str]) -> Steps[None]:

@@ -88,8 +88,8 @@ class EnqueueOn(Request[list[Enqueued]]):
     __slots__ = ("connection", "enqueue")
 
     def __init__(self, connection: Any, enqueue: Enqueue) -> None:
-        self.connection = connection
-        self.enqueue = enqueue
+        self.connection: Any = connection
+        self.enqueue: Enqueue = enqueue
 
 
 class Blocking(Request[T]):
@@ -98,7 +98,7 @@ class Blocking(Request[T]):
     __slots__ = ("call",)
 
     def __init__(self, call: Callable[[Store], T]) -> None:
-        self.call = call
+        self.call: Callable[[Store], T] = call
 
 
 class Pause(Request[None]):
@@ -107,7 +107,7 @@ class Pause(Request[None]):
     __slots__ = ("seconds",)
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+        self.seconds: float = seconds
 
 
 BLOCKS = (
@@ -130,10 +130,10 @@ def is_on_event_loop() -> bool:
 
 def run(state: ClientState, steps: Steps[R]) -> R:
     """Run an operation and block until it is done. The store is opened when the first request is sent."""
-    if is_on_event_loop():
-        warnings.warn(BLOCKS, RuntimeWarning, stacklevel=3)
     try:
         request = next(steps)
+        if is_on_event_loop():  # an operation that refuses to run there has raised by now
+            warnings.warn(BLOCKS, RuntimeWarning, stacklevel=3)
         while True:
             answer: Any = None
             try:

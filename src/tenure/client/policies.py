@@ -7,13 +7,10 @@ from typing import Any
 
 from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
 from tenure.client.state import ClientState
-from tenure.errors import NotFound, nearest
-from tenure.handler import arguments
-from tenure.handler.arguments import Names
 from tenure.model.frozen import frozen
 from tenure.model.log_event import WARNING, Emit, LogEvent
 from tenure.model.policy import QueuePolicy
-from tenure.store.admin import RemoveQueues, SetQueues
+from tenure.store.admin import SetQueues
 from tenure.store.queries import ListQueues
 from tenure.store.schedules import ListSchedules, SetSchedules
 
@@ -61,19 +58,6 @@ class Policies(Client):
         """Schedules in the database that this code does not declare: another app's, or an earlier version's."""
         rows = yield from ask(ListSchedules(None))
         return sorted(row.name for row in rows if row.name not in self._state.declared_schedules)
-
-    @operation
-    def remove(self, names: Names, *, actor: str | None = None, reason: str | None = None) -> Steps[list[str]]:
-        """Remove queues that have no jobs, neither live nor ended. Answers the names that were there.
-
-        Raises: NotFound; IllegalMove, if one has jobs: nothing is removed then.
-        """
-        wanted = arguments.names("names", names)
-        known = {row.name for row in (yield from ask(ListQueues()))}
-        for name in wanted:
-            if name not in known:
-                raise NotFound(f"There is no queue {name!r}.{nearest(name, known)}")
-        return (yield from ask(RemoveQueues(wanted, self._by(actor), reason)))
 
 
 class SyncPolicies(Policies, SyncClient):

@@ -6,11 +6,12 @@ from typing import Unpack
 
 from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
 from tenure.client.settings import QueueSettings, rules_of, with_settings
+from tenure.errors import UnknownQueue, nearest
 from tenure.handler import arguments
 from tenure.handler.arguments import Names
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import State
-from tenure.store.admin import PauseQueues, SetQueues
+from tenure.store.admin import PauseQueues, RemoveQueues, SetQueues
 from tenure.store.gauges import CAP, CountBacklog
 from tenure.store.queries import Count, CountJobs, ListQueues, QueueRow
 
@@ -73,6 +74,19 @@ class Queues(Client):
     def resume(self, names: Names, *, actor: str | None = None, reason: str | None = None) -> Steps[list[str]]:
         """Let claims take from these queues again."""
         return (yield from ask(PauseQueues(arguments.names("names", names), False, self._by(actor), reason)))
+
+    @operation
+    def remove(self, names: Names, *, actor: str | None = None, reason: str | None = None) -> Steps[list[str]]:
+        """Remove queues that have no jobs, neither live nor ended. Answers the names that were there.
+
+        Raises: UnknownQueue; IllegalMove, if one has jobs: nothing is removed then.
+        """
+        wanted = arguments.names("names", names)
+        known = {row.name for row in (yield from ask(ListQueues()))}
+        for name in wanted:
+            if name not in known:
+                raise UnknownQueue(f"There is no queue {name!r}.{nearest(name, known)}")
+        return (yield from ask(RemoveQueues(wanted, self._by(actor), reason)))
 
     @operation
     def counts(self, *, queue: Names | None = None, state: Names | None = None) -> Steps[list[Count]]:

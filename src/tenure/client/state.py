@@ -13,7 +13,7 @@ from tenure.flow.memory import AgentMemory
 from tenure.handler import arguments
 from tenure.handler.registry import Registry
 from tenure.model.ids import WorkerId, new_worker_id
-from tenure.model.policy import Limits
+from tenure.model.policy import Limits, QueuePolicy
 from tenure.store.contract import Store
 
 if TYPE_CHECKING:
@@ -41,15 +41,18 @@ class ClientState:
         self.migrate: Migrate = migrate
         self.clock = clock
         self.limits = limits
-        self.actor = arguments.text("actor", actor)
-        self.registry = Registry()
+        self.actor: str = arguments.text("actor", actor)
+        self.registry: Registry = Registry()
         self.registry.limits = limits
-        self.memory = self.registry.memory = AgentMemory(embedder)
-        self.declared = self.registry.queues
+        self.memory: AgentMemory = AgentMemory(embedder)
+        self.registry.memory = self.memory
+        self.declared: dict[str, QueuePolicy] = self.registry.queues
         """Queues that the code declares; they are created when first needed."""
         self.declared_schedules: dict[str, Schedule] = {}
         self.seen_queues: set[str] = set()
         """Declared queues that this process knows to exist in the database at hand."""
+        self.named_kinds: set[str] = set()
+        """Kinds without a handler that this process has named in its log."""
         self.seen_agents: set[str] = set()
         """Agents whose queues are known to belong to the profile, in the database at hand."""
         self.store: Store | None = None

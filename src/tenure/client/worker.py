@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from tenure.client.state import ClientState
 from tenure.errors import ConfigError, nearest
 from tenure.handler import arguments
 from tenure.handler.arguments import Names
 from tenure.model.log_event import INFO, Emit, LogEvent
+from tenure.model.policy import QueuePolicy
 
 if TYPE_CHECKING:
     from tenure.worker.worker import Worker
@@ -21,6 +23,31 @@ Queues = Names | Mapping[str, int]
 
 LogTo = Emit | Callable[[LogEvent], None]
 """Where log events go: a function that takes one, with or without a `level` below which it wants none."""
+
+
+class WorkerSettings(TypedDict, total=False):
+    """Settings of a worker beside its queues and its concurrency. Each may be left out."""
+
+    strict: bool
+    kinds: Sequence[str] | None
+    affinity: Sequence[str | None] | None
+    queue_concurrency: Mapping[str, int]
+    prefetch: int | Literal["auto"]
+    max_in_flight: int
+    lease_seconds: float | None
+    heartbeat_seconds: float | None
+    poll_seconds: float
+    grace_seconds: float
+    drain: bool
+    once: bool
+    artifacts_dir: Path | None
+    jobs_per_process: int
+    declare: Mapping[str, QueuePolicy]
+    maintain: bool
+    worker_timeout: float
+    delete_after_seconds: float | None
+    metric_seconds: float
+    handle_signals: bool | None
 
 
 class _FunctionLog:
@@ -49,7 +76,7 @@ def log_to(emit: LogTo | None) -> Emit:
 
 
 def make_worker(
-    state: ClientState, queues: Queues | None, concurrency: int, emit: LogTo | None, settings: dict[str, Any]
+    state: ClientState, queues: Queues | None, concurrency: int, emit: LogTo | None, settings: WorkerSettings
 ) -> Worker:
     """A worker on the client's store that runs its handlers. Raises: ConfigError, HandlerError."""
     from tenure.worker.worker import Worker, WorkerConfig

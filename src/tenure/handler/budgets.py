@@ -65,7 +65,7 @@ class Reservation:
     def __init__(self, context: Context, key: str, amounts: Amounts, *, is_once: bool) -> None:
         self._context = context
         self._key = key
-        self.amounts = amounts
+        self.amounts: Amounts = amounts
         """What is reserved, by unit; usd and seconds in millionths."""
         self._is_once = is_once
         self._used: dict[str, int] = {}

@@ -95,11 +95,11 @@ class Children:
 
     def __init__(self, context: Context, group: Group | None) -> None:
         self._context = context
-        self.group_id = None if group is None else group.id
-        self.total = 0 if group is None else group.made
-        self.succeeded = 0 if group is None else group.succeeded
-        self.failed = 0 if group is None else group.failed
-        self.cancelled = 0 if group is None else group.cancelled
+        self.group_id: str | None = None if group is None else group.id
+        self.total: int = 0 if group is None else group.made
+        self.succeeded: int = 0 if group is None else group.succeeded
+        self.failed: int = 0 if group is None else group.failed
+        self.cancelled: int = 0 if group is None else group.cancelled
 
     @property
     def counts(self) -> dict[str, int]:

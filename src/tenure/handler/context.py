@@ -168,7 +168,7 @@ class Context(DurableCalls):
         self.interrupt: Interrupt | None = None
         self.follow_ups: list[NewJob] = []
         self.events: deque[NewEvent] = deque(maxlen=EVENTS_KEPT)
-        self.dropped_events = 0
+        self.dropped_events: int = 0
         self.progress_text: str | None = None
         self.result_summary: str | None = None
         self._artifacts_path: Path | None = None

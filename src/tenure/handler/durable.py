@@ -72,9 +72,9 @@ class DurableCalls(ABC):
     __slots__ = ("_journal", "cancelled", "job", "services")
 
     def __init__(self, job: Grant, services: WorkerServices, cancelled: Flag) -> None:
-        self.job = job
-        self.services = services
-        self.cancelled = cancelled
+        self.job: Grant = job
+        self.services: WorkerServices = services
+        self.cancelled: Flag = cancelled
         """Set when the work is not wanted any more: cancelled, timed out, or the lease is lost."""
         self._journal: Journal | None = None
 

@@ -107,7 +107,7 @@ class Registry(Mapping[str, Handler]):
         """Queues whose policy the code states, beside those that a handler merely names."""
         self.checkers: list[Any] = []
         """Compare jobs that succeeded with the world: `tenure.effects.kinds.Checker`."""
-        self.limits = Limits()
+        self.limits: Limits = Limits()
         """What payloads and texts may take."""
         self.memory: Any = None
         """What agents remember: `tenure.flow.memory.AgentMemory`, set by the app."""

@@ -37,7 +37,7 @@ class RetryAfter(HandlerEnd):
 
     def __init__(self, delay: float | timedelta, reason: str = "") -> None:
         super().__init__(reason or f"asked to try again in {_seconds(delay):g} s")
-        self.delay_seconds = _seconds(delay)
+        self.delay_seconds: float = _seconds(delay)
 
 
 class Snooze(HandlerEnd):
@@ -45,7 +45,7 @@ class Snooze(HandlerEnd):
 
     def __init__(self, delay: float | timedelta = 0.0, reason: str = "") -> None:
         super().__init__(reason or f"asked to be run again in {_seconds(delay):g} s")
-        self.delay_seconds = _seconds(delay)
+        self.delay_seconds: float = _seconds(delay)
 
 
 class RateLimited(Snooze):

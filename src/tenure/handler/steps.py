@@ -136,8 +136,8 @@ class Journal:
 
     def __init__(self, rows: Iterable[Step] = (), limits: Limits | None = None, *, is_undoing: bool = False) -> None:
         self.rows: dict[str, Step] = {row.key: row for row in rows}
-        self.limits = limits or Limits()
-        self.is_undoing = is_undoing
+        self.limits: Limits = limits or Limits()
+        self.is_undoing: bool = is_undoing
         self.parked: Parking | None = None
         self.home: tuple[int, asyncio.Task[Any] | None] | None = None
         self.undos: dict[str, Callable[[], Any]] = {}

@@ -18,7 +18,7 @@ class JobStream:
 
     def __init__(self, context: Context, name: str) -> None:
         self._context = context
-        self.name = name
+        self.name: str = name
 
     def write(self, text: str) -> Any:
         """Add text. Readers see it within about a tenth of a second. Await it in an async handler.

@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.client.worker import LogTo, Queues
+    from tenure.client.worker import LogTo, Queues, WorkerSettings
     from tenure.worker.worker import Worker
 
 FIRST_PAUSE_SECONDS = 1.0
@@ -26,7 +26,12 @@ _log = logging.getLogger("tenure.integrations")
 
 @asynccontextmanager
 async def embedded_worker(
-    app: App, queues: Queues | None = None, *, concurrency: int = 10, emit: LogTo | None = None, **settings: Any
+    app: App,
+    queues: Queues | None = None,
+    *,
+    concurrency: int = 10,
+    emit: LogTo | None = None,
+    **settings: Unpack[WorkerSettings],
 ) -> AsyncIterator[None]:
     """Run a worker on this event loop for as long as the block lasts. It takes jobs when the block begins.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tenure.app import App
 from tenure.errors import ConfigError, MissingPackage, TenureError
@@ -22,7 +22,7 @@ except ModuleNotFoundError as exc:
     raise MissingPackage("starlette", "tenure.integrations.starlette") from exc
 
 if TYPE_CHECKING:
-    from tenure.client.worker import LogTo, Queues
+    from tenure.client.worker import LogTo, Queues, WorkerSettings
 
 __all__ = ["add_error_handlers", "get_tenure", "lifespan"]
 
@@ -34,7 +34,7 @@ def lifespan(
     queues: Queues | None = None,
     concurrency: int = 10,
     emit: LogTo | None = None,
-    **settings: Any,
+    **settings: Unpack[WorkerSettings],
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     """A lifespan that makes `app` known to requests and, with `worker`, runs a worker on the server's event loop.
 

@@ -12,10 +12,11 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final
 
-from tenure.client.connect import open_store, shown_url
+from tenure.client.connect import is_file_to_make, open_store
 from tenure.errors import IllegalMove, SchemaBehind, StoreBusy, TenureError
 from tenure.model.frozen import frozen
 from tenure.model.ids import new_job_id
+from tenure.model.url import shown_url
 from tenure.move.digest import plus, row_hash
 from tenure.move.plan import SEEDS, Table, plan
 from tenure.store.access import NewAudit, WriteAudit
@@ -104,14 +105,14 @@ def size(source: str) -> int:
         return 2 * sum(tables.count(name) for name in _names(tables))
 
 
-def look(source: str, destination: str, *, is_new: bool) -> Moved:
-    """What `move` would do. Changes nothing. `is_new`: the destination is a file that does not exist yet.
+def look(source: str, destination: str) -> Moved:
+    """What `move` would do. Changes nothing.
 
     Raises: as `move` does.
     """
     with closing(_opened(source)) as ours, closing(ours.tables()) as reading:
         found = shapes = reading.tables()
-        if not is_new:
+        if not is_file_to_make(destination):
             with closing(open_store(destination, "never")) as theirs:
                 if theirs.schema_version():
                     with closing(theirs.tables()) as writing:

@@ -101,9 +101,13 @@ class HumanLog(_Lines):
     def __call__(self, event: LogEvent) -> None:
         told = as_fields(event)
         name, message, trace = told.pop("event"), told.pop("message", None), told.pop("traceback", None)
-        told.pop("worker", None)
-        rest = " ".join(_pair(key, value) for key, value in told.items())
-        line = f"{_now()[11:23]} {name:<12} {rest}" + (f"  {one_line(str(message))}" if message else "")
+        for noise in ("worker", "token"):  # the same on every line; no more than the attempt
+            told.pop(noise, None)
+        named = [_short(told.pop(key)) for key in ("kind", "job") if key in told]
+        if told.get("queue") == "default":
+            told.pop("queue")
+        rest = " ".join([*named, *(_pair(key, value) for key, value in told.items())])
+        line = f"{_now()[11:23]} {name:<10} {rest}" + (f"  {one_line(str(message))}" if message else "")
         lines = [line.rstrip(), *indented(trace or "")]
         colour = _COLOURS.get(event.level) if self._colour else None
         self.write("\n".join(f"{colour}{one}{_PLAIN}" if colour else one for one in lines))
@@ -162,8 +166,9 @@ def _pair(key: str, value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = f"{value:.3f}s" if isinstance(value, float) else str(value)
-    return one_line(text)
+    if isinstance(value, list | tuple):
+        return ",".join(map(_short, value)) or "none"
+    return one_line(f"{value:.3f}s" if isinstance(value, float) else str(value))
 
 
 def _now() -> str:

@@ -446,7 +446,8 @@ class Store(Protocol):
     def migration_sql(self) -> str:
         """The SQL that `migrate` would run, as one script for the engine's shell.
 
-        On SQLite for this file, because its shell cannot ask what is there; on PostgreSQL for any database.
+        On SQLite for this file, because its shell cannot ask what is there: for one that does not exist, the whole
+        schema. On PostgreSQL for any database. Creates nothing.
         """
         ...
 

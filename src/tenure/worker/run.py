@@ -274,7 +274,8 @@ class WorkerRun:
 
     def _ask(self) -> None:
         """Claim nothing more, and give back what has not begun."""
-        self._log.event("stopping", INFO, held=len(self.held))
+        grace = f"what runs may go on for {self._config.grace_seconds:g} s; a second signal gives it back at once"
+        self._log.event("stopping", INFO, grace if self.held else None, held=len(self.held))
         systemd.notify("STOPPING=1")
         self.stopping.set()
         self.fetcher.finish()

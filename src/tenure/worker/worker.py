@@ -74,9 +74,9 @@ class Worker:
         schedules: Sequence[Schedule] = (),
         limits: Limits | None = None,
     ) -> None:
-        self.id = new_worker_id()
-        self.config = config or WorkerConfig()
-        self.ready = asyncio.Event()
+        self.id: WorkerId = new_worker_id()
+        self.config: WorkerConfig = config or WorkerConfig()
+        self.ready: asyncio.Event = asyncio.Event()
         """Set once the worker takes jobs."""
         self._store = store
         self._registry = registry

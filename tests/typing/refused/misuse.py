@@ -54,6 +54,8 @@ report("may")  # E
 tick.enqueue(Report("may"))  # E
 app.queue("q", max_atempts=3)  # E
 app.queue("q", key_scope="always")  # E
+app.run_worker(poll_second=1)  # E
+app.worker(prefetch="many")  # E
 app.revive("id")  # E
 app.claim("worker")  # E
 app.cancel(7)  # E

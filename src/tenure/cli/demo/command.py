@@ -86,9 +86,16 @@ def demo(
         rows = [(state("yes" if one.ok else "no"), one.name, one.says) for one in findings]
         columns = ("held", "what_was_shown", "what_the_database_says")
         screen.show(shown, Grid(columns, rows, wide=columns[2], title="\nWhat the database says"))
-        screen.note(f"{seconds:.0f} seconds." + (f" Left for a look: {folder}" if keep else " Next: tenure init"))
+        screen.note(f"{seconds:.0f} seconds. {f'Left for a look: {folder}' if keep else _next()}")
     if not shown.ok:
         raise typer.Exit(1)
+
+
+def _next() -> str:
+    """What to type next. `make demo` runs in a checkout where the command itself is not installed."""
+    if shutil.which("tenure") is None:
+        return "Next: install it, as README.md says, then: tenure init"
+    return "Next: tenure init"
 
 
 @contextmanager

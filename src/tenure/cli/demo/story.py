@@ -133,12 +133,12 @@ class Story:
         for name in REPORTS:
             made = self._app.enqueue("report", {"name": name, "pages": PAGES}, queue=self._queue)
             self._ids[name] = made.id
-        self._tell.say(f"enqueued reports «north» and «south», {PAGES} pages each, in queue {self._queue}")
+        self._tell.say(f"enqueued reports 'north' and 'south', {PAGES} pages each, in queue {self._queue}")
         for name in ("Ann", "Cid"):
             self._stage.start(name, concurrency=1)
         self._tell.say("started Ann and Cid: two worker processes, one job each")
         holders = {name: until(f"report {name} runs", self._is_running(name), self._deadline) for name in REPORTS}
-        # Who took which was a race; the one with «north» goes by the name of Ann from here on.
+        # Who took which was a race; the one with 'north' goes by the name of Ann from here on.
         if self._stage.named(holders["north"].lease_owner) == "Cid":
             self._stage.swap("Ann", "Cid")
         self._victims = {"north": self._stage.actors["Ann"], "south": self._stage.actors["Cid"]}
@@ -171,8 +171,8 @@ class Story:
         frozen.freeze()
         killed.wait(5)
         self._tell.act("Two accidents")
-        self._tell.say(f"SIGKILL to {killed.name} in the middle of «north»: gone without a word", "red")
-        self._tell.say(f"SIGSTOP to {frozen.name} in the middle of «south»: frozen, as by a long pause", "red")
+        self._tell.say(f"SIGKILL to {killed.name} in the middle of 'north'", "red")
+        self._tell.say(f"SIGSTOP to {frozen.name} in the middle of 'south': frozen, as when its machine pauses", "red")
 
     def _take_over(self) -> None:
         self._tell.act("Their leases run out, and Bea takes over")
@@ -189,7 +189,7 @@ class Story:
                         self._say_held(name, job)
                     elif job.lease_until is not None:
                         seconds = max(0.0, (job.lease_until - now).total_seconds())
-                        left.append(f"«{name}» is {self._stage.named(job.lease_owner)}'s for {seconds:.1f} s more")
+                        left.append(f"'{name}' is {self._stage.named(job.lease_owner)}'s for {seconds:.1f} s more")
                 show(";  ".join(left))
                 return not waiting
 
@@ -197,11 +197,11 @@ class Story:
         for name in REPORTS:
             job = self._wait_for_end(name)
             writer = self._writer(job.result)
-            self._tell.say(f"«{name}» succeeded at attempt {job.attempt}, written by {writer}", "green")
+            self._tell.say(f"'{name}' succeeded at attempt {job.attempt}, written by {writer}", "green")
 
     def _refuse_the_late(self) -> None:
         self._tell.pause()
-        self._tell.act("The late are refused")
+        self._tell.act("Late results are refused")
         killed, frozen = self._victims["north"], self._victims["south"]
         try:
             self._app.complete((self._ids["north"], 1), {"pages": PAGES, "token": 1})
@@ -212,17 +212,17 @@ class Story:
                 f"a completion with {killed.name}'s token is refused [{exc.code}]; nothing was changed", "yellow"
             )
         self._findings.append(
-            Finding("an old token is refused", refused, "token 1 of «north» could not complete it: LeaseLost")
+            Finding("an old token is refused", refused, "token 1 of 'north' could not complete it: LeaseLost")
         )
         frozen.signal(signal.SIGCONT)
-        self._tell.say(f"SIGCONT to {frozen.name}: it wakes up and believes that it still holds «south»")
+        self._tell.say(f"SIGCONT to {frozen.name}: it wakes up and believes that it still holds 'south'")
         notice = until(
             f"{frozen.name} is refused", lambda: frozen.said("lease_lost", self._ids["south"]), self._deadline
         )
         self._tell.say(f"{frozen.name} says: {notice.get('message') or notice['event']}", "yellow")
         self._findings.append(
             Finding(
-                "a late worker is refused", True, f"{frozen.name} finished «south» too late; nothing of it was saved"
+                "a late worker is refused", True, f"{frozen.name} finished 'south' too late; nothing of it was saved"
             )
         )
 
@@ -234,7 +234,7 @@ class Story:
             "the dead letter is there", lambda: self._app.dead_letters.all(job_id=job_id).items, self._deadline
         )[0]
         self._tell.say(
-            f"dead letter of «charge»: {letter.attempts} attempts, {text.first_line(letter.final_error, 60)}", "red"
+            f"dead letter of 'charge': {letter.attempts} attempts, {text.first_line(letter.final_error, 60)}", "red"
         )
         (tasks.folder() / "payments-are-up").touch()
         self._tell.pause()
@@ -242,7 +242,7 @@ class Story:
         self._app.revive(job_id, reason="the payment service is up again")
         self._tell.say("tenure jobs revive: queued again, with all its attempts")
         job = self._wait_for_end("charge")
-        self._tell.say(f"«charge» succeeded: {job.result}", "green")
+        self._tell.say(f"'charge' succeeded: {job.result}", "green")
         until("all thumbnails are made", self._is_drained, self._deadline)
 
     def _end(self) -> None:
@@ -280,7 +280,7 @@ class Story:
             and lost.failure_class in ({failure_class} if failure_class else {"crash", "lease_lost"})
             and self._stage.named(lost.worker) == victim.name
         )
-        says = f"«{name}» {job.state} at attempt {job.attempt}, token {job.token}"
+        says = f"'{name}' {job.state} at attempt {job.attempt}, token {job.token}"
         if lost is not None:
             says += f"; attempt 1 of {self._stage.named(lost.worker)} {lost.outcome} ({lost.failure_class})"
         return Finding(title, ok, says)
@@ -334,7 +334,7 @@ class Story:
     def _say_held(self, name: str, job: Job) -> None:
         holder = self._stage.named(job.lease_owner) if job.lease_owner else self._writer(job.result or {})
         self._tell.say(
-            f"«{name}» is held by {holder}: attempt {job.attempt}, token {job.token}, lease {LEASE_SECONDS:g} s"
+            f"'{name}' is held by {holder}: attempt {job.attempt}, token {job.token}, lease {LEASE_SECONDS:g} s"
         )
 
     def _writer(self, result: dict[str, Any]) -> str:

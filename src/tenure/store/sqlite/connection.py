@@ -94,12 +94,19 @@ class WatchedFile:
             return None
         return seen.st_dev, seen.st_ino
 
+    def is_awaited(self) -> bool:
+        """Whether there is no file yet, and there never was one here."""
+        return self.now() is None and self._opened is None
+
     def admit(self) -> tuple[int, int]:
         """Which file a new connection will open. Raises StoreUnavailable if it must not."""
         seen = self.now()
+        if seen is None and self._opened is None:
+            raise files.not_there(self.path)
         if seen is None:
             raise StoreUnavailable(f"{self.path} is gone. Restore it, or create a new queue with `tenure migrate`.")
         if seen != self._opened:
+            files.refuse_foreign(self.path)
             if self._wal is not None and _identity(self._wal_name) == self._wal:
                 name = self.path.name
                 raise StoreUnavailable(

@@ -38,7 +38,7 @@ class Database:
     def __init__(self, path: Path, busy_seconds: float) -> None:
         self.path = path
         self.users = 0
-        watched = WatchedFile(path)
+        self.watched = watched = WatchedFile(path)
         self.hub = Hub(watched)
         self.writer = Writer(watched, busy_seconds, self.hub.tell)
         self.readers = Readers(watched)
@@ -73,7 +73,7 @@ class Database:
 
 def acquire(path: Path, busy_seconds: float) -> Database:
     """The database of this path in this process."""
-    files.prepare(path)
+    files.check(path)
     with _mutex:
         database = _open.get(path)
         if database is None:

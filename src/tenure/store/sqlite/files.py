@@ -34,11 +34,8 @@ def path_of(url: str) -> Path:
     return Path(os.path.realpath(folder or ("/" if name.startswith("/") else "."))) / last
 
 
-def prepare(path: Path) -> None:
-    """Make sure that the file is there, with mode 0600, on a disk of this machine. An existing file is left as it is.
-
-    The folder is synced after the file was created: without that, a power cut could take the whole file with it.
-    """
+def check(path: Path) -> None:
+    """Raise unless the file may stand there and, if it does, this user may write it. Creates nothing."""
     if path.is_dir():
         raise ConfigError(f"{path} is a folder. Name a file in it, as in sqlite:///{path}/jobs.db.")
     if not path.parent.is_dir():
@@ -47,15 +44,21 @@ def prepare(path: Path) -> None:
         )
     refuse_network(path.parent)
     refuse_foreign(path)
-    if path.exists():
-        if not os.access(path, os.R_OK):
-            raise AccessDenied(f"This user may not read {path}. Check owner and mode of the file.")
-        if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-            raise ReadOnly(
-                f"{path} cannot be written by this user. Check the mode of the file and its folder, and the mount."
-            )
+    if not path.exists():
         return
-    _create(path)
+    if not os.access(path, os.R_OK):
+        raise AccessDenied(f"This user may not read {path}. Check owner and mode of the file.")
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        raise ReadOnly(
+            f"{path} cannot be written by this user. Check the mode of the file and its folder, and the mount."
+        )
+
+
+def not_there(path: Path) -> StoreUnavailable:
+    """The error for a file that does not exist yet."""
+    return StoreUnavailable(
+        f"There is no database file {path}. Check the URL, or create it with `tenure migrate --url sqlite:///{path}`."
+    )
 
 
 def refuse_foreign(path: Path) -> None:
@@ -129,7 +132,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _create(path: Path) -> None:
+def create(path: Path) -> None:
+    """Make an empty file with mode 0600, unless one is there: that one is left as it is.
+
+    The folder is synced afterwards: without that, a power cut could take the whole file with it.
+    """
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except FileExistsError:  # another process was faster

@@ -272,8 +272,10 @@ class SqliteStore:
         return self._shared().hub.subscribe(queues, wake)
 
     def migrate(self) -> list[str]:
-        """See store.contract.Store. Takes no lock where there is nothing to do."""
+        """See store.contract.Store. Makes the file if there is none. Takes no lock where there is nothing to do."""
         shared = self._shared()
+        if shared.watched.is_awaited():
+            files.create(self._path)
         if not shared.readers.call(migrate.missing, None, self._clock):
             return []
         applied: list[str] = []
@@ -283,11 +285,17 @@ class SqliteStore:
 
     def foreign_table(self) -> str | None:
         """A table of another program in a file that has no schema of ours yet; None if there is none."""
-        return cast("str | None", self._shared().readers.call(migrate.foreign_table, None, self._clock))
+        shared = self._shared()
+        if shared.watched.is_awaited():
+            return None
+        return cast("str | None", shared.readers.call(migrate.foreign_table, None, self._clock))
 
     def migration_sql(self) -> str:
         """See store.contract.Store."""
-        missing = cast(list[Migration], self._shared().readers.call(migrate.missing, None, self._clock))
+        shared = self._shared()
+        if shared.watched.is_awaited():
+            return migrate.printed(migrate.migrations(), self._clock.now_us())
+        missing = cast(list[Migration], shared.readers.call(migrate.missing, None, self._clock))
         return migrate.printed(missing, self._clock.now_us())
 
     def schema_version(self) -> int:

@@ -82,7 +82,7 @@ async def list_approvals(
 ) -> Response:
     """List approvals, newest first; those that wait for an answer unless `state` says otherwise."""
     chosen, after = await paged(site, who, "approvals", cursor, {"state": state or ["pending"], "person": person})
-    page = await who.app.aio.approvals.all(**chosen, limit=limit, cursor=after)
+    page = await who.app.aio.approvals.all(**chosen, limit=limit, after=after)
     following = await next_cursor(site, who, "approvals", chosen, page.next)
     return JsonAnswer({"items": [shown_approval(one) for one in page.items], "next": following})
 
