@@ -138,8 +138,12 @@ def _paged(page: UiRoute) -> Endpoint:
         site: Site = request.state.site
         who = await auth.by_session(site, request)
         if who is None:
-            if request.method in auth.SAFE and "text/html" in request.headers.get("accept", ""):
-                return signin.page(request, "Sign in to go on.", 401)
+            if "text/html" in request.headers.get("accept", ""):
+                is_read = request.method in auth.SAFE
+                said = (
+                    "Sign in to go on." if is_read else "The session has ended, so nothing was changed. Sign in again."
+                )
+                return signin.page(request, said, 401, back=signin.asked_for(request))
             raise Problem(401, "unauthorized", "This browser is not signed in, or its session ended. Sign in again.")
         request.state.principal = who
 
