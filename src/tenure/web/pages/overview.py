@@ -179,7 +179,8 @@ def banners(look: Look) -> Iterator[Banner]:
 def _of_check(check: Check, tone: str) -> Banner:
     says, fix = finding(check), check.fix or ""
     icon = "workers" if check.name in {"unserved", "unknown kind", "workers"} else "warn"
-    head, _, why = (says, "", "") if len(says) < HEAD_CHARS else says.partition(": ")
+    head, colon, why = (says, "", "") if len(says) < HEAD_CHARS else says.partition(": ")
+    head += colon.rstrip()
     if is_command(fix):
         return Banner(tone, icon, head, why, fix)
     return Banner(tone, icon, head, why, path="/health", action="Health")

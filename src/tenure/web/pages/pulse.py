@@ -177,7 +177,8 @@ def _examined(app: App) -> Iterator[Check]:
 def finding(check: Check) -> str:
     """What a check found, as a sentence."""
     says = check.says.rstrip(".")
-    told = says if check.name in SPEAKING else f"{check.name}: {says}"
+    name = "SQLite" if check.name == "sqlite" else check.name
+    told = says if check.name in SPEAKING else f"{name}: {says}"
     return f"{told[0].upper()}{told[1:]}."
 
 
