@@ -3,7 +3,8 @@
 
 python docs/console/record.py                    every page, light and dark, 1440, 1024 and 390 wide, into /tmp
 python docs/console/record.py bulk job           only pages whose names begin so
-python docs/console/record.py --keep             also into docs/console/, wide and narrow, with at most 256 colours
+python docs/console/record.py --keep             also into docs/console/, wide and narrow, with 256 colours. The width
+                                                 between, 1024, is for looking at only: no page of the docs shows it
 """
 
 from __future__ import annotations
@@ -64,24 +65,30 @@ PALETTE = """async (picture) => {
   const data = new Uint32Array(context.getImageData(0, 0, image.width, image.height).data.buffer);
   const counts = new Map();
   for (const colour of data) counts.set(colour, (counts.get(colour) ?? 0) + 1);
-  const kept = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 256).map(([colour]) => colour);
   const parts = (colour) => [colour & 255, (colour >> 8) & 255, (colour >> 16) & 255];
   const far = (a, b) => (a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2;
-  const palette = kept.map(parts);
-  const nearest = new Map(kept.map((colour, place) => [colour, place]));
-  for (const colour of counts.keys()) {
-    if (nearest.has(colour)) continue;
-    const own = parts(colour);
-    let best = 0;
-    palette.forEach((one, place) => { if (far(own, one) < far(own, palette[best])) best = place; });
-    nearest.set(colour, best);
+  const known = [...counts].map(([colour, count]) => (
+    { colour, weight: Math.sqrt(count), own: parts(colour), place: 0, away: Infinity }));
+  const palette = [];
+  let next = known.reduce((best, one) => (one.weight > best.weight ? one : best));
+  while (palette.length < 256 && next.away > 0) {
+    palette.push(next.own);
+    let worst = known[0];
+    for (const one of known) {
+      const away = far(one.own, next.own);
+      if (away < one.away) { one.away = away; one.place = palette.length - 1; }
+      if (one.weight * one.away > worst.weight * worst.away) worst = one;
+    }
+    next = worst;
   }
+  const nearest = new Map(known.map((one) => [one.colour, one.place]));
   const pixels = Uint8Array.from(data, (colour) => nearest.get(colour));
   let text = "";
   for (let at = 0; at < pixels.length; at += 8192) text += String.fromCharCode(...pixels.subarray(at, at + 8192));
   return { width: image.width, height: image.height, palette: palette.flat(), pixels: btoa(text) };
 }"""
-"""Reads a picture and answers its pixels as places in a palette of the 256 most frequent colours."""
+"""Reads a picture and answers its pixels as places in a palette of 256 colours. Each is chosen for how much of the
+picture it brings nearer to itself: by frequency alone, the few pixels of one state took the colour of another."""
 
 
 def pages(ids: dict[str, str]) -> dict[str, str]:
@@ -150,7 +157,7 @@ def take(page: Page, root: str, paths: dict[str, str], folder: Path, theme: str,
 
 
 def keep(painter: Page, picture: bytes, path: Path) -> None:
-    """Write a picture with a palette: a quarter of the size, and no eye sees the difference."""
+    """Write a picture with a palette: a quarter of the size."""
     found: Any = painter.evaluate(PALETTE, base64.b64encode(picture).decode())
     width, height, pixels = found["width"], found["height"], base64.b64decode(found["pixels"])
     lines = b"".join(b"\0" + pixels[at : at + width] for at in range(0, width * height, width))

@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 import tenure
+from tests.conformance.engines import fresh_url
 
 CHROMIUM = os.environ.get("TENURE_CHROMIUM", "/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
@@ -43,6 +46,16 @@ class Console:
         self.workers.append(started)
         return started
 
+    @contextmanager
+    def window(self, **settings: Any) -> Iterator[Page]:
+        """Another window of the same session: without scripts, or in another part of the world."""
+        browser = self.context.browser
+        assert browser is not None
+        with browser.new_context(**settings) as context:
+            kept = [{key: one[key] for key in ("name", "value", "domain", "path")} for one in self.context.cookies()]
+            context.add_cookies(kept)  # type: ignore[arg-type]
+            yield context.new_page()
+
     def goto(self, path: str) -> None:
         self.page.goto(f"{self.root}{path}", wait_until="load")
 
@@ -60,10 +73,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def console(browser: Browser, tmp_path: Path) -> Iterator[Console]:
-    """A console, signed in by the link that the server prints."""
-    url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    with tenure.App(url) as app:
+def console(request: pytest.FixtureRequest, browser: Browser, tmp_path: Path) -> Iterator[Console]:
+    """A console, signed in by the link that the server prints. On SQLite, unless the parameter names PostgreSQL."""
+    with fresh_url(request, tmp_path) as url, tenure.App(url) as app:
         app.queues.set("mail", max_attempts=1, lease_seconds=3, events=True)
         command = [sys.executable, "-m", "tenure.cli.main", "serve", "--json", "--port", "0", "--url", url]
         command += ["--look-seconds", "60"]  # a busy machine must not make a page too wide; test_bounds tests the bound

@@ -54,6 +54,8 @@ def test_a_tab_that_connects_late_catches_up_with_what_was_committed_meanwhile(
     _wait_until_the_server_knows(console, page)
     late.let_go()
 
+    expect(page.locator(".newer")).to_have_text("1 newer matches. Show", timeout=PATIENCE)
+    page.locator(".newer").click()
     expect(page.locator(f"#job-{job_id}")).to_be_visible(timeout=PATIENCE)
     assert console.complaints == []
 

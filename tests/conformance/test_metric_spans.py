@@ -18,7 +18,7 @@ from tenure.model.buckets import bucket_of
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.outcome import FailureClass
 from tenure.store.contract import Enqueue, Heartbeat, Prune, WorkerRow
-from tenure.store.metrics import ListMetrics, ReadMetrics
+from tenure.store.metrics import ListMetrics, ReadMetrics, Span
 from tests.conformance.acts import NO_BACKOFF, Subject, cancel, claim, complete, fail, make_queue, new_job, reject
 from tests.conformance.engines import START, SteeredClock
 from tests.conformance.test_metrics import id_at, roll_up
@@ -278,6 +278,29 @@ def test_more_rows_than_a_page_are_read_whole(store: Subject, clock: SteeredCloc
     assert (len(first.rows), first.more) == (5, True)
     rest = store.do(ReadMetrics("minute", after=(first.rows[-1].at, first.rows[-1].queue), limit=100))
     assert len(rest.rows) == 23
+
+
+@pytest.mark.parametrize("span", ["minute", "hour", "day"])
+def test_a_sum_over_queues_is_the_sum_of_their_rows(store: Subject, clock: SteeredClock, span: Span) -> None:
+    queues(store)
+    happen(store, clock, hours=25)
+    rows = store.do(ReadMetrics(span, limit=10_000)).rows
+    assert len({one.queue for one in rows}) > 1
+
+    summed = store.do(ReadMetrics(span, limit=10_000, is_summed=True))
+    some = store.do(ReadMetrics(span, queues=[rows[0].queue], limit=10_000, is_summed=True)).rows
+
+    assert [one.at for one in summed.rows] == sorted({one.at for one in rows})
+    for told in summed.rows:
+        own = [one for one in rows if one.at == told.at]
+        assert (told.queue, told.profile, told.parts) == ("", "", [])
+        for name in ("created", "completed", "failed", "attempts_failed", "retried", "expired", "cancelled"):
+            assert getattr(told, name) == sum(getattr(one, name) for one in own)
+        assert told.latency_seconds == pytest.approx(sum(one.latency_seconds for one in own))
+    assert sum(one.created for one in some) == sum(one.created for one in rows if one.queue == rows[0].queue)
+    first = store.do(ReadMetrics(span, limit=1, is_summed=True))
+    rest = store.do(ReadMetrics(span, after=(first.rows[-1].at, ""), limit=10_000, is_summed=True))
+    assert [*first.rows, *rest.rows] == summed.rows
 
 
 def test_days_outlive_hours_and_hours_outlive_minutes(store: Subject, clock: SteeredClock) -> None:

@@ -68,7 +68,7 @@ def _populate(app: tenure.App) -> dict[str, str]:
 
 def _text(answer: httpx.Response) -> str:
     """What a reader without CSS and scripts sees."""
-    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.text)))
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.text.replace("<wbr>", ""))))
 
 
 PAGES = {

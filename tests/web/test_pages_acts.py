@@ -74,7 +74,7 @@ async def test_an_edit_over_a_change_is_refused_and_a_wrong_text_is_kept_in_the_
         small.app.edit(job_id, {"n": 3}, reason="another editor")
         late = await client.post(f"/ui/jobs/{job_id}/edit", data={**told, "payload": '{"n": 2}'})
 
-    assert wrong.status_code == 400
+    assert wrong.status_code == 422
     assert _area(wrong) == '{"n": 2,}'
     assert "is not JSON" in _text(wrong)
     assert unsaid.status_code == 400

@@ -10,7 +10,7 @@ import typer
 from tenure.cli.group import verbs
 from tenure.cli.options import Json, Yes, default_actor, duration
 from tenure.cli.screen import Facts, Grid, Screen, confirm, progress
-from tenure.errors import OperatorError, StoreUnavailable, UsageError
+from tenure.errors import OperatorError, UsageError
 from tenure.model.frozen import frozen
 from tenure.move import mover
 

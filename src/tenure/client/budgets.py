@@ -7,6 +7,7 @@ from typing import Literal
 
 from tenure.client.metrics import begin_of
 from tenure.client.operations import AsyncClient, Client, Steps, SyncClient, ask, operation
+from tenure.errors import InvalidArgument
 from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
 from tenure.model.budget import (
@@ -96,6 +97,8 @@ class BudgetClient(Client):
             check_scope(one)
         if after is not None:
             arguments.text("after", after, SCOPE_CHARS * 4 + 50)
+            if after.removeprefix("budget:").count(":") < 2:
+                raise InvalidArgument(f"`after` is {after!r}; it is the `name` of a budget, as budget:SCOPE:UNIT:PER.")
         return (yield from ask(ListBudgets(scopes, arguments.whole("limit", limit, 1, PAGE_MAX), after)))
 
     @operation

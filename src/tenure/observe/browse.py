@@ -13,11 +13,12 @@ from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, WorkerId
 from tenure.model.outcome import Triage
 from tenure.model.step import Step
-from tenure.store.browsing import Browsed, BrowseJobs, Death, ListDeaths
+from tenure.store.browsing import Browsed, BrowseJobs, ListDeaths
+from tenure.store.browsing import Death as Death  # noqa: PLC0414 - pages reach the store through here
 from tenure.store.browsing import bounded_looks as bounded_looks  # noqa: PLC0414 - pages reach the store through here
 from tenure.store.contract import Store
 from tenure.store.flow import ListSteps
-from tenure.store.metrics import ListMetrics
+from tenure.store.metrics import SPANS, ListMetrics, ReadMetrics, Span, SpanCounts
 from tenure.store.metrics import Metric as Metric  # noqa: PLC0414 - pages reach the store through here
 from tenure.store.queries import (
     FollowEvents,
@@ -36,8 +37,10 @@ SCAN: Final = 10_000
 BOARD_SCAN: Final = 2_000
 """How many ended jobs the look at the whole database takes in: enough to tell how long jobs take and wait."""
 TREND_BUCKETS: Final = 16
-METRIC_ROWS: Final = 50_000
-"""A day of minutes of some thirty queues."""
+METRIC_ROWS: Final = 10_000
+"""Half an hour of minutes of three hundred queues."""
+SUMS: Final = 2_000
+"""Spans of time that a chart may have: a day of minutes, thirty days of hours."""
 DEATHS: Final = 2_000
 """How many letters of each triage are looked at."""
 
@@ -223,6 +226,21 @@ def board(store: Store, *, window_seconds: float = 3600.0, scan: int = BOARD_SCA
 def minutes(store: Store, count: int, queues: Sequence[str] = ()) -> list[Metric]:
     """What was counted in the last so many minutes, newest first."""
     return store.do(ListMetrics(count, queues, METRIC_ROWS))
+
+
+def sums(
+    store: Store, since: datetime, coarsest: Span, queues: Sequence[str] = ()
+) -> tuple[list[SpanCounts], datetime | None]:
+    """What was counted since then over these queues, or all, in rows of `coarsest` as far as those are folded and of
+    finer ones behind that, oldest first; and up to when anything is counted."""
+    rows: list[SpanCounts] = []
+    begin, until = since, None
+    for span in reversed(SPANS[: SPANS.index(coarsest) + 1]):
+        found = store.do(ReadMetrics(span, begin, queues=queues, limit=SUMS, is_summed=True))
+        rows += found.rows
+        folded = {"minute": found.counted_until, "hour": found.hour_until, "day": found.day_until}[span]
+        begin, until = max(begin, folded or begin), found.counted_until
+    return rows, until
 
 
 def newest_events(store: Store, count: int) -> list[Event]:

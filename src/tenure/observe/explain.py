@@ -179,7 +179,7 @@ def _held(job: Job, now: datetime, workers: list[WorkerSeen]) -> Iterator[Reason
                 fix=f"tenure doctor, then: tenure jobs cancel {job.id}",
             )
     else:
-        left = f" for {(until - now).total_seconds():.1f} s more unless extended" if until is not None else ""
+        left = f" for {_span((until - now).total_seconds())} more unless extended" if until is not None else ""
         doing = "runs it" if job.state is State.RUNNING else "has taken it and will start it"
         yield Reason(str(job.state), f"{owner[0].upper()}{owner[1:]} {doing}, under a lease{left}.", blocks=False)
     if (suspect := suspicion_says(job.suspicion)) is not None:

@@ -137,3 +137,6 @@ class ReadMetrics(Request[CountedSpans]):
     after: tuple[datetime, str] | None = None
     """The beginning and queue of the last row of the page before."""
     limit: int = 1000
+    is_summed: bool = False
+    """One row for each span, over its queues: without a queue, a profile and parts. For charts, which would otherwise
+    read a row for each queue."""

@@ -153,8 +153,12 @@ def _paged(page: UiRoute) -> Endpoint:
             if request.method in auth.SAFE and auth.is_by_itself(request):
                 # htmx loads the whole page anew, and that is the one to sign in.
                 return PlainTextResponse("", 401, {"HX-Refresh": "true"})
-            if request.method in auth.SAFE and "text/html" in request.headers.get("accept", ""):
-                return signin.page(request, "Sign in to go on.", 401)
+            if "text/html" in request.headers.get("accept", ""):
+                is_read = request.method in auth.SAFE
+                said = (
+                    "Sign in to go on." if is_read else "The session has ended, so nothing was changed. Sign in again."
+                )
+                return signin.page(request, said, 401, back=signin.asked_for(request))
             raise Problem(401, "unauthorized", "This browser is not signed in, or its session ended. Sign in again.")
         request.state.principal = who
 

@@ -9,52 +9,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from tenure.web import auth
+from tenure.web.pages import CHOICES, environment_name
+from tenure.web.pages.render import assets, render
+from tenure.web.pages.shell import TONES
+from tenure.web.pages.visit import Preferences
 from tenure.web.problems import Problem
 from tenure.web.site import Site
 
 SESSION_SECONDS: Final = 12 * 3600.0
 _LINK: Final = re.compile(r"[0-9A-Za-z]{43}")
-
-PAGE: Final = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Sign in · Tenure</title>
-<link rel="stylesheet" href="{root}/ui/signin.css">
-<script src="{root}/ui/signin.js" defer></script>
-</head>
-<body>
-<main>
-<h1>Tenure</h1>
-{said}
-<form method="post" action="{root}/ui/session" id="signin" autocomplete="off">
-<label for="code">Sign-in code or token</label>
-<input id="code" name="code" type="password" required autofocus spellcheck="false" aria-describedby="how">
-<button>Sign in</button>
-</form>
-<p id="how"><code>tenure serve</code> and <code>tenure dev</code> print a link that works once.
-<code>tenure token new NAME --scope read:meta</code> makes a token.</p>
-</main>
-</body>
-</html>
-"""
-
-STYLE: Final = """\
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0; display: grid; place-items: center; min-height: 100vh; }
-main { width: min(26rem, calc(100vw - 2rem)); }
-h1 { font-size: 1.5rem; margin: 0 0 1rem; }
-form { display: grid; gap: .5rem; }
-input, button { font: inherit; padding: .5rem .75rem; border-radius: 6px; border: 1px solid #8888; min-width: 0; }
-button { background: #1f5fbf; color: #fff; border-color: transparent; cursor: pointer; }
-:focus-visible { outline: 2px solid #1f5fbf; outline-offset: 2px; }
-#how { font-size: .875rem; }
-[role=alert] { border-left: 3px solid #c0392b; padding-left: .75rem; }
-code { overflow-wrap: anywhere; }
-"""
 
 SCRIPT: Final = """\
 // The secret of a one-time link stands in the fragment, which browsers send to no server. It goes by POST from here.
@@ -72,10 +35,26 @@ async def signin(request: Request) -> Response:
     return page(request)
 
 
-def page(request: Request, said: str = "", status: int = 200) -> Response:
-    """The form, with a sentence above it."""
-    alert = f'<p role="alert">{said}</p>' if said else ""
-    return HTMLResponse(PAGE.format(root=request.scope.get("root_path", ""), said=alert), status)
+def page(request: Request, said: str = "", status: int = 200, *, back: str = "", is_refused: bool = False) -> Response:
+    """The form, with a sentence above it. `back` is the page that was asked for, to which the sign-in leads."""
+    environment = environment_name()
+    context = {
+        "back": back,
+        "env_tone": TONES.get(environment.lower(), "succeeded"),
+        "environment": environment,
+        "hours": int(SESSION_SECONDS // 3600),
+        "is_refused": is_refused,
+        "root": request.scope.get("root_path", ""),
+        "said": said,
+        "theme": Preferences.read(request.cookies.get(CHOICES)).theme,
+    }
+    return HTMLResponse(render("signin.html", context), status)
+
+
+def asked_for(request: Request) -> str:
+    """The address of the page that this request is about, if it can be asked for again."""
+    asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+    return asked if request.method == "GET" else ""
 
 
 async def script(_request: Request) -> Response:
@@ -84,8 +63,9 @@ async def script(_request: Request) -> Response:
 
 
 async def style(_request: Request) -> Response:
-    """How the page looks."""
-    return Response(STYLE, media_type="text/css")
+    """How the page looks: as all pages do. Their own files are kept from those who are not signed in."""
+    asset = assets()["console.css"]
+    return Response(asset.body, media_type=asset.media_type)
 
 
 async def open_session(request: Request) -> Response:
@@ -94,8 +74,8 @@ async def open_session(request: Request) -> Response:
     auth.check_origin(request)
     address = auth.client_address(site, request)
     auth.check_rate(site, address)
-    field = (await request.form()).get("code")
-    code = field.strip() if isinstance(field, str) else ""
+    form = await request.form()
+    code, back = (value.strip() if isinstance(value := form.get(name), str) else "" for name in ("code", "back"))
     for tenant, app in site.tenants.items():
         if _LINK.fullmatch(code):
             opened = await app.aio.access.open_session(link=code, address=address, seconds=SESSION_SECONDS)
@@ -103,11 +83,13 @@ async def open_session(request: Request) -> Response:
             opened = await app.aio.access.open_session(token=code, address=address, seconds=SESSION_SECONDS)
         if opened is not None:
             site.failures.clear(address)
-            response = RedirectResponse(f"{request.scope.get('root_path', '')}/ui/", 303)
+            home = f"{request.scope.get('root_path', '')}/ui/"
+            response = RedirectResponse(back if back.startswith(home) and "\\" not in back else home, 303)
             auth.set_session(site, request, response, tenant, opened.secret, SESSION_SECONDS)
             return response
     site.failures.add(address)
-    return page(request, "This code is not valid: a link works once, and for a quarter of an hour.", 401)
+    refusal = "This code is not valid: a link works once, and for a quarter of an hour."
+    return page(request, refusal, 401, back=back, is_refused=True)
 
 
 async def close_session(request: Request) -> Response:

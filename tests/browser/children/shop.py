@@ -29,6 +29,13 @@ def slow(payload: dict[str, str], ctx: tenure.Context) -> None:
         time.sleep(0.05)
 
 
+@app.job(queue="mail", kind="refund", durable=True)
+def refund(payload: dict[str, str], ctx: tenure.Context) -> dict[str, bool]:
+    """Asks before it pays."""
+    ok = ctx.approve("refund", args={"order": payload["order"], "amount": payload["amount"]}, text="Pay it back?")
+    return {"granted": bool(ok)}
+
+
 @app.job(kind="talk", queue="mail")
 def talk(payload: dict[str, str], ctx: tenure.Context) -> None:
     """Says a line now and then, until it is told to end."""

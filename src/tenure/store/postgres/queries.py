@@ -243,6 +243,7 @@ def _encode_read_metrics(request: ReadMetrics) -> str:
         "queues": list(request.queues),
         "limit": request.limit,
         "after": _at_queue(request.after),
+        "is_summed": request.is_summed,
     }
     return text(told)
 

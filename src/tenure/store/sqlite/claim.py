@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 

@@ -102,7 +102,8 @@ def read_metrics(transaction: Transaction, request: ReadMetrics) -> CountedSpans
         "limit": request.limit,
         **_place(request.after, "after_at"),
     }
-    rows = [_counts(row) for row in transaction.all(_SQL["spans"], values)]
+    query = _SQL["sums" if request.is_summed else "spans"]
+    rows = [_counts(row) for row in transaction.all(query, values)]
     mark = transaction.one(_SQL["mark"])
     assert mark is not None
     return CountedSpans(rows, len(rows) == request.limit, moment(mark[0]), moment(mark[1]), moment(mark[2]))

@@ -136,7 +136,12 @@ def _place(app: App, tenant: str) -> Place:
     engine = "SQLite" if parts.scheme.startswith("sqlite") else "PostgreSQL"
     name = parts.path.rpartition("/")[2] or "memory"
     told = f"{name} · {engine}" + (f" · {tenant}" if tenant != "default" else "")
-    return Place(os.environ.get("TENURE_ENVIRONMENT", "development")[:40], told)
+    return Place(environment_name(), told)
+
+
+def environment_name() -> str:
+    """What this installation is called, in the badge of every page."""
+    return os.environ.get("TENURE_ENVIRONMENT", "development")[:40]
 
 
 async def live(request: Request) -> Response:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tenure.errors import TenureError, UsageError
+from tenure.errors import NotFound, TenureError, UsageError
 from tenure.model.access import EVERYTHING, parse_scopes
+from tenure.web.pages import same_as
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
+from tenure.web.pages.words import first_line
 
 DAYS_MAX: Final = 365
 
@@ -38,7 +40,7 @@ def mint(visit: Visit) -> Answer:
         name, days = visit.given("name"), visit.given("days") or "90"
         if not name:
             raise UsageError("Whose token is it? The field name is empty.")
-        if not days.isdigit() or not 1 <= int(days) <= DAYS_MAX:
+        if not days.isdecimal() or len(days) > 9 or not 1 <= int(days) <= DAYS_MAX:
             raise UsageError(f"A token lasts from 1 to {DAYS_MAX} days, not {days!r}.")
         scopes = parse_scopes([*visit.form.get("scope", ()), *visit.given("scopes").split()])
         more = [str(one) for one in scopes if not visit.viewer.covers(one.verb, one.queue, one.kind)]
@@ -48,6 +50,18 @@ def mint(visit: Visit) -> Answer:
     except TenureError as exc:
         return access(visit, wrong=str(exc), status=422)
     return access(visit, minted=made.text)
+
+
+def confirm(visit: Visit) -> Answer:
+    """The question before a token is revoked."""
+    given = visit.asked("token")
+    token = next((one for one in visit.app.access.tokens() if one.id == given and one.is_valid), None)
+    if token is None:
+        raise NotFound(f"There is no valid token {first_line(given, 40)!r}. It may have been revoked.")
+    return Shown(
+        "revoke_confirm.html",
+        {"now": visit.app.now(), "same": same_as.revoke(token.id), "section": "/access", "token": token},
+    )
 
 
 def revoke(visit: Visit) -> Answer:

@@ -82,7 +82,6 @@ def agents(visit: Visit) -> Answer:
             "is_cut": len(events) >= EVENTS,
             "keys": (("j k", "move"), ("Enter", "open")),
             "lines": lines,
-            "memories": memories is not None,
             "now": visit.app.now(),
             "same": same_as.agents(),
             "since": events[-1].at if events else None,

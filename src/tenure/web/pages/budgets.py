@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from tenure import Budget
 from tenure.errors import NotFound, UsageError
@@ -12,8 +13,9 @@ from tenure.model.frozen import frozen
 from tenure.model.job import Job
 from tenure.web.pages import same_as
 from tenure.web.pages.changes import BUDGETS, budgets_marker_of
+from tenure.web.pages.filter_words import token
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
-from tenure.web.pages.words import counted
+from tenure.web.pages.words import counted, segment
 
 WAITING: Final = 200
 """How many of the newest waiting jobs are looked at to tell who waits for which budget."""
@@ -95,12 +97,11 @@ def confirm(visit: Visit) -> Answer:
 
 def act(visit: Visit) -> Answer:
     """Set, raise or remove a budget."""
-    verb, who, reason = visit.params["act"], visit.viewer.name, visit.given("reason")
+    verb, who = visit.params["act"], visit.viewer.name
     scope, unit, per = visit.given("scope"), visit.given("unit"), visit.given("per")
     if verb not in {"set", "raise", "remove"}:
         raise NotFound(f"There is no act {verb!r} of a budget.")
-    if not reason:
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+    reason = visit.reason()
     check_choice("unit", unit, UNITS)
     back = visit.link("/budgets")
     visit.pulse.forget()
@@ -136,8 +137,8 @@ def _line(one: Budget, waiting: Sequence[Job]) -> Line:
 def _path(scope: str) -> str:
     sort, _, name = scope.partition(":")
     if sort in {"queue", "workflow", "job"}:
-        return f"/{sort}s/{name}"
-    return f"/jobs?q={sort}:{name}" if sort in {"kind", "tenant"} else ""
+        return f"/{sort}s/{segment(name)}"
+    return f"/jobs?{urlencode({'q': token(sort, name)})}" if sort in {"kind", "tenant"} else ""
 
 
 def _find(visit: Visit, scope: str, unit: str, per: str) -> Budget:

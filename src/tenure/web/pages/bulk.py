@@ -116,9 +116,7 @@ def confirm(visit: Visit, *, wrong: str = "", status: int = 200) -> Answer:
 def start(visit: Visit) -> Answer:
     """Freeze the filter and enqueue the act."""
     act, parsed, fingerprint = _asked(visit)
-    reason = visit.given("reason")
-    if not reason:
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+    reason = visit.reason()
     pace = _pace(visit.given("pace"))
     chosen = _filter(visit, parsed, fingerprint)
     made = bulk_acts.frozen_act(visit.app, act, chosen, actor=visit.viewer.name, reason=reason, pace=pace)
@@ -145,10 +143,9 @@ def change(visit: Visit) -> Answer:
         bulk_acts.go_on(visit.app, found.job.id, actor=who)
         return Moved(here, "It goes on where it was.")
     if verb == "undo":
-        if not visit.given("reason"):
-            raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+        reason = visit.reason()
         visit.take_jobs(found.done)
-        made = bulk_acts.undo(visit.app, found.job.id, actor=who, reason=visit.given("reason"))
+        made = bulk_acts.undo(visit.app, found.job.id, actor=who, reason=reason)
         return Moved(visit.link(f"/bulk/{made}"), f"{counted(found.done, 'job')} will be queued again.")
     raise NotFound(f"There is no act {verb!r} of a bulk act.")
 

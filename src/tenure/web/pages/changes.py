@@ -103,16 +103,26 @@ def _output(who: Principal, topic: str, name: str, after: str) -> Output | None:
 
 def _marker(app: App, pulse: Pulse, topic: str) -> Callable[[], str]:
     name, _, value = topic.partition(":")
-    if name == "job" and is_job_id(value):
-        return lambda: job_marker(app, value)
-    if name == "workflow" and is_job_id(value):
-        return lambda: workflow_marker(app, value)
     if name == "all" and not value:
         return lambda: board_marker(pulse.now())
-    if topic in LISTS:
-        return lambda: LISTS[topic](app)
+    own: Callable[[], str] | None = None
+    if name == "job" and is_job_id(value):
+        own = partial(job_marker, app, value)
+    elif name == "workflow" and is_job_id(value):
+        own = partial(workflow_marker, app, value)
+    elif topic in LISTS:
+        own = partial(LISTS[topic], app)
+    if own is not None:
+        return lambda: with_shell(own(), pulse.now())
     known = ", ".join(("all", *LISTS, "job:ID and workflow:ID"))
     raise Problem(400, "invalid_argument", f"There is no such topic. Topics are {known}.")
+
+
+def with_shell(marker: str, look: Look | None) -> str:
+    """The marker of what a page shows, and of what stands around every page and needs a person."""
+    if look is None:
+        return marker
+    return f"{marker}.{digest(look.pending_groups, look.asking, look.shut_gates, look.health.verdict)[:8]}"
 
 
 def job_marker(app: App, job_id: str) -> str:

@@ -5,36 +5,66 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from tenure.model.frozen import frozen
+from tenure.observe.browse import sums
+
+if TYPE_CHECKING:
+    from tenure.app import App
 
 PLOT_TOP: Final = 32
 PLOT_HEIGHT: Final = 168
-RANGES: Final = (("15m", "15 min", 15), ("1h", "1 h", 60), ("6h", "6 h", 360), ("24h", "24 h", 1440))
-"""Word in the URL, word on the page, minutes."""
-STEPS: Final = {15: 1, 60: 1, 360: 5, 1440: 15}
-"""Minutes of one point, so that no chart has more than about a hundred."""
+LATE: Final = timedelta(minutes=10)
+"""Minutes are counted some two minutes after they are over. So far behind, no worker leads, and the chart shows it."""
+
+
+@frozen
+class Range:
+    """A stretch of time up to now that a chart shows."""
+
+    word: str
+    """In the address."""
+    name: str
+    """On the page."""
+    minutes: int
+    span: Literal["minute", "hour", "day"]
+    """What is read of it: coarser spans for longer stretches, so that every chart reads a bounded number of rows."""
+    step: int
+    """Minutes of one point."""
+    says: str
+    tick: str = "%H:%M"
+    """How moments of its axis are written, for strftime."""
+    form: str = "%H:%M"
+    """How moments of its points are written."""
+
+
+RANGES: Final = (
+    Range("15m", "15 min", 15, "minute", 1, "15 minutes"),
+    Range("1h", "1 h", 60, "minute", 1, "hour"),
+    Range("6h", "6 h", 360, "minute", 5, "6 hours"),
+    Range("24h", "24 h", 1_440, "hour", 60, "24 hours"),
+    Range("7d", "7 d", 10_080, "hour", 120, "7 days", "%d %b", "%d %b %H:%M"),
+    Range("30d", "30 d", 43_200, "day", 1_440, "30 days", "%d %b", "%d %b"),
+)
+
+
+def range_of(word: str, default: Range) -> Range:
+    """The range that an address names."""
+    return next((one for one in RANGES if one.word == word), default)
 
 
 class Counted(Protocol):
-    """A counted minute, or what looks like one."""
+    """What was counted from a moment on."""
 
     @property
-    def minute(self) -> datetime: ...
+    def at(self) -> datetime: ...
     @property
     def created(self) -> int: ...
     @property
     def completed(self) -> int: ...
     @property
     def failed(self) -> int: ...
-
-
-class QueueMinute(Counted, Protocol):
-    """The same of one queue."""
-
-    @property
-    def queue(self) -> str: ...
 
 
 @frozen
@@ -73,6 +103,7 @@ class Tick:
     """One moment on the axis."""
 
     x: float
+    at: datetime
     word: str
     is_wide: bool
     """Left out where the chart is narrow."""
@@ -86,6 +117,7 @@ class Throughput:
     top: float
     grid: Sequence[Grid]
     ticks: Sequence[Tick]
+    last: Tick
     enqueued: str
     succeeded: str
     area: str
@@ -93,31 +125,43 @@ class Throughput:
     """x, y, height of the failures."""
     width: int
     says: str
+    form: str
+    late_since: datetime | None
+    """Up to when minutes are counted, if that is long ago."""
 
     @property
     def newest(self) -> Point | None:
         return self.points[-1] if self.points else None
 
 
-def throughput(rows: Sequence[Counted], minutes: int, now: datetime) -> Throughput:
-    """Counted minutes of all queues as one chart that ends at the newest minute that can be counted."""
-    step = STEPS.get(minutes, max(1, minutes // 96))
-    end = now.astimezone(UTC).replace(second=0, microsecond=0) - timedelta(minutes=1)
-    count = max(minutes // step, 2)
-    first = end - timedelta(minutes=step * count)
-    sums = [[0, 0, 0] for _ in range(count)]
+def throughput(app: App, chosen: Range, now: datetime, queues: Sequence[str] = ()) -> Throughput:
+    """The chart of these queues, or of all."""
+    begin = _floor(now - timedelta(minutes=chosen.minutes) - LATE, chosen.step)
+    rows, until = sums(app.store, begin, chosen.span, queues)
+    return drawn(rows, chosen, now, until)
+
+
+def drawn(rows: Sequence[Counted], chosen: Range, now: datetime, until: datetime | None) -> Throughput:
+    """What was counted until `until` as a chart. Its lines end there: a minute that is not counted yet is no minute in
+    which nothing happened. Where counting is not late, the axis ends there too."""
+    step = timedelta(minutes=chosen.step)
+    counted = now if until is None else min(until, now)
+    last = _floor((counted if now - counted < LATE else now) - timedelta(minutes=1), chosen.step)
+    count = chosen.minutes // chosen.step
+    first = last - step * (count - 1)
+    totals = [[0, 0, 0] for _ in range(count)]
     for row in rows:
-        place = int((row.minute - first).total_seconds() // 60 // step)
+        place = (row.at - first) // step
         if 0 <= place < count:
-            sums[place][0] += row.created
-            sums[place][1] += row.completed
-            sums[place][2] += row.failed
-    points = [
-        Point(first + timedelta(minutes=step * place), sums[place][0], sums[place][1], sums[place][2], 60.0 * step)
-        for place in range(count)
-    ]
+            totals[place][0] += row.created
+            totals[place][1] += row.completed
+            totals[place][2] += row.failed
+    points = []
+    for place, (created, completed, failed) in enumerate(totals):
+        at = first + step * place
+        if at < counted:
+            points.append(Point(at, created, completed, failed, (min(at + step, counted) - at).total_seconds()))
     top = nice_top(max((max(one.enqueued_rate, one.succeeded_rate, one.failed_rate) for one in points), default=0.0))
-    width = count - 1
 
     def line(values: Sequence[float]) -> str:
         return " ".join(f"{x},{100 - 100 * value / top:.1f}" for x, value in enumerate(values))
@@ -135,13 +179,16 @@ def throughput(rows: Sequence[Counted], minutes: int, now: datetime) -> Throughp
             Grid(PLOT_TOP + PLOT_HEIGHT * part / 4, _rate(top * (4 - part) / 4) + (" /s" if part == 0 else ""))
             for part in range(4)
         ],
-        ticks=_ticks(first, end),
+        ticks=_ticks(first, last, chosen.tick),
+        last=Tick(100.0, last, last.strftime(chosen.tick), False),
         enqueued=line([one.enqueued_rate for one in points]),
         succeeded=succeeded,
-        area=f"0,100 {succeeded} {width},100",
+        area=f"0,100 {succeeded} {len(points) - 1},100" if points else "",
         bars=bars,
-        width=width,
-        says=_says(points, minutes),
+        width=count - 1,
+        says=_says(points, chosen),
+        form=chosen.form,
+        late_since=counted if now - counted >= LATE else None,
     )
 
 
@@ -156,19 +203,25 @@ def nice_top(value: float) -> float:
     return 10 * size
 
 
+def _floor(at: datetime, minutes: int) -> datetime:
+    """The step that a moment lies in: steps begin with the day, in UTC."""
+    at = at.astimezone(UTC)
+    day = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    step = timedelta(minutes=minutes)
+    return day + (at - day) // step * step
+
+
 def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
-def _ticks(first: datetime, end: datetime) -> list[Tick]:
-    span = (end - first) / 5
-    words = [(first + span * place).strftime("%H:%M") for place in range(5)]
-    return [Tick(20.0 * place, word, place % 2 == 1) for place, word in enumerate(words)]
+def _ticks(first: datetime, last: datetime, form: str) -> list[Tick]:
+    moments = [first + (last - first) * place / 5 for place in range(5)]
+    return [Tick(20.0 * place, at, at.strftime(form), place % 2 == 1) for place, at in enumerate(moments)]
 
 
-def _says(points: Sequence[Point], minutes: int) -> str:
+def _says(points: Sequence[Point], chosen: Range) -> str:
     created = sum(one.created for one in points)
     completed = sum(one.completed for one in points)
     failed = sum(one.failed for one in points)
-    window = f"{minutes} minutes" if minutes < 120 else f"{minutes // 60} hours"
-    return f"Throughput of the last {window}: {created:,} enqueued, {completed:,} succeeded, {failed:,} failed."
+    return f"Throughput of the last {chosen.says}: {created:,} enqueued, {completed:,} succeeded, {failed:,} failed."

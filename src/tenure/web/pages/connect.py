@@ -9,11 +9,8 @@ from tenure.web.pages.visit import Answer, Shown, Visit
 
 
 def connect(visit: Visit) -> Answer:
-    """The page. Passwords in the database's URL are not shown."""
-    parts = urlsplit(visit.app.url)
-    url = visit.app.url
-    if parts.password:
-        url = url.replace(f":{parts.password}@", ":…@", 1)
+    """The page."""
+    url = shown_url(visit.app.url)
     entry = {"command": "tenure", "args": ["mcp"], "env": {"TENURE_URL": url}}
     return Shown(
         "connect.html",
@@ -26,3 +23,9 @@ def connect(visit: Visit) -> Answer:
             "url": url,
         },
     )
+
+
+def shown_url(url: str) -> str:
+    """The database's URL without a password in it."""
+    parts = urlsplit(url)
+    return url.replace(f":{parts.password}@", ":…@", 1) if parts.password else url

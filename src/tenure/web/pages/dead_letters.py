@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from difflib import SequenceMatcher
 from typing import Any, Final
@@ -16,9 +17,10 @@ from tenure.errors import NotFound, UsageError
 from tenure.model.frozen import frozen
 from tenure.model.job import DeadLetter
 from tenure.model.outcome import Triage
-from tenure.observe.browse import DeathColumn, DeathGroup, death_board, deaths_of, group_deaths
+from tenure.model.redact import process_redactor
+from tenure.observe.browse import Death, DeathColumn, DeathGroup, death_board, deaths_of, group_deaths
 from tenure.web.pages import bulk, same_as
-from tenure.web.pages.json_text import json_line
+from tenure.web.pages.json_text import json_line, masked_line, masked_text
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
 from tenure.web.pages.words import counted, first_line
 
@@ -26,6 +28,8 @@ MEMBERS: Final = 20
 AT_ONCE: Final = 1_000
 """How many letters one act takes; a larger group is acted on in several."""
 SAMPLE: Final = 5
+NOBODY: Final = "-"
+"""In the address: groups without an owner."""
 ACTS: Final = {
     "ack": ("Acknowledge", Triage.ACKNOWLEDGED),
     "escalate": ("Escalate", Triage.ESCALATED),
@@ -41,6 +45,7 @@ NEXT: Final[Mapping[str, Sequence[str]]] = {
     "closed": (),
 }
 """What can be done with the groups of a column. All that are open can be assigned too, on the page of the group."""
+OPEN: Final = tuple(name for name, acts in NEXT.items() if acts)
 SIMILAR: Final = 5
 ALIKE: Final = 0.6
 """How much of two messages must be the same, for groups that died of different errors to count as similar."""
@@ -65,12 +70,13 @@ class Difference:
 
 def board(visit: Visit) -> Answer:
     """The page."""
-    now, columns = _board(visit)
+    now, whole = _board(visit)
+    owner = visit.asked("owner")
+    columns = [_owned(one, owner) for one in whole]
     open_columns = columns[:-1]
     return Shown(
         "dead_letters.html",
         {
-            "acts": ACTS,
             "closed": columns[-1],
             "columns": open_columns,
             "groups": sum(len(one.groups) for one in open_columns),
@@ -79,8 +85,10 @@ def board(visit: Visit) -> Answer:
             "letters": sum(one.letters for one in open_columns),
             "next": NEXT,
             "now": now,
+            "owner": owner,
+            "owners": _owners(visit, whole),
             "running": replays(visit),
-            "same": same_as.dead_letters(),
+            "same": same_as.dead_letters() if not owner else None,
             "sample": SAMPLE,
             "topic": "all",
         },
@@ -95,6 +103,22 @@ def _board(visit: Visit) -> tuple[datetime, list[DeathColumn]]:
         return now, death_board(visit.app.store, now)
 
     return visit.pulse.shared("deaths", read)
+
+
+def _owned(column: DeathColumn, owner: str) -> DeathColumn:
+    """The groups of one owner, or those that have none; all if `owner` is empty."""
+    if not owner:
+        return column
+    groups = [one for one in column.groups if one.owner == (None if owner == NOBODY else owner)]
+    return replace(column, groups=groups, letters=sum(one.letters for one in groups))
+
+
+def _owners(visit: Visit, columns: Sequence[DeathColumn]) -> list[tuple[str, str, str]]:
+    """Whose groups can be shown alone: the value in the address, the words, the link."""
+    named = {one.owner for column in columns for one in column.groups if one.owner} | {visit.viewer.name}
+    told = [("", "anyone"), (visit.viewer.name, f"you, {visit.viewer.name}"), (NOBODY, "no owner")]
+    told += [(name, name) for name in sorted(named - {visit.viewer.name})]
+    return [(value, words, visit.link("/dead-letters", owner=value)) for value, words in told]
 
 
 def group(visit: Visit) -> Answer:
@@ -119,6 +143,8 @@ def group(visit: Visit) -> Answer:
             "keys": (("a", "acknowledge"), ("o", "assign"), ("r", "replay"), ("e", "escalate"), ("c", "close")),
             "letters": page.items,
             "may_read": may_read,
+            "open_triage": open_triage,
+            "payloads": [masked_text(json_line(one.payload), 240) for one in page.items] if may_read else (),
             "next": NEXT[open_triage] or ("replay",),
             "notes": [one for one in deaths if one.triage_note][:5],
             "now": now,
@@ -165,15 +191,20 @@ def replays(visit: Visit, fingerprint: str | None = None) -> list[bulk.ActLine]:
 
 
 def differences(letters: Sequence[DeadLetter]) -> list[Difference]:
-    """In which top-level fields of their payloads the members differ."""
+    """In which top-level fields of their payloads the members differ. Values under the name of a secret are counted
+    and not shown."""
     payloads = [one.payload for one in letters if isinstance(one.payload, Mapping)]
     if len(payloads) < 2:
         return []
     found = []
     for name in sorted({str(key) for payload in payloads for key in payload}):
-        values = Counter(json_line(payload.get(name)) for payload in payloads)
+        values: dict[str, list[Any]] = {}
+        for payload in payloads:
+            values.setdefault(json_line(payload.get(name)), []).append(payload.get(name))
         if len(values) > 1:
-            found.append(Difference(name, len(values), first_line(values.most_common(1)[0][0], 60)))
+            most = max(values.values(), key=len)
+            is_secret = process_redactor().is_secret_key(name)
+            found.append(Difference(name, len(values), "" if is_secret else first_line(masked_line(most[0]), 60)))
     return found[:12]
 
 
@@ -182,9 +213,9 @@ def confirm(visit: Visit) -> Answer:
     fingerprint, act = visit.params["fingerprint"], visit.params["act"]
     if act not in ACTS:
         raise NotFound(f"There is no act {act!r} of dead letters.")
-    letters = _open_letters(visit, fingerprint)
+    letters = _open_letters(visit, fingerprint, visit.asked("of"))
     if not letters:
-        raise UsageError("All letters of this group are closed already, or its jobs were replayed.")
+        raise UsageError("No letter of this group waits for that any more: all are closed, or were decided meanwhile.")
     (shown, *_) = group_deaths(deaths_of(visit.app.store, fingerprint), visit.app.now())
     chosen = _how_many(visit.asked("count"), len(letters))
     return Shown(
@@ -196,7 +227,7 @@ def confirm(visit: Visit) -> Answer:
             "group": shown,
             "owner": visit.viewer.name if act == "assign" else "",
             "letters": len(letters),
-            "sample": SAMPLE,
+            "of": visit.asked("of"),
             "same": same_as.replay(fingerprint) if act == "replay" else same_as.triage(act, fingerprint),
             "section": "/dead-letters",
             "word": ACTS[act][0],
@@ -207,12 +238,11 @@ def confirm(visit: Visit) -> Answer:
 def act(visit: Visit) -> Answer:
     """Triage or replay a group, or a part of it."""
     fingerprint, verb = visit.params["fingerprint"], visit.params["act"]
-    reason, who = visit.given("reason"), visit.viewer.name
+    who = visit.viewer.name
     if verb not in ACTS:
         raise NotFound(f"There is no act {verb!r} of dead letters.")
-    if not reason:
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
-    letters = _open_letters(visit, fingerprint)
+    reason = visit.reason()
+    letters = _open_letters(visit, fingerprint, visit.given("of"))
     count = _how_many(visit.given("count"), len(letters))
     chosen = letters[:count]
     visit.pulse.forget()
@@ -236,7 +266,7 @@ def act(visit: Visit) -> Answer:
     return Moved(here, f"{counted(done, 'job')} replayed{rest}.{more}")
 
 
-def _assign(visit: Visit, letters: Sequence[Any], owner: str, reason: str) -> int:
+def _assign(visit: Visit, letters: Sequence[Death], owner: str, reason: str) -> int:
     """Name who takes care of letters. What was decided about them stays; pending ones are acknowledged by it."""
     by_triage: dict[Triage, list[str]] = {}
     for one in letters:
@@ -248,15 +278,19 @@ def _assign(visit: Visit, letters: Sequence[Any], owner: str, reason: str) -> in
     )
 
 
-def _open_letters(visit: Visit, fingerprint: str) -> list[Any]:
-    """Letters that something can still be done about, newest first, AT_ONCE of them at most."""
-    found = [one for one in deaths_of(visit.app.store, fingerprint, AT_ONCE) if one.triage != Triage.CLOSED]
+def _open_letters(visit: Visit, fingerprint: str, triage: str) -> list[Death]:
+    """Letters that something can still be done about, newest first, AT_ONCE of them at most: those of one triage, so
+    that what was decided about others stays, or all of them."""
+    if triage and triage not in OPEN:
+        raise UsageError(f"Letters that are {first_line(triage, 40)!r} cannot be decided. Nothing was changed.")
+    wanted = (triage,) if triage else OPEN
+    found = [one for one in deaths_of(visit.app.store, fingerprint, AT_ONCE) if one.triage in wanted]
     return sorted(found, key=lambda one: one.moved_at, reverse=True)[:AT_ONCE]
 
 
 def _how_many(text: str, most: int) -> int:
     if not text or text == "all":
         return most
-    if not text.isdigit() or not 1 <= int(text) <= AT_ONCE:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= AT_ONCE:
         raise UsageError(f"How many? A number from 1 to {AT_ONCE:,}, or all. Nothing was changed.")
     return min(int(text), most)

@@ -2,8 +2,8 @@
 
     kind:resize,thumb state:running,retry since:1h queue:media key:order-7 worker:w-1 tenant:acme error:timeout
 
-A word without a colon is a kind, or an id or a key where it looks like one. Nothing in it is a pattern: every value is
-looked for as it is.
+A value in quotes is one value, with its blanks and commas; a quote in it is written twice. A word without a colon is a
+kind, or an id or a key where it looks like one. Nothing in it is a pattern: every value is looked for as it is.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ NAMES: Final[Mapping[str, str]] = {
     "since": "how long ago it was made, at most: 15m, 1h, 7d",
 }
 """Token → what it means."""
+LONGEST: Final = timedelta(days=3_653)
 _UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d{1,6})(s|m|min|h|d|w)")
-_TOKEN: Final = re.compile(r'(\w+):("[^"]*"|\S+)|("[^"]*"|\S+)')
+_VALUE: Final = r'"(?:[^"]|"")*"(?!\S)|\S+'
+_TOKEN: Final = re.compile(rf"(\w+):({_VALUE})|({_VALUE})")
 
 
 @frozen
@@ -55,14 +57,18 @@ class Token:
 
     name: str
     value: str
+    is_quoted: bool = False
+    """Whether it stands in quotes, so that a comma in it means itself."""
 
     @property
     def values(self) -> list[str]:
-        return [one for one in self.value.split(",") if one]
+        return [self.value] if self.is_quoted else [one for one in self.value.split(",") if one]
 
     def __str__(self) -> str:
-        value = f'"{self.value}"' if " " in self.value else self.value
-        return f"{self.name}:{value}"
+        if not self.is_quoted:
+            return f"{self.name}:{self.value}"
+        doubled = self.value.replace('"', '""')
+        return f'{self.name}:"{doubled}"'
 
 
 @frozen
@@ -119,7 +125,7 @@ def parse(text: str) -> Parsed:
     tokens: list[Token] = []
     wrong: list[str] = []
     for name, value, word in _TOKEN.findall(text[:CHARS_MAX]):
-        token = Token("kind", word.strip('"')) if word else Token(name, value.strip('"'))
+        token = _read("kind" if word else name, value or word)
         problem = _problem(token.name, token.value)
         if problem is not None:
             wrong.append(problem)
@@ -128,12 +134,23 @@ def parse(text: str) -> Parsed:
     return Parsed(tokens, wrong)
 
 
+def token(name: str, value: str) -> str:
+    """A token that means exactly this value, whatever characters it has."""
+    is_plain = bool(value) and not re.search(r'[\s,"]', value)
+    return str(Token(name, value, is_quoted=not is_plain))
+
+
 def is_job_id(text: str) -> bool:
     """Whether the text is a whole job id."""
     try:
         return str(UUID(text)) == text.lower()
     except ValueError:
         return False
+
+
+def _read(name: str, value: str) -> Token:
+    is_quoted = len(value) > 1 and value.startswith('"') and value.endswith('"')
+    return Token(name, value[1:-1].replace('""', '"'), is_quoted=True) if is_quoted else Token(name, value)
 
 
 def _problem(name: str, value: str) -> str | None:
@@ -145,8 +162,8 @@ def _problem(name: str, value: str) -> str | None:
         known = {*SHOWN_STATES, "retry", *(one.value for one in State)}
         stray = [one for one in value.split(",") if one and one not in known]
         return f"There is no state {stray[0]}." if stray else None
-    if name == "since" and not _DURATION.fullmatch(value):
-        return f"since:{value} is no duration. Write since:15m, since:1h or since:7d."
+    if name == "since" and not (_DURATION.fullmatch(value) and _duration(value) <= LONGEST):
+        return f"since:{value} is no duration. Write since:15m, since:1h or since:7d, ten years at most."
     if name in {"workflow", "parent"} and not is_job_id(value):
         return f"{name}: needs a whole id."
     return None

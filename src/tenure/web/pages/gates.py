@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.errors import NotFound, UsageError
+from tenure.errors import NotFound
 from tenure.web.pages import same_as
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
 
@@ -44,12 +44,11 @@ def gates(visit: Visit) -> Answer:
 
 def act(visit: Visit) -> Answer:
     """Open or close a gate."""
-    verb, name, reason = visit.params["act"], visit.given("gate"), visit.given("reason")
+    verb, name = visit.params["act"], visit.given("gate")
     if verb not in {"open", "close"}:
         raise NotFound(f"There is no act {verb!r} of a gate.")
-    if verb == "close" and not reason:
-        raise UsageError("A reason is needed to close a gate: it goes into the audit. Nothing was changed.")
+    reason = visit.reason() if verb == "close" else visit.given("reason") or None
     change = visit.app.gates.open if verb == "open" else visit.app.gates.close
-    gate = change(name, actor=visit.viewer.name, reason=reason or None)
+    gate = change(name, actor=visit.viewer.name, reason=reason)
     visit.pulse.forget()
     return Moved(visit.link("/gates"), f"Gate {gate.name} is {'open' if gate.is_open else 'closed'}.")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from tenure.errors import NotFound, Outdated, UsageError
 from tenure.model.approval import Approval
 from tenure.model.event import Event
 from tenure.model.frozen import frozen
-from tenure.model.job import Job
+from tenure.model.job import Attempt, Job
 from tenure.model.redact import process_redactor
 from tenure.model.state import HELD, MOVES, TERMINAL, Move, State
+from tenure.model.step import Step
 from tenure.model.stream import StreamInfo
 from tenure.observe.browse import first_steps
 from tenure.observe.explain import Explanation, explain
@@ -22,15 +23,17 @@ from tenure.web.pages.changes import EFFECTS, EVENTS, STEPS, marker_of
 from tenure.web.pages.filter_words import is_job_id
 from tenure.web.pages.job_edit import is_editable, is_repeatable, set_priority
 from tenure.web.pages.jobs import progress_of
-from tenure.web.pages.json_text import json_line
-from tenure.web.pages.timeline import timeline
+from tenure.web.pages.json_text import masked_line, read_json
+from tenure.web.pages.timeline import LogEntry, timeline
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
-from tenure.web.pages.words import first_line, number, short_id, span
+from tenure.web.pages.words import counted, first_line, number, segment, short_id, span
 
 TABS: Final = ("attempts", "output", "steps", "effects", "logs", "data", "related", "audit")
 OUTPUT_PAGES: Final = 40
 """Pages of a stream that one look reads: more than a job can keep."""
 OUTPUT_CHARS: Final = 100_000
+MOST: Final = 10**15
+"""Figures that results tell are believed below this."""
 LOG_KINDS: Final = frozenset({"log", "stdout", "stderr"})
 ASKED: Final = {
     "cancel": "Cancel",
@@ -53,6 +56,8 @@ class Fact:
     path: str = ""
     share: float | None = None
     is_code: bool = False
+    title: str = ""
+    """The whole value, where it is shown cut; it can be copied."""
 
 
 @frozen
@@ -94,6 +99,7 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
     tab = visit.asked("tab") or ("effects" if unknown else "attempts")
     if tab not in TABS:
         tab = "attempts"
+    chosen = _chosen_attempt(visit, attempts)
     logs = [_log_line(one) for one in events if one.kind in LOG_KINDS]
     steps = first_steps(app.store, found.id, STEPS)
     children = app.jobs(parent_id=found.id, limit=20)
@@ -106,29 +112,23 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
         "job.html",
         {
             "attempts": list(reversed(attempts)),
+            "attempt_logs": _logs_of(chosen, logs),
             "audit": audit,
             "can": _can(found),
-            "chosen_attempt": attempts[-1] if attempts else None,
+            "chosen_attempt": chosen,
             "children": children,
             "copies": _copies(visit, found) if may_read else (),
             "effects": effects,
-            "facts": facts(found, why, _asked(visit, found)),
+            "facts": facts(found, attempts, why, _asked(visit, found), steps),
+            "has_open_attempt": _has_open_attempt(found, attempts),
             "is_cut": len(events) >= EVENTS,
             "job": found,
-            "keys": (
-                ("c", "cancel"),
-                ("r", "revive"),
-                ("e", "edit"),
-                ("p", "priority"),
-                ("y", "copy id"),
-                ("1 … 8", "tabs"),
-            ),
+            "keys": _keys(visit, found),
             "letters": letters,
             "logs": logs,
             "mask": mask or ("names" if may_read else "all"),
             "may_read": may_read,
             "now": why.at,
-            "outcomes": OUTCOMES,
             "output": output.name if output is not None and not output.is_ended else "",
             "output_after": output.after if output is not None else 0,
             "seen": marker_of(found, events, effects, steps),
@@ -147,7 +147,7 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
                 visit,
                 found,
                 tab,
-                attempts=len(attempts),
+                attempts=len(attempts) + _has_open_attempt(found, attempts),
                 steps=len(steps),
                 effects=effects,
                 logs=len(logs),
@@ -155,12 +155,38 @@ def job(visit: Visit, *, mask: str | None = None) -> Answer:
                 audit=len(audit),
                 streams=len(streams),
             ),
-            "timeline": timeline(found, attempts, effects, events, why.at),
+            "timeline": timeline(
+                found,
+                attempts,
+                effects,
+                events,
+                why.at,
+                steps=steps,
+                logs=[LogEntry(one.at, one.tone, one.text) for one in logs] if may_read else (),
+            ),
             "topic": f"job:{found.id}",
             "unknown": unknown,
-            "why": why,
         },
     )
+
+
+def _chosen_attempt(visit: Visit, attempts: Sequence[Attempt]) -> Attempt | None:
+    """The attempt that the address names by its token, else the newest that has ended badly."""
+    named = next((one for one in attempts if str(one.token) == visit.asked("attempt")), None)
+    return named or (attempts[-1] if attempts else None)
+
+
+def _logs_of(attempt: Attempt | None, logs: Sequence[LogLine]) -> Sequence[LogLine]:
+    """What was logged while an attempt ran."""
+    if attempt is None or attempt.claimed_at is None:
+        return ()
+    return [one for one in logs if attempt.claimed_at <= one.at <= attempt.ended_at]
+
+
+def _has_open_attempt(found: Job, attempts: Sequence[Attempt]) -> bool:
+    """Whether the newest claim has no row among the attempts: it runs, waits, or has succeeded."""
+    is_told = any(one.token == found.token for one in attempts)
+    return found.claimed_at is not None and not is_told and found.state is not State.QUEUED
 
 
 def read_output(visit: Visit, job_id: str, streams: Sequence[StreamInfo]) -> OutputShown:
@@ -190,10 +216,12 @@ def unmasked(visit: Visit) -> Answer:
     return job(visit, mask="none")
 
 
-def facts(found: Job, why: Explanation, asked: Approval | None = None) -> list[Fact]:
+def facts(
+    found: Job, attempts: Sequence[Attempt], why: Explanation, asked: Approval | None, steps: Sequence[Step]
+) -> list[Fact]:
     """What one wants to know first; what is not set is left out."""
     told = [
-        Fact("Queue", found.queue, path=f"/queues/{found.queue}"),
+        Fact("Queue", found.queue, path=f"/queues/{segment(found.queue)}"),
         Fact("Priority", str(found.priority)),
         Fact(
             "Attempt", f"{found.attempt} of {found.max_attempts}", f"{found.crashes} crashed" if found.crashes else ""
@@ -215,18 +243,65 @@ def facts(found: Job, why: Explanation, asked: Approval | None = None) -> list[F
         told.append(
             Fact("Asks for", asked.name, f"{asked.approved} of {asked.need} said yes", path=f"/approvals/{asked.id}")
         )
-    told.append(Fact("Waited / ran", _waited_and_ran(found, why)))
+    told.append(_lasted(found, attempts, why))
     if found.tenant:
         told.append(Fact("Tenant", found.tenant))
     if found.key:
-        told.append(Fact("Key", found.key, is_code=True))
+        told.append(Fact("Key", first_line(found.key, 40), is_code=True))
     if found.workflow_id:
         told.append(Fact("Workflow", short_id(found.workflow_id), path=f"/workflows/{found.workflow_id}"))
     if found.actor:
         told.append(Fact("By", found.actor))
+    told += _spent(found, steps)
     if found.trace:
-        told.append(Fact("Trace", first_line(found.trace, 18), is_code=True))
+        told.append(_trace(found.trace))
     return told
+
+
+def _spent(found: Job, steps: Sequence[Step]) -> Iterator[Fact]:
+    """What an agent's job cost: its result tells it, else the steps in which a framework recorded its model calls."""
+    told: Mapping[str, Any] = found.result if isinstance(found.result, Mapping) else {}
+    calls = [usage for one in steps if (usage := _usage(one)) is not None]
+    tokens = told.get("tokens")
+    counts = list(tokens.values()) if isinstance(tokens, Mapping) else []
+    if not counts:
+        counts = [one.get(name) for one in calls for name in ("input_tokens", "output_tokens")]
+    count = sum(map(_count, counts))
+    costs = [told["costUsd"]] if _is_number(told.get("costUsd")) else [one.get("cost") for one in calls]
+    known = [float(one) for one in costs if one is not None and _is_number(one)]
+    parts = ([counted(len(calls), "call")] if calls else []) + ([counted(count, "token")] if count else [])
+    if known or parts:
+        yield Fact("Cost", f"{sum(known):.4f} USD" if known else "not told", ", ".join(parts))
+    session = told.get("sessionId")
+    if isinstance(session, str) and session:
+        yield Fact("Session", first_line(session, 18), is_code=True, title=session)
+
+
+def _usage(step: Step) -> Mapping[str, Any] | None:
+    """What a model call that was recorded as a step used. See store.usage.SumUsage."""
+    if step.value is None or '"usage"' not in step.value:
+        return None
+    try:
+        value = json.loads(step.value)
+    except (ValueError, RecursionError):
+        return None
+    usage = value.get("usage") if isinstance(value, Mapping) else None
+    return usage if isinstance(usage, Mapping) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST
+
+
+def _count(value: Any) -> int:
+    return int(value) if _is_number(value) else 0
+
+
+def _trace(trace: str) -> Fact:
+    """The id of the trace: of a W3C traceparent the second of its four parts."""
+    parts = trace.split("-")
+    whole = parts[1] if len(parts) == 4 and len(parts[1]) == 32 else trace
+    return Fact("Trace", short_id(whole), is_code=True, title=whole)
 
 
 def _asked(visit: Visit, found: Job) -> Approval | None:
@@ -236,14 +311,21 @@ def _asked(visit: Visit, found: Job) -> Approval | None:
     return next(iter(visit.app.approvals.all(job_id=found.id, limit=1)), None)
 
 
-def _waited_and_ran(found: Job, why: Explanation) -> str:
-    claimed = found.claimed_at
-    waited = max(0.0, ((claimed or found.finished_at or why.at) - found.created_at).total_seconds())
-    if claimed is None or found.state is State.QUEUED:
-        return f"{span(waited)} / –"
-    over = found.updated_at if found.state is State.WAITING else found.finished_at or why.at
-    ran = (over - claimed).total_seconds()
-    return f"{span(waited)} / {span(max(ran, 0.0))}"
+def _lasted(found: Job, attempts: Sequence[Attempt], why: Explanation) -> Fact:
+    """How long it waited for its first worker and how long it ran; with several attempts, how long it is there in all
+    and how long its newest attempt lasted."""
+    over = found.finished_at or why.at
+    if found.claimed_at is None or (found.state is State.QUEUED and not attempts):
+        return Fact("Waited", span(max(0.0, (over - found.created_at).total_seconds())))
+    newest = attempts[-1] if attempts else None
+    if _has_open_attempt(found, attempts) or newest is None or newest.claimed_at is None:
+        began, ended = found.claimed_at, found.updated_at if found.state is State.WAITING else over
+    else:
+        began, ended = newest.claimed_at, newest.ended_at
+    ran = span(max(0.0, (ended - began).total_seconds()))
+    if attempts:
+        return Fact("In all / last attempt", f"{span(max(0.0, (over - found.created_at).total_seconds()))} / {ran}")
+    return Fact("Waited / ran", f"{span(max(0.0, (began - found.created_at).total_seconds()))} / {ran}")
 
 
 def _hidden(sentence: str, may_read: bool, code: str) -> str:
@@ -251,6 +333,16 @@ def _hidden(sentence: str, may_read: bool, code: str) -> str:
     if may_read or code not in {"dead", "failed", "backing_off"}:
         return sentence
     return sentence.partition(":" if code != "backing_off" else "(")[0].rstrip() + "."
+
+
+def _keys(visit: Visit, found: Job) -> Sequence[tuple[str, str]]:
+    """Keys that do something on this page."""
+    can, may_edit = _can(found), visit.viewer.may("read:payload")
+    told = {"c": ("cancel", can["cancel"]), "r": ("revive", can["revive"])}
+    told["e"] = ("edit", may_edit and (can["edit"] or (can["replay"] and found.shown_state in {"dead", "failed"})))
+    told["p"] = ("priority", can["priority"])
+    acts = [(key, word) for key, (word, is_there) in told.items() if is_there] if visit.viewer.may("operate") else []
+    return (*acts, ("y", "copy id"), ("1 … 8", "tabs"))
 
 
 def _can(found: Job) -> Mapping[str, bool]:
@@ -298,7 +390,7 @@ def _tabs(
 
 
 def _log_line(event: Event) -> LogLine:
-    data = event.data if isinstance(event.data, Mapping) else {"message": json_line(event.data)}
+    data = event.data if isinstance(event.data, Mapping) else {"message": masked_line(event.data)}
     level = str(data.get("level", event.kind))
     text = data.get("message", data.get("text", data.get("line")))
     fields = data.get("fields")
@@ -306,7 +398,11 @@ def _log_line(event: Event) -> LogLine:
         level, ""
     )
     return LogLine(
-        event.at, level, tone, str(text) if text is not None else json_line(data), json_line(fields) if fields else ""
+        event.at,
+        level,
+        tone,
+        str(text) if text is not None else masked_line(data),
+        masked_line(fields) if fields else "",
     )
 
 
@@ -346,9 +442,8 @@ def confirm(visit: Visit) -> Answer:
 def act(visit: Visit) -> Answer:
     """Cancel, revive, clone or wake one job, give it another priority, or take it from its worker."""
     found = _find(visit)
-    verb, who, reason = visit.params["act"], visit.viewer.name, visit.given("reason")
-    if verb != "wake" and not reason:
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+    verb, who = visit.params["act"], visit.viewer.name
+    reason = "" if verb == "wake" else visit.reason()
     visit.pulse.forget()
     here = visit.link(f"/jobs/{found.id}")
     if verb == "cancel":
@@ -393,10 +488,7 @@ def resolve(visit: Visit) -> Answer:
         raise UsageError("How do you know? The note goes into the audit. Nothing was changed.")
     result: Any = None
     if outcome == "confirmed" and visit.given("result"):
-        try:
-            result = json.loads(visit.given("result"))
-        except ValueError as exc:
-            raise UsageError(f"The result is not JSON: {exc}. Nothing was changed.") from exc
+        result = read_json(visit.given("result"), "result")
     visit.app.effects.resolve(
         found.id,
         visit.given("name"),

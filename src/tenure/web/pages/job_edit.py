@@ -18,6 +18,7 @@ from tenure.model.state import TERMINAL, State
 from tenure.model.visible import UNSAFE
 from tenure.web.pages import same_as
 from tenure.web.pages.filter_words import is_job_id
+from tenure.web.pages.json_text import read_json
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
 from tenure.web.pages.words import first_line, short_id
 
@@ -66,11 +67,10 @@ def edit(visit: Visit) -> Answer:
     """Take the form."""
     found = _find(visit)
     _check_may(visit, found)
-    reason, text = visit.given("reason"), visit.given("payload")
+    text = visit.given("payload")
     try:
-        if not reason:
-            raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
-        payload, priority = _read_json(text), _read_priority(visit.given("priority"))
+        visit.reason()
+        payload, priority = read_json(text), _read_priority(visit.given("priority"))
         return (
             _in_place(visit, found, payload, priority) if is_editable(found) else _copy(visit, found, payload, priority)
         )
@@ -148,17 +148,6 @@ def _check_may(visit: Visit, found: Job) -> None:
             f"A payload is what a worker will do, so setting it needs the scope 'enqueue' for queue {found.queue!r} "
             f"and kind {found.kind!r}. Nothing was changed."
         )
-
-
-def _read_json(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as exc:
-        raise UsageError(f"The payload is not JSON: {exc}. Nothing was changed.") from exc
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _read_priority(text: str) -> int | None:

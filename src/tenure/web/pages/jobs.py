@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 from tenure.effects.bulk_looks import REVIVABLE
-from tenure.errors import InvalidPayload, TenureError, UsageError
+from tenure.errors import TenureError, UsageError
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Job
 from tenure.model.progress import read_progress
+from tenure.model.redact import process_redactor
 from tenure.model.state import ACTIVE, HELD, TERMINAL, State
 from tenure.observe.browse import SCAN, JobFilter, browse
 from tenure.web.pages import exports, filter_words, same_as
-from tenure.web.pages.filter_words import NAMES, Parsed, is_job_id, parse
+from tenure.web.pages.filter_words import NAMES, Parsed, is_job_id, parse, token
+from tenure.web.pages.json_text import read_json
 from tenure.web.pages.schema_form import fields_of, payload_of
 from tenure.web.pages.visit import JOB_COLUMNS, Answer, Moved, Shown, Visit
 from tenure.web.pages.words import counted, first_line, short_span
 
 PAGE: Final = 50
 EXPORT: Final = 1_000
+SUGGESTED: Final = 20
+"""Queues and kinds that the filter suggests."""
 CHIPS: Final = (
     "queued",
     "retry_waiting",
@@ -77,10 +81,18 @@ def jobs(visit: Visit) -> Answer:
     after = visit.asked("after") or None
     if after is not None and not is_job_id(after):
         raise UsageError("This link to further jobs is malformed. Start anew from the list.")
+    # A live page asks for the rows up to the one that stood first, so that none moves under the reader's hand.
+    upto = visit.asked("upto") if after is None and is_job_id(visit.asked("upto")) else None
+    limit = 2 * PAGE if upto else PAGE
     found = visit.pulse.shared(
-        ("jobs", parsed.text, after),
-        lambda: browse(visit.app.store, parsed.wanted(visit.app.now()), limit=PAGE, after=after),
+        ("jobs", parsed.text, after, limit),
+        lambda: browse(visit.app.store, parsed.wanted(visit.app.now()), limit=limit, after=after),
     )
+    newer = [one for one in found.items if upto and one.id > upto]
+    rows = found.items[len(newer) :][:PAGE]
+    if not rows:  # nothing is left of what was shown
+        rows, newer, upto = found.items[:PAGE], [], None
+    following = rows[-1].id if len(found.items) > len(newer) + len(rows) else found.next
     return Shown(
         "jobs.html",
         {
@@ -91,14 +103,18 @@ def jobs(visit: Visit) -> Answer:
             "is_bounded": not found.is_whole,
             "is_further": after is not None,
             "keys": (("j k", "move"), ("x", "select"), ("Enter", "open"), ("/", "filter")),
-            "lines": [_line(one, found.at) for one in found.items],
+            "lines": [_line(one, found.at) for one in rows],
+            "newer": len(newer),
+            "newest": visit.link("/jobs", q=parsed.text),
             "now": found.at,
-            "older": visit.link("/jobs", q=parsed.text, after=found.next) if found.next else None,
-            "newest": visit.link("/jobs", q=parsed.text) if after else None,
+            "older": visit.link("/jobs", q=parsed.text, after=following) if following else None,
+            "renew": visit.link(
+                "/jobs", q=parsed.text, after=after, upto=upto or (rows[0].id if rows and not after else None)
+            ),
             "same": _same_as(parsed),
-            "says": _says(found.scanned, found.is_whole, len(found.items), after is not None),
+            "says": _says(found.scanned, found.is_whole, len(rows), after is not None),
             "scanned": found.scanned,
-            "token_names": NAMES,
+            "suggestions": list(_suggestions(visit, parsed, found.counts)),
             "topic": "all",
             "total": sum(found.counts.get(one, 0) for one in (parsed.states or found.counts)),
             "all_that_match": list(_all_that_match(visit, parsed)),
@@ -109,6 +125,28 @@ def jobs(visit: Visit) -> Answer:
     )
 
 
+def _suggestions(visit: Visit, parsed: Parsed, counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Tokens that can be added, with how many jobs they mean: states within the filter, queues by what is to do,
+    kinds by what ended in the last hour; and the names of the other tokens."""
+    look = visit.pulse.now()
+    if not parsed.of("state"):
+        for name in CHIPS:
+            if counts.get(name):
+                yield f"state:{'retry' if name == 'retry_waiting' else name}", f"{counts[name]:,} within this filter"
+    if look is not None and not parsed.of("queue"):
+        to_do = {one.queue: one.due + one.delayed + one.held + one.waiting for one in look.seen.summary.backlog}
+        for queue in sorted(look.seen.queues, key=lambda one: (-to_do.get(one.name, 0), one.name))[:SUGGESTED]:
+            yield token("queue", queue.name), f"{to_do.get(queue.name, 0):,} to do"
+    if look is not None and not parsed.of("kind"):
+        ended = Counter[str]()
+        for one in look.seen.summary.ran:
+            ended[one.kind] += one.succeeded + one.failed + one.dead + one.cancelled
+        for kind, count in ended.most_common(SUGGESTED):
+            yield token("kind", kind), f"{count:,} ended in the last hour"
+    for name, means in NAMES.items():
+        yield f"{name}:", means
+
+
 def find(visit: Visit) -> Answer:
     """The search in the top bar: an id goes to its job, anything else to the filter."""
     text = visit.asked("q")[: filter_words.CHARS_MAX]
@@ -117,12 +155,13 @@ def find(visit: Visit) -> Answer:
     is_word = bool(text) and ":" not in text and " " not in text
     # One bare word is a key where a job has it, else a kind.
     if is_word and browse(visit.app.store, JobFilter(key=text), limit=1).items:
-        return Moved(visit.link("/jobs", q=f"key:{text}"))
+        return Moved(visit.link("/jobs", q=token("key", text)))
     return Moved(visit.link("/jobs", q=parse(text).text))
 
 
 def export(visit: Visit) -> Answer:
-    """The newest jobs that match, as a file. Values are in it only for those who may read payloads."""
+    """The newest jobs that match, as a file. Values are in it only for those who may read payloads, and what goes under
+    the name of a secret is not: that needs an unmasking, which is in the audit."""
     parsed = parse(visit.asked("q"))
     found = browse(visit.app.store, parsed.wanted(visit.app.now()), limit=EXPORT, scan=SCAN)
     whole = visit.viewer.may("read:payload")
@@ -154,7 +193,8 @@ def _record(job: Job, whole: bool) -> dict[str, Any]:
     told: dict[str, Any] = {name: getattr(job, name) for name in COLUMNS}
     told["state"] = job.shown_state
     if whole:
-        told |= {name: getattr(job, name) for name in VALUES}
+        told |= {"last_error": job.last_error}
+        told |= {name: process_redactor().data(getattr(job, name)) for name in ("payload", "result")}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
 
 
@@ -214,10 +254,7 @@ def _payload(visit: Visit, kind: str) -> Any:
         fields = fields_of(visit.app.registry.get(kind), _form(visit))
         if fields:
             return payload_of(fields, _form(visit))
-    try:
-        return json.loads(visit.given("payload") or "{}", parse_constant=_no_constant)
-    except ValueError as exc:
-        raise InvalidPayload(f"The payload is not JSON: {exc}.") from exc
+    return read_json(visit.given("payload") or "{}")
 
 
 def _form(visit: Visit) -> dict[str, str]:
@@ -234,10 +271,6 @@ def _number(field: str, text: str) -> float | int:
         return float(text)
     except ValueError:
         raise UsageError(f"The field {field} needs a number, not {text!r}.") from None
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 # --- acting on picked jobs ---
@@ -267,10 +300,9 @@ def act_on_picked(visit: Visit) -> Answer:
 def do_to_picked(visit: Visit) -> Answer:
     """Cancel or revive jobs that were picked by hand."""
     ids = _picked(visit)
-    act, reason = visit.given("act"), visit.given("reason")
+    act = visit.given("act")
     back = visit.link("/jobs", q=visit.given("q"))
-    if not reason:
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+    reason = visit.reason()
     if act == "cancel":
         answers = visit.app.cancel_many(ids, actor=visit.viewer.name, reason=reason)
         done = sum(1 for one in answers if one.answer != "refused")

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from markupsafe import Markup, escape
 
+from tenure.errors import InvalidPayload
 from tenure.model.redact import process_redactor
 from tenure.model.visible import UNSAFE
 
@@ -34,10 +35,32 @@ def json_html(value: Any, mask: Mask = "names") -> Markup:
     return Markup("").join(lines.pieces)
 
 
+def read_json(text: str, what: str = "payload") -> Any:
+    """JSON that was written into a form. Raises: InvalidPayload, also for what nests deeper than can be read."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidPayload(f"The {what} is not JSON: {exc}. Nothing was changed.") from exc
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def json_line(value: Any) -> str:
     """The value in one line of JSON, with unsafe characters by their escapes."""
     text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=str)
     return UNSAFE.sub(lambda found: _escape(ord(found[0])), text)
+
+
+def masked_line(value: Any) -> str:
+    """The same, without what goes under the name of a secret."""
+    return json_line(process_redactor().data(value))
+
+
+def masked_text(text: str | None, width: int = 400) -> str:
+    """The same of JSON text, cut: it costs no more where the text is long."""
+    return process_redactor().bounded(text or "", width)
 
 
 def byte_size(value: Any) -> int:

@@ -75,11 +75,10 @@ def confirm(visit: Visit) -> Answer:
 
 def act(visit: Visit) -> Answer:
     """Set the rates of a key, block it, clear its block, or forget it."""
-    verb, key, who, reason = visit.params["act"], visit.given("key"), visit.viewer.name, visit.given("reason")
+    verb, key, who = visit.params["act"], visit.given("key"), visit.viewer.name
     if verb not in ACTS:
         raise NotFound(f"There is no act {verb!r} of a limiter.")
-    if not reason:
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+    reason = visit.reason()
     visit.pulse.forget()
     back = visit.link("/limits")
     if verb == "clear":

@@ -56,9 +56,7 @@ def forget(visit: Visit) -> Answer:
     ids = [one for one in visit.form.get("pick", ())[:HITS] if is_job_id(one)]
     if not ids:
         raise UsageError("Nothing was selected, so nothing was forgotten.")
-    if not visit.given("reason"):
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was forgotten.")
-    gone = visit.app.memory.forget(ids, actor=visit.viewer.name, reason=visit.given("reason"))
+    gone = visit.app.memory.forget(ids, actor=visit.viewer.name, reason=visit.reason())
     back = visit.link("/memory", q=visit.given("q"), agent=visit.given("agent"), by=visit.given("by"))
     return Moved(back, f"{counted(gone, 'memory', 'memories')} forgotten. The events that they came from stay.")
 

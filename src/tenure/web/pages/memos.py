@@ -48,9 +48,7 @@ def forget(visit: Visit) -> Answer:
     ids = visit.form.get("pick", ())[:ROWS]
     if not ids:
         raise UsageError("Nothing was selected, so nothing was forgotten.")
-    if not visit.given("reason"):
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was forgotten.")
-    gone = visit.app.steps.forget_memos(ids=ids, actor=visit.viewer.name, reason=visit.given("reason"))
+    gone = visit.app.steps.forget_memos(ids=ids, actor=visit.viewer.name, reason=visit.reason())
     back = visit.link("/memos", **{key: visit.given(key) for key in ("name", "prefix", "tenant")})
     return Moved(back, f"{counted(gone, 'memo')} forgotten. The next job that needs one does the work again.")
 

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlencode
 
 from tenure.model.event import Event
 from tenure.model.frozen import frozen
 from tenure.observe.browse import Board, Metric, minutes, newest_events
 from tenure.observe.liveness import drained, is_alive, silence_limit
 from tenure.web.pages import same_as
-from tenure.web.pages.charts import RANGES, QueueMinute, throughput
+from tenure.web.pages.charts import RANGES, range_of, throughput
+from tenure.web.pages.connect import shown_url
 from tenure.web.pages.event_words import told_event
-from tenure.web.pages.pulse import Look
+from tenure.web.pages.pulse import Look, finding
 from tenure.web.pages.visit import Answer, Shown, Visit
-from tenure.web.pages.words import counted, number, short_span, span
+from tenure.web.pages.words import clock, counted, is_command, number, segment, short_span, span
 
+if TYPE_CHECKING:
+    from tenure import Gate
+    from tenure.observe.doctor import Check
+
+SHOWN_BANNERS = 6
+HEAD_CHARS = 110
+"""A finding that is longer stands behind its name."""
 SHOWN_QUEUES = 9
 """Lines beside the chart; the rest is on the page of queues."""
+FIVE_MINUTES = timedelta(minutes=5)
+RATED = 8
+"""Minutes that are looked at for a queue's rate: the newest five that are counted are among them."""
 LIMIT_SECONDS = 60.0
 """A queue whose oldest due job is older than this lags: doctor says so too."""
 
@@ -51,6 +63,17 @@ class Banner:
     action: str = ""
 
 
+class QueueMinute(Protocol):
+    """A counted minute of one queue."""
+
+    @property
+    def minute(self) -> datetime: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def completed(self) -> int: ...
+
+
 @frozen
 class QueueLag:
     """How far one queue lags behind."""
@@ -70,7 +93,6 @@ class WorkerLine:
     """One worker in short."""
 
     name: str
-    kind: str
     used: int
     slots: int
     queues: str
@@ -86,23 +108,21 @@ def overview(visit: Visit) -> Answer:
         return Shown("overview_waiting.html", {})
     if _is_empty(visit, look):
         return first_run(visit, look)
-    chosen = next((one for one in RANGES if one[0] == visit.asked("range")), RANGES[0])
-    rows = counted_minutes(visit, chosen[2])
+    chosen = range_of(visit.asked("range"), RANGES[0])
     return Shown(
         "overview.html",
         {
             "banners": list(banners(look)),
-            "chart": throughput(rows, chosen[2], look.at),
+            "chart": visit.pulse.shared(("chart", chosen.word), lambda: throughput(visit.app, chosen, look.at)),
             "events": [told_event(one) for one in visit.pulse.shared("events", lambda: _newest_events(visit))],
-            "is_old": time.monotonic() - look.taken > 10,
+            "shown_banners": SHOWN_BANNERS,
             "keys": (("/", "filter"), ("g j", "jobs"), ("g d", "dead letters"), (".", "pause")),
             "glance": look,
-            "queues": queue_lags(look.seen, _rates(rows, look.at)),
+            "queues": queue_lags(look.seen, _rates(counted_minutes(visit, RATED), look.at)),
             "shown_queues": SHOWN_QUEUES,
-            "range": chosen[0],
+            "range": chosen,
             "ranges": RANGES,
             "same": same_as.overview(),
-            "seen_at": look.at,
             "tiles": list(tiles(look)),
             "topic": "all",
             "workers": worker_lines(look.seen)[:8],
@@ -129,7 +149,7 @@ def first_run(visit: Visit, look: Look) -> Answer:
             "origin": visit.origin,
             "same": same_as.health(),
             "topic": "all",
-            "url": "sqlite:///jobs.db",
+            "url": shown_url(visit.app.url),
         },
     )
 
@@ -142,42 +162,54 @@ def _is_empty(visit: Visit, look: Look) -> bool:
 
 
 def banners(look: Look) -> Iterator[Banner]:
-    """Most severe first."""
+    """What needs a person, most severe first."""
     for check in look.checks:
         if check.status == "wrong":
-            yield Banner(
-                "dead", "workers", f"{check.name[0].upper()}{check.name[1:]}:", f"{check.says}.", check.fix or ""
-            )
+            yield _of_check(check, "dead")
     for gate in look.seen.gates:
-        if not gate.is_open:
-            by = f" by {gate.actor}" if gate.actor else ""
-            worker = next(iter(drained([gate])), None)
-            if worker is None:
-                title, says, path, label = (
-                    f"Gate '{gate.name}' is closed{by}.",
-                    "What it guards waits.",
-                    "/gates",
-                    "Gates",
-                )
-            else:
-                title, says, path, label = (
-                    f"Worker '{worker}' is drained{by}.",
-                    "It takes no more jobs.",
-                    "/workers",
-                    "Workers",
-                )
-            yield Banner("retry", "gate", title, says, "", path, label)
+        if not gate.is_open and not is_quarantine(gate):
+            yield _of_gate(gate)
     for queue in look.seen.queues:
         if queue.paused_at is not None:
-            yield Banner(
-                "retry",
-                "waiting",
-                f"Queue '{queue.name}' is paused by {queue.paused_by}.",
-                "Claims take nothing from it; enqueue goes on.",
-                "",
-                f"/queues/{queue.name}",
-                "Open queue",
-            )
+            said = f"by {queue.paused_by} at {clock(queue.paused_at)} UTC."
+            says = f"{said} Claims take nothing from it; enqueue goes on."
+            path = f"/queues/{segment(queue.name)}"
+            yield Banner("retry", "waiting", f"Queue '{queue.name}' is paused", says, path=path, action="Open queue")
+    if look.seen.groups:
+        groups = counted(len(look.seen.groups), "new group")
+        letters = counted(sum(one.letters for one in look.seen.groups), "dead letter")
+        verb = "holds" if len(look.seen.groups) == 1 else "hold"
+        head = f"{groups} {verb} {letters}{'' if look.seen.groups_are_whole else ' or more'}."
+        yield Banner("retry", "letters", head, "Nothing is dropped.", path="/dead-letters", action="Dead letters")
+    for check in look.checks:
+        if check.status == "warn" and check.name == "sqlite":
+            yield _of_check(check, "queued")
+
+
+def _of_check(check: Check, tone: str) -> Banner:
+    says, fix = finding(check), check.fix or ""
+    icon = "workers" if check.name in {"unserved", "unknown kind", "workers"} else "warn"
+    head, colon, why = (says, "", "") if len(says) < HEAD_CHARS else says.partition(": ")
+    head += colon.rstrip()
+    if is_command(fix):
+        return Banner(tone, icon, head, why, fix)
+    return Banner(tone, icon, head, why, path="/health", action="Health")
+
+
+def _of_gate(gate: Gate) -> Banner:
+    by = (f" by {gate.actor}" if gate.actor else "") + (f" at {clock(gate.updated_at)} UTC" if gate.updated_at else "")
+    worker = next(iter(drained([gate])), None)
+    if worker is not None:
+        says = f"{by.strip()}. It takes no more jobs."
+        path = f"/workers/one?{urlencode({'id': worker})}"
+        return Banner("retry", "gate", f"Worker '{worker}' is drained", says, path=path, action="Open worker")
+    says = f"{by.strip()}. What it guards waits."
+    return Banner("retry", "gate", f"Gate '{gate.name}' is closed", says, path="/gates", action="Gates")
+
+
+def is_quarantine(gate: Gate) -> bool:
+    """Whether a kind that crashes its workers closed it: the doctor tells of that."""
+    return gate.name.startswith("kind:") and gate.actor == "tenure"
 
 
 def tiles(look: Look) -> Iterator[Tile]:
@@ -310,7 +342,6 @@ def worker_lines(seen: Board) -> list[WorkerLine]:
         lines.append(
             WorkerLine(
                 name=one.row.id,
-                kind=one.row.profile_kind,
                 used=one.held,
                 slots=one.row.concurrency,
                 queues=", ".join(one.row.queues),
@@ -323,9 +354,10 @@ def worker_lines(seen: Board) -> list[WorkerLine]:
 
 
 def _rates(rows: Sequence[QueueMinute], now: datetime) -> dict[str, float]:
-    """Ends per second of each queue, over its newest counted five minutes."""
+    """Ends per second of each queue, over the newest five minutes that are counted."""
+    newest = max((row.minute for row in rows), default=now)
     sums: dict[str, int] = {}
     for row in rows:
-        if (now - row.minute).total_seconds() <= 480:
+        if newest - row.minute < FIVE_MINUTES:
             sums[row.queue] = sums.get(row.queue, 0) + row.completed
-    return {name: total / 300.0 for name, total in sums.items()}
+    return {name: total / FIVE_MINUTES.total_seconds() for name, total in sums.items()}

@@ -32,6 +32,8 @@ FRESH_SECONDS: Final = 2.0
 SHARE: Final = 20.0
 COSTS: Final = 5
 """How many looks are remembered to tell what one costs."""
+SPEAKING: Final = frozenset({"unserved", "unknown kind", "lag", "paused", "quarantine", "upkeep", "stuck"})
+"""Checks whose findings are whole sentences, which need no name before them."""
 FIRST_WAIT_SECONDS: Final = 2.0
 SHARED_SECONDS: Final = 1.0
 SHARED_MOST: Final = 200
@@ -259,16 +261,24 @@ def _examined(app: App, seen: Board) -> Iterator[Check]:
         yield Check("access", "warn", str(exc))
 
 
+def finding(check: Check) -> str:
+    """What a check found, as a sentence."""
+    says = check.says.rstrip(".")
+    name = "SQLite" if check.name == "sqlite" else check.name
+    told = says if check.name in SPEAKING else f"{name}: {says}"
+    return f"{told[0].upper()}{told[1:]}."
+
+
 def health(checks: Sequence[Check], seen: Board) -> Health:
     """One sentence: the verdict first, then the gravest finding. The same findings as `tenure doctor`."""
     wrong = [one for one in checks if one.status == "wrong"]
     warns = [one for one in checks if one.status == "warn" and one.name != "sqlite"]
     if wrong:
         many = "one thing needs" if len(wrong) == 1 else f"{len(wrong)} things need"
-        return Health(f"{many[0].upper()}{many[1:]} you.", f"{wrong[0].name}: {wrong[0].says}.", "dead", "warn")
+        return Health(f"{many[0].upper()}{many[1:]} you.", finding(wrong[0]), "dead", "warn")
     if warns:
         many = "one thing is" if len(warns) == 1 else f"{len(warns)} things are"
-        return Health(f"Working; {many} worth knowing.", f"{warns[0].name}: {warns[0].says}.", "retry", "warn")
+        return Health(f"Working; {many} worth knowing.", finding(warns[0]), "retry", "warn")
     workers = next((one.says for one in checks if one.name == "workers"), "")
     if not seen.workers:
         return Health("Ready.", "No worker has said hello yet.", "queued", "queued")

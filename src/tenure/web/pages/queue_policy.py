@@ -12,7 +12,7 @@ from tenure.model.policy_words import read_settings, write_settings
 from tenure.web.pages import same_as
 from tenure.web.pages.queues import find
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
-from tenure.web.pages.words import counted
+from tenure.web.pages.words import counted, segment
 
 FIELD: Final = "s."
 """What the names of the form's fields begin with."""
@@ -120,18 +120,18 @@ def change(visit: Visit) -> Answer:
             f"Queue {row.name!r} was changed since this form was made, so nothing was set. Open the form again."
         )
     changed = changes(row.policy, {name: values[0].strip() for name, values in visit.form.items() if values})
-    reason = visit.given("reason")
     try:
         if not changed:
             raise UsageError("No setting differs from what the queue has, so nothing was changed.")
-        if not reason:
-            raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+        reason = visit.reason()
         settings: Any = read_settings(row.policy, changed)
         visit.app.queues.set(row.name, actor=visit.viewer.name, reason=reason, **settings)
     except (InvalidArgument, UsageError) as exc:
         return form(visit, wrong=str(exc), status=400)
     visit.pulse.forget()
-    return Moved(visit.link(f"/queues/{row.name}"), f"{counted(len(changed), 'setting')} of queue {row.name} changed.")
+    return Moved(
+        visit.link(f"/queues/{segment(row.name)}"), f"{counted(len(changed), 'setting')} of queue {row.name} changed."
+    )
 
 
 def changes(policy: QueuePolicy, given: Mapping[str, str]) -> dict[str, str]:

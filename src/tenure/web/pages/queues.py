@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from tenure import QueueRow
-from tenure.errors import NotFound, UsageError
-from tenure.observe.browse import JobFilter, browse, minutes
+from tenure import QueueRow, WorkerSeen
+from tenure.errors import NotFound
+from tenure.observe.browse import JobFilter, browse
+from tenure.observe.liveness import alive
 from tenure.web.pages import same_as
-from tenure.web.pages.charts import RANGES, throughput
+from tenure.web.pages.charts import RANGES, range_of, throughput
 from tenure.web.pages.overview import counted_minutes, queue_lags
+from tenure.web.pages.pulse import Look
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
-from tenure.web.pages.words import first_line, span
+from tenure.web.pages.words import first_line, name_of, segment, span
 
 NEWEST: Final = 10
 SPARK: Final = 30
@@ -55,23 +57,27 @@ def queue(visit: Visit) -> Answer:
     look = visit.pulse.now()
     backlog = next((one for one in look.seen.summary.backlog if one.queue == row.name), None) if look else None
     lag = next((one for one in queue_lags(look.seen, {}) if one.name == row.name), None) if look else None
-    chosen = next((one for one in RANGES if one[0] == visit.asked("range")), RANGES[1])
+    chosen = range_of(visit.asked("range"), RANGES[1])
     found = browse(visit.app.store, JobFilter(queues=[row.name]), limit=NEWEST)
-    serving = [one for one in look.seen.workers if row.name in one.row.queues] if look else []
+    serving = serving_workers(look, row.name) if look else []
     return Shown(
         "queue.html",
         {
             "backlog": backlog,
-            "chart": throughput(minutes(visit.app.store, chosen[2] + 3, [row.name]), chosen[2], found.at),
+            "chart": throughput(visit.app, chosen, found.at, [row.name]),
             "keys": (("e", "change the policy"), ("j k", "move")),
             "lag": lag,
             "newest": found.items,
             "now": found.at,
+            "paused_why": _paused_why(visit, row),
             "policy": policy_lines(row.policy),
             "queue": row,
-            "range": chosen[0],
+            "range": chosen,
             "ranges": RANGES,
-            "same": same_as.resume(row.name) if row.paused_at else same_as.pause(row.name),
+            "same": same_as.queues(row.name),
+            "same_act": same_as.resume(row.name) if row.paused_at else same_as.pause(row.name),
+            "slots_in_all": sum(one.row.concurrency for one in serving),
+            "slots_used": sum(one.held for one in serving),
             "section": "/queues",
             "topic": "all",
             "workers": serving,
@@ -79,20 +85,33 @@ def queue(visit: Visit) -> Answer:
     )
 
 
+def serving_workers(look: Look, name: str) -> list[WorkerSeen]:
+    """Live workers that take jobs of a queue."""
+    policies = {one.name: one.policy for one in look.seen.queues}
+    return [one for one in alive(look.seen.workers, policies, look.at) if name in one.row.queues]
+
+
 def act(visit: Visit) -> Answer:
     """Pause or resume a queue."""
     row = find(visit)
-    verb, reason = visit.params["act"], visit.given("reason")
+    verb = visit.params["act"]
     if verb not in {"pause", "resume"}:
         raise NotFound(f"There is no act {verb!r} of a queue.")
-    if verb == "pause" and not reason:
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+    reason = visit.reason() if verb == "pause" else visit.given("reason") or None
     visit.pulse.forget()
     change = visit.app.queues.pause if verb == "pause" else visit.app.queues.resume
-    changed = change(row.name, actor=visit.viewer.name, reason=reason or None)
+    changed = change(row.name, actor=visit.viewer.name, reason=reason)
     word = "paused" if verb == "pause" else "resumed"
     said = f"Queue {row.name} {word}." if changed else f"Queue {row.name} was {word} already."
-    return Moved(visit.link(f"/queues/{row.name}"), said)
+    return Moved(visit.link(f"/queues/{segment(row.name)}"), said)
+
+
+def _paused_why(visit: Visit, row: QueueRow) -> str:
+    """The reason that the audit keeps of the pause; empty if it is not paused, or none was given."""
+    if row.paused_at is None:
+        return ""
+    rows = visit.app.access.audit(subject=row.name, limit=50)
+    return next((one.reason or "" for one in rows if one.act == "pause_queue"), "")
 
 
 def policy_lines(policy: Any) -> Mapping[str, str]:
@@ -119,7 +138,7 @@ def policy_lines(policy: Any) -> Mapping[str, str]:
 
 def find(visit: Visit) -> QueueRow:
     """The queue that the address names. Raises: NotFound."""
-    name = visit.params["name"]
+    name = name_of(visit.params["name"])
     rows = visit.app.queues.all(name) if name.strip() else []
     if not rows:
         raise NotFound(f"There is no queue {first_line(name, 60)!r}.")

@@ -17,7 +17,8 @@ from tenure.errors import MissingExtra
 from tenure.model.frozen import frozen
 from tenure.model.visible import visible, visible_lines
 from tenure.web.pages import words
-from tenure.web.pages.json_text import byte_size, json_html, json_line
+from tenure.web.pages.filter_words import token
+from tenure.web.pages.json_text import byte_size, json_html, masked_line, masked_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -80,13 +81,16 @@ def environment() -> Environment:
         clock=words.clock,
         exact=words.exact,
         first_line=words.first_line,
+        humps=humps,
         iso=words.iso,
         json_html=json_html,
-        json_line=json_line,
         json_size=byte_size,
         last_line=words.last_line,
+        masked_line=masked_line,
+        masked_text=masked_text,
         number=words.number,
         prose=prose,
+        segment=words.segment,
         short_id=words.short_id,
         short_span=words.short_span,
         span=words.span,
@@ -94,7 +98,8 @@ def environment() -> Environment:
         traceback=traceback_html,
         up_to=words.up_to,
     )
-    made.globals.update(look=words.look, counted=words.counted, asset=assets().__getitem__)
+    made.tests.update(command=words.is_command)
+    made.globals.update(token=token, look=words.look, counted=words.counted, asset=assets().__getitem__)
     return made
 
 
@@ -106,6 +111,14 @@ def render(template: str, context: dict[str, Any]) -> str:
 def text_lines(text: str | None) -> Markup:
     """Text of several lines, its line feeds kept."""
     return escape(visible_lines(text or ""))
+
+
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[_.])")
+
+
+def humps(name: str) -> Markup:
+    """A name that may be broken between its words: `SMTPRecipientsRefused` has three."""
+    return Markup("<wbr>").join(escape(part) for part in _HUMP.split(visible(name)))
 
 
 _QUOTED: Final = re.compile(r"(?<!\w)'([^'\s][^'\n]{0,200}?)'(?!\w)|`([^`\n]{1,200})`")

@@ -84,16 +84,16 @@ def replay(fingerprint: str) -> str:
     return _line("dlq", "replay", "--fingerprint", fingerprint)
 
 
-def queues() -> str:
-    return _line("queues", "ls")
+def queues(name: str | None = None) -> str:
+    return _line("queues", "ls", *([name] if name else []))
 
 
-def pause(queue: str) -> str:
-    return _line("queues", "pause", queue)
+def pause(queue: str, reason: str = "…") -> str:
+    return _line("queues", "pause", queue, "--reason", reason)
 
 
-def resume(queue: str) -> str:
-    return _line("queues", "resume", queue)
+def resume(queue: str, reason: str = "…") -> str:
+    return _line("queues", "resume", queue, "--reason", reason)
 
 
 def set_queue(queue: str) -> str:
@@ -120,20 +120,12 @@ def gates() -> str:
     return _line("gates", "ls")
 
 
-def gate(name: str, is_open: bool) -> str:
-    return _line("gates", "open" if is_open else "close", name)
-
-
-def metrics(minutes: int) -> str:
-    return _line("stats", "--minutes", str(minutes))
+def metrics(since: str) -> str:
+    return _line("stats", "--since", since, "--p50", "--p95")
 
 
 def health() -> str:
     return _line("doctor")
-
-
-def worker(queue: str) -> str:
-    return _line("worker", "MODULE:APP", "--queue", queue)
 
 
 def workflows(*, states: Sequence[str] = (), names: Sequence[str] = ()) -> str:
@@ -162,6 +154,10 @@ def audit(subject: str = "") -> str:
 
 def verify_audit() -> str:
     return _line("audit", "verify")
+
+
+def revoke(token_id: str) -> str:
+    return _line("token", "revoke", token_id)
 
 
 def budgets() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -16,8 +15,9 @@ from tenure.model.frozen import frozen
 from tenure.model.job import Job
 from tenure.model.schedule import Schedule, tick_job_id
 from tenure.web.pages import same_as
+from tenure.web.pages.json_text import read_json
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
-from tenure.web.pages.words import first_line
+from tenure.web.pages.words import first_line, name_of, segment
 
 NEXT: Final = 5
 LAST: Final = 10
@@ -95,12 +95,11 @@ def edit(visit: Visit) -> Answer:
     try:
         if not told:
             raise UsageError("Nothing differs from the schedule as it stands, so nothing was changed.")
-        if not visit.given("reason"):
-            raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
-        visit.app.schedules.change(row.name, actor=visit.viewer.name, reason=visit.given("reason"), **_changes(told))
+        reason = visit.reason()
+        visit.app.schedules.change(row.name, actor=visit.viewer.name, reason=reason, **_changes(told))
     except (InvalidArgument, InvalidPayload, UsageError) as exc:
         return schedule(visit, wrong=str(exc), status=400)
-    return Moved(visit.link(f"/schedules/{row.name}"), f"Schedule {row.name} changed.")
+    return Moved(visit.link(f"/schedules/{segment(row.name)}"), f"Schedule {row.name} changed.")
 
 
 def _fields(told: Schedule | None, may_read: bool) -> dict[str, str]:
@@ -113,7 +112,7 @@ def _fields(told: Schedule | None, may_read: bool) -> dict[str, str]:
 
 
 def _changes(told: Mapping[str, str]) -> dict[str, Any]:
-    """The form's words as arguments of `app.schedules.change`. Raises: UsageError."""
+    """The form's words as arguments of `app.schedules.change`. Raises: InvalidPayload."""
     changes: dict[str, Any] = {name: value for name, value in told.items() if name not in {"when", "payload"}}
     if "when" in told:
         try:
@@ -121,15 +120,12 @@ def _changes(told: Mapping[str, str]) -> dict[str, Any]:
         except ValueError:
             changes["cron"] = told["when"]
     if "payload" in told:
-        try:
-            changes["payload"] = json.loads(told["payload"])
-        except ValueError as exc:
-            raise UsageError(f"The payload is not JSON: {exc}. Nothing was changed.") from exc
+        changes["payload"] = read_json(told["payload"])
     return changes
 
 
 def _find(visit: Visit) -> ScheduleRow:
-    name = visit.params["name"]
+    name = name_of(visit.params["name"])
     rows = visit.app.schedules.all(name) if name.strip() else []
     if not rows:
         raise NotFound(f"There is no schedule {first_line(name, 60)!r}.")
@@ -193,7 +189,7 @@ def act(visit: Visit) -> Answer:
         made = visit.app.schedules.run(name)
         return Moved(visit.link(f"/jobs/{made.id}"), f"Schedule {name}: one job, now.")
     if verb == "pause":
-        changed = visit.app.schedules.pause(name, actor=who, reason=reason)
+        changed = visit.app.schedules.pause(name, actor=who, reason=visit.reason())
         return Moved(back, f"Schedule {name} paused." if changed else f"Schedule {name} was paused already.")
     if verb == "resume":
         changed = visit.app.schedules.resume(name, actor=who, reason=reason)

@@ -14,6 +14,7 @@ from tenure.errors import InvalidPayload, TenureError
 from tenure.handler.payload import json_schema
 from tenure.handler.registry import Handler
 from tenure.model.frozen import frozen
+from tenure.web.pages.json_text import read_json
 
 FIELDS_MOST: Final = 40
 PREFIX: Final = "p."
@@ -70,12 +71,10 @@ def _value(field: Field, text: str) -> Any:
     if field.sort in {"text", "choice"}:
         return text
     try:
-        if field.sort == "integer":
-            return int(text)
-        found = json.loads(text, parse_constant=_no_constant)
-    except ValueError as exc:
+        found = int(text) if field.sort == "integer" else read_json(text, f"field {field.name}")
+    except (ValueError, InvalidPayload) as exc:
         word = {"integer": "a whole number", "number": "a number"}.get(field.sort, "JSON")
-        raise InvalidPayload(f"$.{field.name}: {word} was expected. {exc}.") from exc
+        raise InvalidPayload(f"$.{field.name}: {word} was expected. {exc}") from exc
     if field.sort == "number" and (isinstance(found, bool) or not isinstance(found, int | float)):
         raise InvalidPayload(f"$.{field.name}: a number was expected.")
     return found
@@ -144,7 +143,3 @@ def _resolved(told: Any, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
     return (
         {**found, **{key: value for key, value in told.items() if key != "$ref"}} if isinstance(found, dict) else told
     )
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tenure.errors import TenureError
 from tenure.model.frozen import frozen
-from tenure.web.pages.changes import board_marker
+from tenure.web.pages.changes import board_marker, with_shell
 from tenure.web.pages.pulse import Health, Look
 from tenure.web.pages.render import render
 from tenure.web.pages.visit import Shown, Visit
@@ -60,7 +60,7 @@ def page(visit: Visit, shown: Shown, began: float) -> str:
     """The whole page as HTML."""
     look, failed = _look(visit)
     now = look.at if look is not None else visit.app.now()
-    here = visit.link(visit.path, **visit.query)
+    here = visit.link(visit.path, **{name: value for name, value in visit.query.items() if name != "upto"})
     base: dict[str, Any] = {
         "answered_in": lambda: span(time.monotonic() - began),
         "all_keys": KEYS,
@@ -77,6 +77,7 @@ def page(visit: Visit, shown: Shown, began: float) -> str:
         "now": now,
         "place": visit.place,
         "preferences": visit.preferences,
+        "renew": here,
         "root": visit.root,
         "scripts": [],
         "seen": board_marker(look) if look is not None and shown.context.get("topic") == "all" else "",
@@ -89,7 +90,10 @@ def page(visit: Visit, shown: Shown, began: float) -> str:
         "viewer": visit.viewer,
         "link": visit.link,
     }
-    return render(shown.template, base | dict(shown.context))
+    context = base | dict(shown.context)
+    if context["seen"] and context["topic"] != "all":
+        context["seen"] = with_shell(context["seen"], look)
+    return render(shown.template, context)
 
 
 def _look(visit: Visit) -> tuple[Look | None, Health | None]:

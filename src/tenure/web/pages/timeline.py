@@ -1,5 +1,5 @@
-"""One time axis of a job: attempts, leases, effects and what else happened to it. x in per cent, so that it fits any
-width; dashed means that no worker held it.
+"""One time axis of a job: attempts, leases, steps, effects, what else happened to it, and its log. x in per cent, so
+that it fits any width; dashed means that no worker held it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from tenure.model.event import Event
 from tenure.model.frozen import frozen
 from tenure.model.job import Attempt, Job
 from tenure.model.state import HELD, TERMINAL, State
-from tenure.web.pages.words import LOOKS, first_line, look, span
+from tenure.model.step import Step
+from tenure.web.pages.words import LOOKS, clock, first_line, look, span
 
 LEAST_SHARE: Final = 0.35
 """Per cent: shorter spans are drawn this wide, so that the eye finds them."""
@@ -26,6 +27,10 @@ CHAR_SHARE: Final = 0.65
 """Per cent that a mark and each character of its word take."""
 LEFT_FROM: Final = 80.0
 """Words of marks behind this stand to their left, as the template has it."""
+LOG_PLACES: Final = 400
+"""Lines of the log share a place where they would stand nearer than this part of the axis."""
+LEVELS: Final = ("", "retry", "failed", "dead")
+"""Tones of log lines, the gravest last: of several at one place it is shown."""
 MARKED: Final = frozenset({"cancel_requested", "suspended", "woken", "revived", "released", "reclaimed"})
 """Events that stand on the axis; the others are in the attempts or in the log."""
 
@@ -41,6 +46,8 @@ class Bar:
     label: str
     short: str
     title: str
+    token: int | None = None
+    """The claim of an attempt that has a row of its own, to which the bar leads."""
 
 
 @frozen
@@ -65,6 +72,37 @@ class Mark:
     title: str
     label: str
     is_full: bool = False
+    since_x: float | None = None
+    """Where it began, if that is elsewhere: a line leads from there."""
+
+
+@frozen
+class StepBar:
+    """A step: a span if it waited or is open, else a point."""
+
+    x: float
+    width: float | None
+    tone: str
+    label: str
+    title: str
+
+
+@frozen
+class LogMark:
+    """Lines of the log at one place."""
+
+    x: float
+    tone: str
+    title: str
+
+
+@frozen
+class LogEntry:
+    """One line of the log, as far as the axis shows it."""
+
+    at: datetime
+    tone: str
+    says: str
 
 
 @frozen
@@ -72,6 +110,7 @@ class Tick:
     """A moment on the axis."""
 
     x: float
+    at: datetime
     word: str
     is_wide: bool
 
@@ -91,17 +130,32 @@ class Timeline:
 
     bars: Sequence[Bar]
     leases: Sequence[LeaseBar]
+    steps: Sequence[StepBar]
     effects: Sequence[Mark]
     marks: Sequence[Mark]
+    logs: Sequence[LogMark]
     ticks: Sequence[Tick]
     now_x: float | None
     length: str
     title: str
     words: Sequence[Happened]
 
+    @property
+    def rows(self) -> Sequence[str]:
+        """Rows from the top; those that would be empty are left out."""
+        told = {"Steps": self.steps, "Effects": self.effects, "Events": self.marks, "Log": self.logs}
+        return ("Attempts", "Leases", *(name for name, entries in told.items() if entries))
+
 
 def timeline(
-    job: Job, attempts: Sequence[Attempt], effects: Sequence[Effect], events: Sequence[Event], now: datetime
+    job: Job,
+    attempts: Sequence[Attempt],
+    effects: Sequence[Effect],
+    events: Sequence[Event],
+    now: datetime,
+    *,
+    steps: Sequence[Step] = (),
+    logs: Sequence[LogEntry] = (),
 ) -> Timeline:
     """The axis of one job, from its enqueue to its end or to now."""
     is_over = job.state in TERMINAL
@@ -109,12 +163,14 @@ def timeline(
     start = min([job.created_at, *(one.claimed_at for one in attempts if one.claimed_at is not None)])
     ahead = job.lease_until if job.state in HELD and job.lease_until is not None and job.lease_until > now else end
     axis = _Axis(start, max(end, ahead, start + timedelta(milliseconds=10)))
-    words = sorted(_words(job, attempts, effects, events), key=lambda one: one.at)
+    words = sorted(_words(job, attempts, effects, events, steps), key=lambda one: one.at)
     return Timeline(
         bars=list(_bars(axis, job, attempts, end)),
         leases=list(_leases(axis, job, attempts, end)),
+        steps=list(_steps(axis, steps, end)),
         effects=[_effect(axis, one) for one in effects],
         marks=list(_marks(axis, job, events)),
+        logs=list(_logs(axis, logs)),
         ticks=axis.ticks(),
         now_x=None if is_over else axis.x(now),
         length=span((axis.end - axis.start).total_seconds()),
@@ -139,7 +195,8 @@ class _Axis:
         form = "%H:%M:%S" if self._seconds < 600 else "%H:%M" if self._seconds < 86_400 else "%m-%d %H:%M"
         moments = [self.start + (self.end - self.start) * place / 5 for place in range(5)]
         return [
-            Tick(20.0 * place, at.astimezone(UTC).strftime(form), place % 2 == 1) for place, at in enumerate(moments)
+            Tick(20.0 * place, at, at.astimezone(UTC).strftime(form), place % 2 == 1)
+            for place, at in enumerate(moments)
         ]
 
 
@@ -160,6 +217,7 @@ def _bars(axis: _Axis, job: Job, attempts: Sequence[Attempt], end: datetime) -> 
             label,
             str(one.attempt),
             f"attempt {label}{where}, {lasted}",
+            token=one.token,
         )
         before = one.ended_at
         waits_as = ("retry", "backoff") if one.outcome == "retried" else ("queued", "")
@@ -204,14 +262,22 @@ def _gap(axis: _Axis, first: datetime, last: datetime, tone: str, label: str) ->
 
 
 def _bar(
-    axis: _Axis, first: datetime, last: datetime, tone: str, label: str, short: str, title: str, *, is_held: bool = True
+    axis: _Axis,
+    first: datetime,
+    last: datetime,
+    tone: str,
+    label: str,
+    short: str,
+    title: str,
+    *,
+    is_held: bool = True,
+    token: int | None = None,
 ) -> Bar:
     width = axis.width(first, last)
     fits = width >= LABEL_SHARE + 0.55 * len(label)
     tight = width >= 2.0
-    return Bar(
-        axis.x(first), width, tone, is_held, label if fits else short if tight else "", short if tight else "", title
-    )
+    shown, narrow = label if fits else short if tight else "", short if tight else ""
+    return Bar(axis.x(first), width, tone, is_held, shown, narrow, title, token)
 
 
 def _leases(axis: _Axis, job: Job, attempts: Sequence[Attempt], end: datetime) -> Iterator[LeaseBar]:
@@ -230,10 +296,35 @@ def _leases(axis: _Axis, job: Job, attempts: Sequence[Attempt], end: datetime) -
             yield LeaseBar(axis.x(end), axis.width(end, job.lease_until), job.token, False, True, False)
 
 
+def _steps(axis: _Axis, steps: Sequence[Step], end: datetime) -> Iterator[StepBar]:
+    """Steps in the order of their records: a span from the first record to the end, labelled where it has room."""
+    for one in steps:
+        shown = look(one.state)
+        over = one.ended_at or end
+        x, width = axis.x(one.created_at), axis.x(over) - axis.x(one.created_at)
+        lasted = f", {span((over - one.created_at).total_seconds())}" if width >= LEAST_SHARE else ""
+        label = one.key if width >= LABEL_SHARE + CHAR_SHARE * len(one.key) else ""
+        title = f"{one.key}: {shown.word}{f' for {one.awaits}' if one.state == 'open' and one.awaits else ''}{lasted}"
+        yield StepBar(x, round(width, 2) if width >= LEAST_SHARE else None, shown.tone, label, title)
+
+
 def _effect(axis: _Axis, effect: Effect) -> Mark:
     shown = look(effect.state)
     label = f"{effect.name} is unknown" if effect.state == "unknown" else ""
-    return Mark(axis.x(effect.updated_at), shown.tone, f"{effect.name} {shown.word}", label)
+    x, since = axis.x(effect.updated_at), axis.x(effect.intended_at)
+    title = f"{effect.name} {shown.word} at {clock(effect.updated_at)}, intended at {clock(effect.intended_at)}"
+    return Mark(x, shown.tone, title, label, since_x=since if x - since >= LEAST_SHARE else None)
+
+
+def _logs(axis: _Axis, logs: Sequence[LogEntry]) -> Iterator[LogMark]:
+    """Lines of the log; those at one place are one mark, in the tone of the gravest."""
+    places: dict[int, list[LogEntry]] = {}
+    for one in logs:
+        places.setdefault(int(axis.x(one.at) * LOG_PLACES / 100), []).append(one)
+    for some in places.values():
+        gravest = max(some, key=lambda one: LEVELS.index(one.tone) if one.tone in LEVELS else 0)
+        more = f", and {len(some) - 1} more" if len(some) > 1 else ""
+        yield LogMark(axis.x(some[0].at), gravest.tone, f"{clock(gravest.at)} {first_line(gravest.says, 80)}{more}")
 
 
 def _marks(axis: _Axis, job: Job, events: Sequence[Event]) -> Iterator[Mark]:
@@ -258,7 +349,11 @@ def _marks(axis: _Axis, job: Job, events: Sequence[Event]) -> Iterator[Mark]:
 
 
 def _words(
-    job: Job, attempts: Sequence[Attempt], effects: Sequence[Effect], events: Sequence[Event]
+    job: Job,
+    attempts: Sequence[Attempt],
+    effects: Sequence[Effect],
+    events: Sequence[Event],
+    steps: Sequence[Step],
 ) -> Iterator[Happened]:
     by = f"by {job.actor}" if job.actor else ""
     key = f" with key {job.key}" if job.key else ""
@@ -267,6 +362,9 @@ def _words(
         where = f" on {one.worker}" if one.worker else ""
         again = f"; next due {one.run_at:%H:%M:%S} UTC" if one.run_at else ""
         yield Happened(one.ended_at, one.outcome, f"attempt {one.attempt}{where}: {first_line(one.error, 120)}{again}")
+    for step in steps:
+        awaits = f" for {step.awaits}" if step.state == "open" and step.awaits else ""
+        yield Happened(step.ended_at or step.created_at, step.state, f"step {step.key}{awaits}")
     for effect in effects:
         yield Happened(
             effect.updated_at, effect.state, f"effect {effect.name}{f' of step {effect.step}' if effect.step else ''}"

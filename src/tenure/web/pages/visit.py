@@ -10,6 +10,7 @@ from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
+from tenure.errors import UsageError
 from tenure.model.access import groups_of, parse_scope
 from tenure.model.frozen import frozen
 
@@ -153,6 +154,13 @@ class Visit:
         """A field of the form, stripped."""
         values = self.form.get(name)
         return values[0].strip() if values else default
+
+    def reason(self) -> str:
+        """The reason of the form, for acts that need one. Raises: UsageError."""
+        reason = self.given("reason")
+        if not reason:
+            raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+        return reason
 
     def link(self, path: str, /, **query: Any) -> str:
         """An address within the console; empty parameters are left out."""

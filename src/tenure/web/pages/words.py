@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import quote, unquote
 
 from tenure.model.frozen import frozen
 
@@ -153,7 +155,7 @@ def short_span(seconds: float | None) -> str:
 def ago(at: datetime, now: datetime) -> str:
     """How far a moment lies from the store's time: `2 min ago`, `in 14 s`, `now`."""
     away = (now - at).total_seconds()
-    if abs(away) < 0.5:
+    if abs(away) < 1:
         return "now"
     return f"in{NBSP}{short_span(-away)}" if away < 0 else f"{short_span(away)}{NBSP}ago"
 
@@ -195,6 +197,21 @@ def last_line(text: str | None, width: int = 200) -> str:
     """The last line of a traceback, which says what went wrong; cut."""
     line = (text or "").strip().rsplit("\n", 1)[-1]
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def is_command(text: str | None) -> bool:
+    """Whether a line that helps is one command, to be copied as it stands: not several, not a sentence."""
+    return bool(text and text.startswith("tenure ") and not re.search(r", (?:then|or):|  \(|…", text))
+
+
+def segment(name: str) -> str:
+    """A name as one part of an address. Servers hand addresses on decoded, so a slash is encoded twice."""
+    return quote(name.replace("%", "%25").replace("/", "%2F"), safe="")
+
+
+def name_of(part: str) -> str:
+    """The name that a part of an address, as the server hands it on, was made from."""
+    return unquote(part)
 
 
 def short_id(value: str) -> str:

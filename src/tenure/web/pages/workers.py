@@ -105,7 +105,7 @@ def worker(visit: Visit) -> Answer:
 
 def act(visit: Visit) -> Answer:
     """Drain a worker, let it take jobs again, or forget one that is gone."""
-    verb, reason, who = visit.params["act"], visit.given("reason"), visit.viewer.name
+    verb, who = visit.params["act"], visit.viewer.name
     if verb not in ACTS:
         raise NotFound(f"There is no act {verb!r} of a worker.")
     seen = _find(visit, visit.given("worker"))
@@ -115,11 +115,9 @@ def act(visit: Visit) -> Answer:
         return _forget(visit, seen)
     back = visit.link("/workers/one", id=name)
     if verb == "resume":
-        visit.app.workers.resume(name, actor=who, reason=reason or None)
+        visit.app.workers.resume(name, actor=who, reason=visit.given("reason") or None)
         return Moved(back, f"Worker {name} takes jobs again.")
-    if not reason:
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
-    visit.app.workers.drain(name, actor=who, reason=reason)
+    visit.app.workers.drain(name, actor=who, reason=visit.reason())
     return Moved(back, f"Worker {name} is given no more jobs; it ends what it holds.")
 
 

@@ -195,6 +195,8 @@ def reasons(visit: Visit, row: Any, asked: Sequence[Any], *, may_read: bool) -> 
         after = f"after {counted(task.attempt, 'attempt')}"
         told.append(Reason(task.name, task.state, f"{after}{': ' + error if error else ''}", task.job_id))
     open_tasks = visit.app.workflows.tasks(row.id, outcome="open", limit=200).items
+    waiting = [task.job_id for task in open_tasks if task.state == "waiting" and task.job_id][: REASONS // 2]
+    awaited = {job.id: job.waiting_for for job in visit.app.get_many(waiting) if job is not None} if waiting else {}
     known = {"running": 0, "leased": 0, "waiting": 0, "queued": 0}
     for task in open_tasks:
         if task.state not in known or known[task.state] >= REASONS // 2:
@@ -203,7 +205,7 @@ def reasons(visit: Visit, row: Any, asked: Sequence[Any], *, may_read: bool) -> 
         evidence = {
             "running": f"runs, attempt {task.attempt}",
             "leased": f"is held, attempt {task.attempt}",
-            "waiting": "is parked: its job page says for what",
+            "waiting": f"waits for {awaited.get(task.job_id) or 'something'}, and holds no slot",
             "queued": f"waits in queue {task.agent} for a worker",
         }[task.state]
         told.append(Reason(task.name, task.state, evidence, task.job_id))
@@ -302,11 +304,10 @@ def confirm(visit: Visit) -> Answer:
 def act(visit: Visit) -> Answer:
     """Cancel a workflow, retry what failed in it, or answer what is asked about it."""
     row, verb = _find(visit), visit.params["act"]
-    reason, who = visit.given("reason"), visit.viewer.name
+    who = visit.viewer.name
     if verb not in {"cancel", "retry", "answer"}:
         raise NotFound(f"There is no act {first_line(verb, 40)!r} of a workflow.")
-    if not reason:
-        raise UsageError("A reason is needed: it goes into the audit. Nothing was changed.")
+    reason = visit.reason()
     here = visit.link(f"/workflows/{row.id}")
     visit.pulse.forget()
     if verb == "cancel":

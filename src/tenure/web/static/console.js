@@ -10,7 +10,7 @@ const root = document.documentElement;
 const at = (path) => (root.dataset.root || "") + path;
 const say = (text) => { const line = document.getElementById("says"); if (line) line.textContent = text; };
 
-// --- times: the server shows relative and UTC; only the browser knows its own zone
+// --- times: the server shows relative and UTC; only the browser knows its own zone. Words of an axis keep their form.
 const localTimes = (within) => {
   if (root.dataset.times !== "local") return;
   within.querySelectorAll("time[datetime]").forEach((time) => {
@@ -19,7 +19,32 @@ const localTimes = (within) => {
     const isToday = Math.abs(Date.now() - moment) < 72e6;
     time.textContent = isToday ? moment.toLocaleTimeString("en-GB") : moment.toLocaleString("en-GB");
   });
+  within.querySelectorAll("text[data-at]").forEach((text) => {
+    const moment = new Date(text.dataset.at);
+    const day = { day: "2-digit", month: "short" };
+    const clock = { hour: "2-digit", minute: "2-digit", second: text.textContent.split(":").length > 2 ? "2-digit" : undefined };
+    text.textContent = text.textContent.includes(":") ? moment.toLocaleTimeString("en-GB", clock) : moment.toLocaleDateString("en-GB", day);
+  });
 };
+
+// Relative times go on between two answers: from the store's time, which the page carries, by the browser's own clock.
+let storeTime = [Date.parse(root.dataset.now), performance.now()];
+const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+const shortSpan = (seconds) => {
+  if (seconds < 9.95) return `${seconds.toFixed(1)}\u00a0s`;
+  const [unit, size] = UNITS.find(([, size]) => Math.round(seconds) >= size);
+  return `${Math.floor(Math.round(seconds) / size)}\u00a0${unit}`;
+};
+const ago = (seconds) => (Math.abs(seconds) < 1 ? "now" : seconds < 0 ? `in\u00a0${shortSpan(-seconds)}` : `${shortSpan(seconds)}\u00a0ago`);
+const tick = () => {
+  if (root.dataset.times !== "relative" || document.hidden || !document.getElementById("stream")) return;
+  const now = storeTime[0] + performance.now() - storeTime[1];
+  document.querySelectorAll("time[data-ago]").forEach((time) => {
+    const told = ago((now - Date.parse(time.dateTime)) / 1000);
+    if (time.textContent !== told) time.textContent = told;
+  });
+};
+setInterval(tick, 1000);
 
 // --- copy
 document.addEventListener("click", async (event) => {
@@ -164,36 +189,46 @@ document.addEventListener("change", (event) => { if (event.target.id === "stream
 document.addEventListener("htmx:finally:request", (event) => { if (event.target.id === "main") askedAt = Date.now(); });
 document.addEventListener("htmx:error", (event) => { if (event.target.id === "main") isStale = true; });
 setInterval(renew, 500);
-const fresh = () => { localTimes(document); picked(); charts(); };
+const fresh = () => {
+  storeTime = [Date.parse(document.getElementById("main")?.dataset.now ?? root.dataset.now), performance.now()];
+  localTimes(document);
+  picked();
+  charts();
+};
 document.addEventListener("htmx:after:swap", fresh);
 
 // --- charts: a table that says `data-chart` is drawn by uPlot beside it, from its own cells
+const drawn = new WeakMap();
 const charts = () => {
   if (typeof uPlot === "undefined") return;
   document.querySelectorAll("table[data-chart]").forEach((table) => {
     const place = document.getElementById(table.dataset.chart);
-    if (!place || place.dataset.drawn) return;
     const lines = [...table.tBodies[0].rows].reverse();
-    if (lines.length < 2) return;
-    place.dataset.drawn = "true";
-    const style = getComputedStyle(root);
-    const colour = (name) => style.getPropertyValue(name).trim();
+    if (!place || lines.length < 2) return;
     const heads = [...table.tHead.rows[0].cells].slice(1);
     const data = [lines.map((row) => Date.parse(row.cells[0].querySelector("time").dateTime) / 1000)];
     heads.forEach((_, place) => data.push(lines.map((row) => {
       const told = row.cells[place + 1].dataset.value;
       return told === undefined || told === "" ? null : Number(told);
     })));
-    const clock = (moment) => new Date(moment * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: root.dataset.times === "local" ? undefined : "UTC" });
+    if (drawn.has(place)) { drawn.get(place).setData(data); return; }
+    const zone = root.dataset.times === "local" ? undefined : "UTC";
+    const days = data[0].at(-1) - data[0][0] > 90000;
+    const clock = (moment) => new Date(moment * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: zone });
+    const day = (moment) => new Date(moment * 1000).toLocaleDateString("en-GB", { day: "2-digit", month: "short", timeZone: zone });
     const probe = document.createElement("span");
     table.append(probe);
     const ink = (tone) => { probe.className = tone; return getComputedStyle(probe).getPropertyValue("color"); };
-    const axis = { stroke: ink("sub"), grid: { stroke: colour("--line") ? ink("gridline") : undefined } };
-    const series = heads.map((head) => ({ label: head.textContent.trim(), stroke: ink(`ink ${head.dataset.tone || "queued"}`), width: 1.5 }));
+    const axis = { stroke: ink("sub"), font: "11px sans-serif", grid: { stroke: ink("gridline"), width: 1 }, ticks: { show: false } };
+    const points = { show: false };
+    const series = heads.map((head) => ({ label: head.textContent.trim(), stroke: ink(`ink ${head.dataset.tone || "queued"}`), width: 1.5, points,
+      dash: head.dataset.tone === "queued" ? [4, 3] : undefined, value: (_, rate) => (rate === null ? "" : `${rate.toFixed(2)} /s`) }));
     probe.remove();
     place.replaceChildren();
-    const made = new uPlot({ width: place.clientWidth || 640, height: 220, legend: { live: true }, series: [{ label: "At", value: (_, moment) => (moment ? clock(moment) : "") }, ...series],
-      axes: [{ ...axis, values: (_, moments) => moments.map(clock) }, { ...axis }] }, data, place);
+    const at = { label: "At", value: (_, moment) => (moment ? (days ? `${day(moment)} ${clock(moment)}` : clock(moment)) : "newest") };
+    const made = new uPlot({ width: place.clientWidth || 640, height: 220, cursor: { points: { size: 6 } }, series: [at, ...series],
+      axes: [{ ...axis, values: (_, moments) => moments.map(days ? day : clock) }, { ...axis, size: 36 }] }, data, place);
+    drawn.set(place, made);
     new ResizeObserver(() => made.setSize({ width: place.clientWidth, height: 220 })).observe(place);
   });
 };

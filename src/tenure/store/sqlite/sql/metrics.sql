@@ -190,3 +190,23 @@ WHERE (:queues IS NULL OR m.queue IN (SELECT value FROM json_each(:queues)))
     AND (:after_at IS NULL OR m.at > :after_at OR m.at = :after_at AND m.queue > :after_queue)
 ORDER BY m.at, m.queue
 LIMIT :limit;
+
+-- name: sums
+-- Minutes, hours or days, each summed over its queues, oldest first, behind a place in the list.
+SELECT m.at, '', '', sum(m.created), sum(m.completed), sum(m.failed), sum(m.attempts_failed), sum(m.retried), sum(m.expired),
+    sum(m.cancelled), total(m.latency_seconds), total(m.busy_seconds), max(m.heartbeat_delay_seconds), '[]'
+FROM (
+    SELECT minute AS at, queue, created, completed, failed, attempts_failed, retried, expired, cancelled, latency_seconds, busy_seconds,
+        heartbeat_delay_seconds
+    FROM tenure_metric
+    WHERE :span = 'minute' AND minute >= :since AND minute < :until
+    UNION ALL
+    SELECT at, queue, created, completed, failed, attempts_failed, retried, expired, cancelled, latency_seconds, busy_seconds,
+        heartbeat_delay_seconds
+    FROM tenure_metric_span
+    WHERE :span <> 'minute' AND span = :span AND at >= :since AND at < :until
+) AS m
+WHERE (:queues IS NULL OR m.queue IN (SELECT value FROM json_each(:queues))) AND (:after_at IS NULL OR m.at > :after_at)
+GROUP BY m.at
+ORDER BY m.at
+LIMIT :limit;

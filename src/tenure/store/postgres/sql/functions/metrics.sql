@@ -314,9 +314,10 @@ BEGIN
 END
 $$;
 
--- read_metrics: {"span": minute|hour|day, "since", "until", "queues", "limit", "after": [at, queue]} → {"rows": [[at, queue, profile, created,
--- completed, failed, attempts_failed, retried, expired, cancelled, latency_seconds, busy_seconds, heartbeat_delay, [[what, part, n], …]], …],
--- "counted_until", "hour_until", "day_until"}, oldest first. Moments are microseconds; since and until may be null.
+-- read_metrics: {"span": minute|hour|day, "since", "until", "queues", "limit", "after": [at, queue], "is_summed"} → {"rows": [[at, queue,
+-- profile, created, completed, failed, attempts_failed, retried, expired, cancelled, latency_seconds, busy_seconds, heartbeat_delay,
+-- [[what, part, n], …]], …], "counted_until", "hour_until", "day_until"}, oldest first. Moments are microseconds; since and until may be
+-- null. With is_summed a row stands for all queues of its span: queue and profile are empty, and so is the last entry.
 CREATE OR REPLACE FUNCTION tenure.read_metrics(p_request json) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -329,9 +330,44 @@ DECLARE
     v_limit bigint := tenure.page_limit(p_request);
     v_at timestamptz := tenure.from_us((p_request -> 'after' ->> 0)::bigint);
     v_queue text := p_request -> 'after' ->> 1;
+    v_summed boolean := coalesce((p_request ->> 'is_summed')::boolean, false);
 BEGIN
     IF coalesce(v_span, '') NOT IN ('minute', 'hour', 'day') THEN
         RAISE EXCEPTION 'The span is %; it is minute, hour or day.', quote_nullable(v_span) USING ERRCODE = 'TN007';
+    END IF;
+    IF v_summed THEN
+        RETURN (
+            SELECT json_build_object(
+                'counted_until', tenure.to_us(k.counted_until), 'hour_until', tenure.to_us(k.hour_until), 'day_until', tenure.to_us(k.day_until),
+                'rows', (
+                    SELECT coalesce(json_agg(json_build_array(
+                        tenure.to_us(m.at), '', '', m.created, m.completed, m.failed, m.attempts_failed, m.retried, m.expired, m.cancelled,
+                        m.latency_seconds, m.busy_seconds, m.heartbeat_delay_seconds, '[]'::json
+                    ) ORDER BY m.at), '[]')
+                    FROM (
+                        SELECT s.at, sum(s.created) AS created, sum(s.completed) AS completed, sum(s.failed) AS failed,
+                            sum(s.attempts_failed) AS attempts_failed, sum(s.retried) AS retried, sum(s.expired) AS expired,
+                            sum(s.cancelled) AS cancelled, sum(s.latency_seconds) AS latency_seconds, sum(s.busy_seconds) AS busy_seconds,
+                            max(s.heartbeat_delay_seconds) AS heartbeat_delay_seconds
+                        FROM (
+                            SELECT t.minute AS at, t.queue, t.created, t.completed, t.failed, t.attempts_failed, t.retried, t.expired,
+                                t.cancelled, t.latency_seconds, t.busy_seconds, t.heartbeat_delay_seconds
+                            FROM tenure.metric AS t
+                            WHERE v_span = 'minute' AND t.minute >= v_since AND t.minute < v_until
+                            UNION ALL
+                            SELECT t.at, t.queue, t.created, t.completed, t.failed, t.attempts_failed, t.retried, t.expired,
+                                t.cancelled, t.latency_seconds, t.busy_seconds, t.heartbeat_delay_seconds
+                            FROM tenure.metric_span AS t
+                            WHERE t.span = v_span AND t.at >= v_since AND t.at < v_until
+                        ) AS s
+                        WHERE (v_queues IS NULL OR s.queue = ANY (v_queues)) AND (v_at IS NULL OR s.at > v_at)
+                        GROUP BY s.at
+                        ORDER BY s.at
+                        LIMIT v_limit
+                    ) AS m
+                ))
+            FROM tenure.metric_mark AS k
+        );
     END IF;
     RETURN (
         SELECT json_build_object(
