@@ -83,10 +83,10 @@ def jobs(visit: Visit) -> Answer:
         raise UsageError("This link to further jobs is malformed. Start anew from the list.")
     # A live page asks for the rows up to the one that stood first, so that none moves under the reader's hand.
     upto = visit.asked("upto") if after is None and is_job_id(visit.asked("upto")) else None
-    limit = 2 * PAGE if upto else PAGE
+    # The same read for both, so that what one page counts as newer another one shows.
     found = visit.pulse.shared(
-        ("jobs", parsed.text, after, limit),
-        lambda: browse(visit.app.store, parsed.wanted(visit.app.now()), limit=limit, after=after),
+        ("jobs", parsed.text, after),
+        lambda: browse(visit.app.store, parsed.wanted(visit.app.now()), limit=2 * PAGE, after=after),
     )
     newer = [one for one in found.items if upto and one.id > upto]
     rows = found.items[len(newer) :][:PAGE]
