@@ -261,7 +261,10 @@ async def test_each_further_try_waits_twice_as_long_up_to_half_a_minute() -> Non
 async def test_a_worker_that_drains_sweeps_again_after_sweeps_that_met_trouble(bed: Bed, troubled: Troubled) -> None:
     """It ended with a parent that waited for a child which had ended."""
 
+    ran: list[int] = []
+
     async def child(payload: int) -> int:
+        ran.append(payload)
         return 2 * payload
 
     async def parent(ctx: Context) -> list[int]:
@@ -269,7 +272,7 @@ async def test_a_worker_that_drains_sweeps_again_after_sweeps_that_met_trouble(b
 
     bed.handle(child, kind="child")
     job_id = bed.enqueue(bed.handle(parent, is_durable=True))
-    troubled.requests = lambda request: isinstance(request, SweepFlow) and troubled.cut < 3
+    troubled.requests = lambda request: isinstance(request, SweepFlow) and bool(ran) and troubled.cut < 3
     await bed.drain(maintain=False)
 
     assert bed.job(job_id).result == [2]

@@ -164,6 +164,7 @@ class Fetcher:
         self._look()
         async with asyncio.TaskGroup() as requests:
             sweeping = requests.create_task(self._flow.run())
+            self._flow.soon()  # a worker that was killed may have left events, and may have led
             while not self._is_done():
                 following = self._next()
                 if following is not None:

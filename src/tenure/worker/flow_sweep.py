@@ -29,7 +29,7 @@ class FlowSweep:
         """A sweep is wanted or in flight."""
 
     def soon(self) -> None:
-        """An exchange has left events."""
+        """Events may have been left: by an exchange of this worker, or by others before it started."""
         self.is_busy = True
         self._wanted.set()
 
