@@ -84,9 +84,8 @@ def test_extras_are_imported_late(tmp_path: Path) -> None:
         [sys.executable, "-P", "-c", LATE], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
-    loaded = {
-        canonicalize_name(one) for module in done.stdout.split() for one in packages_distributions().get(module, ())
-    }
+    known = packages_distributions()
+    loaded = {canonicalize_name(one) for module in done.stdout.split() for one in known.get(module, ())}
 
     extras = {canonicalize_name(one.name) for name in set(EXTRAS) - {"all", "dev"} for one in EXTRAS[name]}
     assert loaded & extras == set()

@@ -22,7 +22,7 @@ from tenure.store.sqlite.store import SqliteStore
 from tenure.store.sqlite.transaction import Transaction
 from tests.sqlite.bed import WORKER
 
-FEW, MANY = 1_000, 100_000
+FEW, MANY = 1_000, 30_000
 STRIDE = 10
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -25,7 +25,7 @@ from tests.worker.crews import Crew, words
 
 pytestmark = pytest.mark.slow
 
-KILLS = int(os.environ.get("TENURE_KILLS", "12"))
+KILLS = int(os.environ.get("TENURE_KILLS", "8"))
 LONG = 300
 """From so many faults on, the time to drain is judged; a short run on a busy machine only tells it."""
 LEASE = 2.0

@@ -179,6 +179,8 @@ async def test_a_lost_lease_stops_the_handler_and_its_result_is_not_written(bed:
     async with bed.working(lease_seconds=30.0, heartbeat_seconds=0.2) as worker:
         await until(begun.is_set)
         bed.store.do(PauseQueues(["default"], paused=True, actor="test"))  # it is not to be granted again
+        before = worker.stats().exchanges
+        await until(lambda: worker.stats().exchanges > before + 1)  # one that came before the pause has ended
         bed.store.do(RemoveWorkers(ids=[worker.id]))
         await until(stopped.is_set)
         await until(lambda: worker.stats().lost == 1)
