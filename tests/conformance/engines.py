@@ -20,6 +20,7 @@ from typing import Protocol
 import psycopg
 import pytest
 
+import tenure.testing
 from tenure.model.clock import ManualClock
 from tenure.store.contract import Store
 from tests.servers import PostgresServer
@@ -197,14 +198,22 @@ def open_store(url: str) -> Store:
 
 
 @contextlib.contextmanager
-def fresh_url(request: pytest.FixtureRequest, folder: Path, *, has_grace: bool = True) -> Iterator[str]:
-    """A migrated database with nothing in it, of the engine that the fixture's parameter names, or else SQLite."""
+def fresh_url(
+    request: pytest.FixtureRequest, folder: Path, *, has_grace: bool = True, is_steered: bool = False
+) -> Iterator[str]:
+    """A migrated database with nothing in it, of the engine that the fixture's parameter names, or else SQLite.
+
+    Args:
+        has_grace: Leases outlast the start of the PostgreSQL server, as in production.
+        is_steered: The PostgreSQL database stands at one moment until a clock steers it.
+    """
     if getattr(request, "param", "sqlite") == "sqlite":
         path = folder / "jobs.db"
         open_sqlite(path).close()
         yield sqlite_url(path)
         return
-    with migrated_database(request.getfixturevalue("postgres_server"), has_grace=has_grace) as url:
+    server = request.getfixturevalue("postgres_server")
+    with _steered(server) if is_steered else migrated_database(server, has_grace=has_grace) as url:
         yield url
 
 
@@ -229,6 +238,17 @@ def migrated_database(
         return
     with server.lent(template) as url:
         yield url
+
+
+@contextlib.contextmanager
+def clocked_database(server: PostgresServer, clock: tenure.testing.ManualClock) -> Iterator[str]:
+    """A migrated database with nothing in it that follows `clock`; leases do not outlast the server's start."""
+    with _steered(server) as url, clock.steer(url):
+        yield url
+
+
+def _steered(server: PostgresServer) -> contextlib.AbstractContextManager[str]:
+    return migrated_database(server, _MANUAL_CLOCK, has_grace=False)
 
 
 def _preparing(*scripts: str) -> Callable[[str], None]:

@@ -23,8 +23,8 @@ CHILDREN = Path(__file__).parent / "children"
 
 @pytest.fixture
 def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A fresh database: SQLite, or PostgreSQL for tests under `on_both_engines`."""
-    with fresh_url(request, tmp_path_factory.mktemp("store")) as fresh:
+    """A fresh database: SQLite, or PostgreSQL for tests under `on_both_engines`; a test with a `clock` steers it."""
+    with fresh_url(request, tmp_path_factory.mktemp("store"), is_steered="clock" in request.fixturenames) as fresh:
         yield fresh
 
 

@@ -44,8 +44,12 @@ class Bed:
 
 
 @pytest.fixture
-def bed(store_url: str) -> Iterator[Bed]:
-    clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+def clock() -> ManualClock:
+    return ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.fixture
+def bed(store_url: str, clock: ManualClock) -> Iterator[Bed]:
     with CuttingProxy(None) as server:
         app = tenure.App().use(event_hooks("crm", url=f"{server.url}/hook", key=KEY, policy=HERE, queues=["mail"]))
 

@@ -15,7 +15,7 @@ import pytest
 import tenure
 from tenure.model.ids import new_job_id
 from tenure.testing import ManualClock, temporary_app
-from tests.conformance.engines import migrated_database
+from tests.conformance.engines import clocked_database
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ def app(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tenure.A
         with temporary_app(clock=clock) as app:
             yield app
         return
-    with migrated_database(request.getfixturevalue("postgres_server")) as url, clock.steer(url), tenure.App(url) as app:
+    with clocked_database(request.getfixturevalue("postgres_server"), clock) as url, tenure.App(url) as app:
         yield app
 
 

@@ -33,6 +33,9 @@ class DatabaseClock:
 
     def __init__(self, url: str, now_us: int) -> None:
         self._connection = _connect(url)
+        if self._connection.execute(statement("has_clock")).fetchone() == (True,):
+            self.set(now_us)
+            return
         # Several statements take no parameters, so the number is put in here; it is ours and an integer.
         self._connection.execute((statement("install_clock").decode() % {"now_us": int(now_us)}).encode())
 

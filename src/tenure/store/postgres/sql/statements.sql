@@ -117,6 +117,9 @@ CREATE OR REPLACE FUNCTION tenure.restart_grace() RETURNS interval
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT interval '0 seconds' $$;
 
+-- name: has_clock
+SELECT pg_catalog.to_regclass('tenure.test_clock') IS NOT NULL;
+
 -- name: install_clock
 -- For a test's own database only: from now on tenure.now() reads a table that the test moves.
 CREATE TABLE tenure.test_clock (at timestamptz NOT NULL);
