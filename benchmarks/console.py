@@ -3,8 +3,9 @@
     python -m benchmarks.console --engine sqlite       2,000,000 ended jobs
     python -m benchmarks.console --engine postgres    10,000,000
 
-A database is filled through the product (enqueue, claim, end; one job in a hundred dies) in a folder that stays, so a
-run that was cut off goes on where it was, and a second one measures without filling; `--fresh` begins anew. Then
+A database is filled through the product (enqueue, claim, end; one job in a hundred dies) with a tenth of the jobs, at
+most 200,000; the rest are copies of these rows with other ids and earlier moments. It stays in a folder, so a second
+run measures without filling; `--fresh` begins anew. Then
 `tenure serve` is started on it. Fifty viewers sign in, hold a live stream each, and ask for pages again and again, each
 after a pause. Besides, one worker process drains no-op jobs, with the viewers and without them by turns.
 
@@ -39,6 +40,7 @@ from benchmarks import machine
 from benchmarks.errors import BenchError
 from benchmarks.scale import app, drain_rate
 from benchmarks.servers import postgres
+from benchmarks.tenure_tables import Tables
 from tenure.errors import SchemaError
 from tenure.model.access import EVERYTHING
 from tenure.model.outcome import Completed, Failed
@@ -48,6 +50,8 @@ PAGES: Final = ("/", "/jobs", "/jobs?q=state:dead", "/jobs/{job}", "/dead-letter
 JOBS: Final = {"sqlite": 2_000_000, "postgres": 10_000_000}
 BATCH: Final = 2_000
 DEAD_OF: Final = 100
+WRITTEN: Final = 200_000
+"""Jobs that the product writes; the others are copies of theirs."""
 PAUSE_SECONDS: Final = 2.0
 """A viewer looks at a page so long before it asks for the next."""
 DRAINED: Final = 20_000
@@ -111,16 +115,23 @@ def fill(url: str, jobs: int) -> None:
     """End so many jobs; those that are there count."""
     there = sum(one.jobs for one in app.queues.counts(queue="scale", state=("succeeded", "dead")))
     worker = tenure.WorkerId("fill")
-    begun, told = time.perf_counter(), 0.0
+    begun = time.perf_counter()
+
+    def told(done: int) -> None:
+        print(f"filled {done:,} of {jobs:,} jobs, {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
+
     end_all(worker)  # what a run that was cut off left
-    for done in range(there, jobs, BATCH):
+    written = min(jobs // 10, WRITTEN)
+    for done in range(there, written, BATCH):
         app.enqueue_many(
             [app.new_job("nothing", {"user_id": n, "text": "x" * 100}, max_attempts=1) for n in range(BATCH)]
         )
         end_all(worker)
-        if time.perf_counter() - told > 10:
-            told = time.perf_counter()
-            print(f"filled {done + BATCH:,} of {jobs:,} jobs, {told - begun:.0f} s", file=sys.stderr, flush=True)
+        if done % 20_000 == 0:
+            told(done)
+    if there < jobs:
+        with contextlib.closing(Tables(url)) as tables:
+            tables.copy_history(jobs, told)
     if there < jobs and not url.startswith("sqlite"):
         print("vacuum", file=sys.stderr, flush=True)
         with psycopg.connect(url, autocommit=True) as connection:

@@ -37,3 +37,49 @@ SELECT
 
 -- name: finished
 SELECT count(*) FROM tenure_job WHERE finished_at IS NOT NULL AND cleaned_at IS NULL AND state = 'succeeded'
+
+-- name: take_jobs
+-- A long history out of a short one: the ended jobs of queue `scale`, with their attempts and dead letters, are copied again and
+-- again, each time with new ids and all moments a step earlier. What is copied was written by the product.
+CREATE TEMP TABLE copied_job AS SELECT * FROM tenure_job WHERE queue = 'scale' AND finished_at IS NOT NULL
+
+-- name: take_attempts
+CREATE TEMP TABLE copied_attempt AS SELECT a.* FROM tenure_attempt AS a JOIN copied_job AS j ON j.id = a.job_id
+
+-- name: take_letters
+CREATE TEMP TABLE copied_letter AS SELECT d.* FROM tenure_dead_letter AS d JOIN copied_job AS j ON j.id = d.job_id
+
+-- name: copied
+SELECT count(*) FROM copied_job
+
+-- name: span
+-- Milliseconds that the history covers, and a second.
+SELECT (max(finished_at) - min(created_at)) / 1000 + 1000 FROM copied_job
+
+-- name: shift_jobs
+UPDATE copied_job
+SET id = earlier(id, :ms), run_at = run_at - 1000 * :ms, created_at = created_at - 1000 * :ms, updated_at = updated_at - 1000 * :ms,
+    claimed_at = claimed_at - 1000 * :ms, started_at = started_at - 1000 * :ms, finished_at = finished_at - 1000 * :ms
+
+-- name: shift_attempts
+UPDATE copied_attempt
+SET job_id = earlier(job_id, :ms), claimed_at = claimed_at - 1000 * :ms, ended_at = ended_at - 1000 * :ms
+
+-- name: shift_letters
+UPDATE copied_letter
+SET id = earlier(id, :ms), job_id = earlier(job_id, :ms), moved_at = moved_at - 1000 * :ms
+
+-- name: put_jobs
+INSERT INTO tenure_job SELECT * FROM copied_job
+
+-- name: put_attempts
+INSERT INTO tenure_attempt SELECT * FROM copied_attempt
+
+-- name: put_letters
+INSERT INTO tenure_dead_letter SELECT * FROM copied_letter
+
+-- name: begin
+BEGIN IMMEDIATE
+
+-- name: commit
+COMMIT
