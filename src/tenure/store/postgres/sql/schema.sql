@@ -134,6 +134,11 @@ CREATE DOMAIN tenure.job_rules AS tenure.job_facts
     CONSTRAINT job_finished_iff_terminal CHECK ((VALUE).is_finished = ((VALUE).state::"char" = ANY ('{s,f,d,c}')))
     CONSTRAINT job_leased_iff_held CHECK ((VALUE).leases = CASE WHEN (VALUE).state::"char" = ANY ('{l,r}') THEN 2 ELSE 0 END);
 
+-- terms: new jobs of one queue and kind, and what they get from their queue. rank = step × priority + start; dedup_slot = slot and key.
+CREATE TYPE tenure.terms AS (
+    queue text, kind text, profile text, max_attempts integer, priority integer, forbidden_keys text[], slot text, step bigint, start bigint, jobs json
+);
+
 CREATE TABLE tenure.migration (
     number integer PRIMARY KEY,
     name text NOT NULL,

@@ -1,17 +1,19 @@
 -- Enqueue: one statement makes every new job, whatever it carries; a clone is the second and last way a job comes into being.
 
 -- Keys and ranks: how a slot, a hash and a rank are made. The SQLite engine makes them by the same rules.
--- A slot gives the length of its kind, so that no kind and key can be read as another kind and key. The length is cast to text first:
--- `integer || text` is STABLE, and with it PostgreSQL could not inline the function and would plan it anew for every enqueue.
+-- A slot gives the length of its kind, so that no kind and key can be read as another kind and key. In PL/pgSQL: the planner would write
+-- it into each statement that calls it, which then prepares all of it for every job.
 
 CREATE OR REPLACE FUNCTION tenure.slot_of(p_scope text, p_space text, p_profile text, p_kind text, p_key text) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT CASE
-        WHEN p_scope = 'none' THEN NULL
-        ELSE left(p_scope, 1) || '|' || p_profile || chr(31)
-            || CASE p_space WHEN 'kind' THEN length(p_kind)::text || chr(31) || p_kind ELSE '' END || chr(31) || p_key
-    END
+BEGIN
+    IF p_scope = 'none' THEN
+        RETURN NULL;
+    END IF;
+    RETURN left(p_scope, 1) || '|' || p_profile || chr(31)
+        || CASE p_space WHEN 'kind' THEN length(p_kind) || chr(31) || p_kind ELSE '' END || chr(31) || p_key;
+END
 $$;
 
 CREATE OR REPLACE FUNCTION tenure.payload_hash(p_payload json) RETURNS text
@@ -25,28 +27,6 @@ AS $$
         THEN CASE p_order WHEN 'high' THEN -p_priority::bigint ELSE p_priority::bigint END
         ELSE (CASE p_order WHEN 'high' THEN -p_priority ELSE p_priority END * p_aging * 1000000)::bigint + tenure.to_us(p_now)
     END
-$$;
-
--- open_queue: the queue's row, once its gates let `p_act` pass; null asks no gate. Refuses an unknown queue with the names that are known.
-CREATE OR REPLACE FUNCTION tenure.open_queue(p_name text, p_act text) RETURNS tenure.queue
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    v_found record;
-BEGIN
-    SELECT q AS queue, (
-        SELECT min(g.name) FROM tenure.gate AS g WHERE NOT g.is_open AND g.name IN ('master', q.profile || '.master', 'queue:' || q.name)
-    ) AS gate
-    INTO v_found
-    FROM tenure.queue AS q
-    WHERE q.name = p_name;
-    IF NOT FOUND THEN
-        PERFORM tenure.refuse_unknown_queue(p_name);
-    ELSIF v_found.gate IS NOT NULL AND p_act IS NOT NULL THEN
-        PERFORM tenure.refuse_gate(v_found.gate, p_act);
-    END IF;
-    RETURN v_found.queue;
-END
 $$;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_unknown_queue(p_name text) RETURNS void
@@ -185,16 +165,26 @@ BEGIN
 END
 $$;
 
+-- closed_gates: the names of the closed gates; null if all are open.
+CREATE OR REPLACE FUNCTION tenure.closed_gates() RETURNS text[]
+LANGUAGE plpgsql STABLE
+AS $$ BEGIN RETURN (SELECT array_agg(g.name) FROM tenure.gate AS g WHERE NOT g.is_open); END $$;
+
 -- notify: a hint that jobs of these queues are due, or will be within soon(), sent with the commit, once per transaction and queue.
--- In PL/pgSQL, which keeps its plan: an SQL function would be planned anew by every enqueue.
-CREATE OR REPLACE FUNCTION tenure.notify(p_queues text[]) RETURNS void
+-- p_closed: the closed gates, where the caller has read them.
+CREATE OR REPLACE FUNCTION tenure.notify(p_queues text[], p_closed text[] DEFAULT tenure.closed_gates()) RETURNS void
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    v_queue text;
 BEGIN
-    PERFORM pg_notify('tenure', q.name)
-    FROM tenure.queue AS q
-    WHERE q.name = ANY (p_queues)
-        AND NOT EXISTS (SELECT 1 FROM tenure.gate AS g WHERE NOT g.is_open AND g.name IN ('notify', q.profile || '.notify'));
+    FOREACH v_queue IN ARRAY p_queues LOOP
+        IF p_closed IS NULL OR NOT 'notify' = ANY (p_closed)
+            AND NOT EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = v_queue AND q.profile || '.notify' = ANY (p_closed))
+        THEN
+            PERFORM pg_notify('tenure', v_queue);
+        END IF;
+    END LOOP;
 END
 $$;
 
@@ -212,11 +202,14 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
 AS $$
+DECLARE
+    v_groups json := p_request -> 'groups';
 BEGIN
-    IF p_request -> 'create' IS NOT NULL THEN
+    -- `->` parses the whole request, so `create` is looked for only where the request is more than {"groups":…}.
+    IF octet_length(p_request::text) IS DISTINCT FROM octet_length(v_groups::text) + 11 AND p_request -> 'create' IS NOT NULL THEN
         PERFORM tenure.declare_queues(p_request -> 'create');
     END IF;
-    RETURN tenure.put_jobs(p_request -> 'groups', true);
+    RETURN tenure.put_jobs(v_groups, true);
 END
 $$;
 
@@ -226,6 +219,9 @@ $$;
 -- Invariants: the unique index on dedup_slot decides which job holds a key, never a look beforehand; a job whose own id is already there
 -- was enqueued by an earlier try of this very request and counts as created; slots are taken in one order, so that two batches with the
 -- same keys cannot wait for each other in a circle.
+--
+-- A single job costs what its statements cost to begin, which rises with the columns of each step of the plan. So the queues are read
+-- first, the sort is over few columns, and what is rarely set is read from the JSON above the sort.
 CREATE OR REPLACE FUNCTION tenure.put_jobs(
     p_groups json, p_is_gated boolean, p_group_id uuid DEFAULT NULL, p_login text DEFAULT tenure.login()
 ) RETURNS json
@@ -233,37 +229,57 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
-    -- The groups that are to be inserted, one at each place of these three.
-    v_queues text[];
-    v_kinds text[];
-    v_jobs json[];
-    v_given integer;
+    v_closed text[];
+    v_group record;
     v_queue tenure.queue;
+    v_term tenure.terms;
+    v_terms tenure.terms[] := '{}';
+    v_queues text[] := '{}';
+    v_given integer := 0;
     v_ids uuid[];
-    v_soon text[];
+    v_is_soon boolean;
     v_events boolean := false;
     v_found json[] := '{}';
-    v_again_queues text[];
-    v_again_kinds text[];
-    v_again_jobs json[];
+    v_again tenure.terms[];
     v_row record;
     v_holder record;
 BEGIN
     IF octet_length(p_groups::text) > 16777216 THEN
         PERFORM tenure.refuse_large(p_groups);
     END IF;
-    SELECT array_agg(g.queue), array_agg(g.kind), array_agg(g.jobs), sum(json_array_length(g.jobs))
-    INTO v_queues, v_kinds, v_jobs, v_given
-    FROM json_to_recordset(p_groups) AS g(queue text, kind text, jobs json);
-    FOR v_at IN 1 .. coalesce(cardinality(v_queues), 0) LOOP
-        v_queue := tenure.open_queue(v_queues[v_at], CASE WHEN p_is_gated THEN 'enqueue' END);
+    FOR v_group IN
+        SELECT g.queue, g.kind, g.jobs, q AS policy, (SELECT array_agg(c.name) FROM tenure.gate AS c WHERE NOT c.is_open) AS closed
+        FROM json_to_recordset(p_groups) AS g(queue text, kind text, jobs json)
+        LEFT JOIN tenure.queue AS q ON q.name = g.queue
+    LOOP
+        v_queue := v_group.policy;
+        v_closed := v_group.closed;
+        IF v_queue.name IS NULL THEN
+            PERFORM tenure.refuse_unknown_queue(v_group.queue);
+        ELSIF v_closed IS NOT NULL AND p_is_gated THEN
+            PERFORM tenure.refuse_gate(min(c.name), 'enqueue')
+            FROM unnest(v_closed) AS c(name)
+            WHERE c.name IN ('master', v_queue.profile || '.master', 'queue:' || v_queue.name)
+            HAVING count(*) > 0;
+        END IF;
         IF v_queue.forbidden_keys IS NOT NULL OR v_queue.key_required THEN
-            PERFORM tenure.refuse_payloads(v_jobs[v_at], v_queue);
+            PERFORM tenure.refuse_payloads(v_group.jobs, v_queue);
         END IF;
         IF v_queue.profile <> 'default' THEN
-            PERFORM tenure.refuse_priorities(v_jobs[v_at], v_queue);
+            PERFORM tenure.refuse_priorities(v_group.jobs, v_queue);
         END IF;
+        v_queues := v_queues || v_queue.name;
         v_events := v_events OR v_queue.events;
+        v_given := v_given + coalesce(json_array_length(v_group.jobs), 0);
+        v_term := ROW(
+            v_queue.name, v_group.kind, v_queue.profile, v_queue.max_attempts, v_queue.priority_default, v_queue.forbidden_keys,
+            tenure.slot_of(v_queue.key_scope, v_queue.key_space, v_queue.profile, v_group.kind, ''),
+            CASE v_queue.priority_order WHEN 'high' THEN -1 ELSE 1 END, 0, v_group.jobs);
+        IF v_queue.aging_seconds IS NOT NULL THEN  -- a step of priority is worth some time, and the start is the time
+            v_term.step := v_term.step * (v_queue.aging_seconds * 1000000)::bigint;
+            v_term.start := tenure.to_us(v_now);
+        END IF;
+        v_terms := v_terms || v_term;
     END LOOP;
     LOOP
         WITH created AS (
@@ -274,62 +290,48 @@ BEGIN
                 requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, backoff, artifacts_path, group_id, enqueued_by
             )
             SELECT
-                r.i, g.step * r.priority + g.start, r.run_at, v_now, v_now, r.priority, coalesce(r.m, g.max_attempts),
-                r.run_at <= v_now, g.name, g.kind, g.profile,
-                r.payload, CASE WHEN r.k IS NOT NULL THEN tenure.payload_hash(r.payload) END, r.k, g.slot || r.k, g.forbidden_keys,
+                r.i, r.step * r.priority + r.start, r.run_at, v_now, v_now, r.priority, r.max_attempts,
+                r.run_at <= v_now, r.queue, r.kind, r.profile,
+                r.payload, CASE WHEN r.k IS NOT NULL THEN tenure.payload_hash(r.payload) END, r.k, r.slot, r.forbidden_keys,
                 r.x ->> 'affinity_key', r.x ->> 'concurrency_key', r.x ->> 'limiter', r.x ->> 'source_ref', r.x ->> 'target_ref', r.x ->> 'payload_ref',
                 r.x ->> 'actor', (r.x ->> 'created_by_user_id')::uuid, (r.x ->> 'requested_by_user_id')::uuid, r.x ->> 'tenant',
                 (r.x ->> 'workflow_id')::uuid, (r.x ->> 'parent_id')::uuid, (r.x ->> 'run_id')::uuid, r.x ->> 'trace',
                 r.x -> 'backoff', r.x ->> 'artifacts_path', p_group_id, p_login
             FROM (
-                -- rank = step × priority + start; with aging, a step of priority is worth some time, and the start is the time.
-                SELECT q.name, q.profile, q.max_attempts, q.priority_default, q.forbidden_keys, e.kind, e.jobs,
-                    tenure.slot_of(q.key_scope, q.key_space, q.profile, e.kind, '') AS slot,
-                    CASE q.priority_order WHEN 'high' THEN -1 ELSE 1 END
-                        * CASE WHEN q.aging_seconds IS NULL THEN 1 ELSE (q.aging_seconds * 1000000)::bigint END AS step,
-                    CASE WHEN q.aging_seconds IS NULL THEN 0 ELSE tenure.to_us(v_now) END AS start
-                FROM unnest(v_queues, v_kinds, v_jobs) AS e(queue, kind, jobs)
-                JOIN tenure.queue AS q ON q.name = e.queue
-                OFFSET 0
-            ) AS g
-            CROSS JOIN LATERAL (
-                SELECT s.i, s.k, s.m, s.x, coalesce(s.p, 'null') AS payload, coalesce(s.r, g.priority_default) AS priority,
+                SELECT g.queue, g.kind, g.profile, g.forbidden_keys, g.step, g.start, s.i, s.k, s.x,
+                    g.slot || s.k AS slot, coalesce(s.p, 'null') AS payload, coalesce(s.r, g.priority) AS priority,
+                    coalesce(s.m, g.max_attempts) AS max_attempts,
                     CASE
                         WHEN s.d IS NOT NULL THEN v_now + s.d * interval '1 second'
                         WHEN s.a IS NOT NULL THEN tenure.from_us(s.a)
                         ELSE v_now
                     END AS run_at
-                FROM json_to_recordset(g.jobs) AS s(i uuid, p json, r integer, k text, m integer, a bigint, d double precision, x json)
-                OFFSET 0
+                FROM unnest(v_terms) AS g
+                CROSS JOIN LATERAL json_to_recordset(g.jobs) AS s(i uuid, p json, r integer, k text, m integer, a bigint, d double precision, x json)
+                ORDER BY g.slot || s.k, s.i
             ) AS r
-            ORDER BY g.slot || r.k, r.i
             ON CONFLICT DO NOTHING
-            RETURNING id, queue, run_at
+            RETURNING id, run_at
         )
-        SELECT array_agg(c.id), array_agg(DISTINCT c.queue) FILTER (WHERE c.run_at <= v_now + tenure.soon())
-        INTO v_ids, v_soon
-        FROM created AS c;
+        SELECT array_agg(c.id), bool_or(c.run_at <= v_now + tenure.soon()) INTO v_ids, v_is_soon FROM created AS c;
         IF v_events AND v_ids IS NOT NULL THEN
             PERFORM tenure.tell('queued', v_ids, v_now);
         END IF;
-        IF v_soon IS NOT NULL THEN
-            PERFORM tenure.notify(v_soon);
+        IF v_is_soon THEN
+            PERFORM tenure.notify(v_queues, v_closed);
         END IF;
-        EXIT WHEN coalesce(cardinality(v_ids), 0) = coalesce(v_given, 0);
+        EXIT WHEN coalesce(cardinality(v_ids), 0) = v_given;
         -- Some were not inserted: find the holder of each key. A holder whose window has passed gives its slot up, and one that ended
         -- meanwhile has none any more; those jobs are inserted again.
-        v_again_queues := '{}';
-        v_again_kinds := '{}';
-        v_again_jobs := '{}';
+        v_again := '{}';
         FOR v_row IN
-            SELECT s.i, s.k, s.p, e.kind, q AS queue, n.value AS whole,
-                tenure.slot_of(q.key_scope, q.key_space, q.profile, e.kind, s.k) AS slot
-            FROM unnest(v_queues, v_kinds, v_jobs) AS e(queue, kind, jobs)
+            SELECT s.i, s.k, s.p, e.kind, e AS term, q AS queue, n.value AS whole, e.slot || s.k AS slot
+            FROM unnest(v_terms) AS e
             JOIN tenure.queue AS q ON q.name = e.queue
             CROSS JOIN LATERAL json_array_elements(e.jobs) AS n
             CROSS JOIN LATERAL json_to_record(n.value) AS s(i uuid, k text, p json)
             WHERE NOT s.i = ANY (coalesce(v_ids, '{}'))
-            ORDER BY 7, 1
+            ORDER BY slot, s.i
         LOOP
             v_queue := v_row.queue;
             SELECT j.queue, j.kind, j.payload, j.enqueued_by INTO v_holder FROM tenure.job AS j WHERE j.id = v_row.i;
@@ -350,9 +352,9 @@ BEGIN
                 v_holder.id := NULL;
             END IF;
             IF v_holder.id IS NULL THEN
-                v_again_queues := v_again_queues || v_queue.name;
-                v_again_kinds := v_again_kinds || v_row.kind;
-                v_again_jobs := v_again_jobs || json_build_array(v_row.whole);
+                v_term := v_row.term;
+                v_term.jobs := json_build_array(v_row.whole);
+                v_again := v_again || v_term;
             ELSIF v_queue.key_conflict = 'error' AND v_holder.payload_hash IS DISTINCT FROM tenure.payload_hash(coalesce(v_row.p, 'null')) THEN
                 PERFORM tenure.refuse_key(v_row.k, v_row.kind, v_holder.id, v_holder.enqueued_by);
             ELSE
@@ -362,10 +364,8 @@ BEGIN
                         THEN v_holder.id END);
             END IF;
         END LOOP;
-        v_queues := v_again_queues;
-        v_kinds := v_again_kinds;
-        v_jobs := v_again_jobs;
-        v_given := cardinality(v_queues);
+        v_terms := v_again;
+        v_given := cardinality(v_terms);
         EXIT WHEN v_given = 0;
     END LOOP;
     RETURN CASE WHEN cardinality(v_found) > 0 THEN json_build_object('duplicates', array_to_json(v_found)) END;
