@@ -18,7 +18,7 @@ import pytest
 
 from tenure.model.ids import WorkerId
 from tenure.store.contract import Cancel, Claim, Enqueue
-from tenure.store.postgres.listener import Listener
+from tenure.store.postgres.listener import Listener, ListeningConnection
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import new_job
 from tests.waiting import wait_until
@@ -216,13 +216,14 @@ def test_a_listener_sleeps_until_the_server_says_something(
 ) -> None:
     """By default psycopg looks up ten times a second while it waits: most of what an idle worker cost."""
     intervals: list[float] = []
-    waits = psycopg.AsyncConnection.wait
+    waits = psycopg.Connection.wait
 
-    async def wait(self: Any, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        intervals.append(interval)
-        return await waits(self, gen, interval, timeout)
+    def wait(self: Any, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        if isinstance(self, ListeningConnection):
+            intervals.append(interval)
+        return waits(self, gen, interval, timeout)
 
-    monkeypatch.setattr(psycopg.AsyncConnection, "wait", wait)
+    monkeypatch.setattr(psycopg.Connection, "wait", wait)
     listener = Listener(url)
     bell = Bell()
     listener.subscribe(["a"], bell)
@@ -295,6 +296,21 @@ def test_a_server_that_is_away_is_tried_again_until_it_is_there(url: str) -> Non
         assert not subscription.is_alive()
     finally:
         listener.close()
+
+
+def test_a_listener_that_is_still_connecting_is_closed_without_waiting_for_the_server(url: str) -> None:
+    """The server takes the connection and never answers; with no time-out a close that waited would not return."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        listener = Listener(url.replace(f":{urlsplit(url).port}/", f":{port}/") + "?connect_timeout=0")
+        listener.subscribe(["a"], Bell())
+        line, _ = silent.accept()
+
+        listener.close()
+
+    line.close()
+    wait_until(lambda: "tenure-listen" not in {thread.name for thread in threading.enumerate()})
+    assert not listener.is_alive()
 
 
 def test_a_child_after_a_fork_listens_on_a_connection_of_its_own(listener: Listener, url: str) -> None:

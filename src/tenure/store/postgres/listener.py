@@ -10,11 +10,11 @@ Channel `tenure`; the payload is a queue's name, or `cancel:` and a worker's id 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from typing import Any, Final
 import psycopg
 
 from tenure.model.frozen import frozen
-from tenure.store.postgres.pool import defaults
+from tenure.store.postgres.pool import Connection, defaults
 
 PING_SECONDS: Final = 10.0
 """How often the server is asked something."""
@@ -33,14 +33,16 @@ _PAUSE_SECONDS: Final = (0.05, 5.0)
 _log: Final = logging.getLogger("tenure.postgres")
 
 
-class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
+class ListeningConnection(Connection):
     """A connection that sleeps until the server says something. By default psycopg looks up from waiting ten times a
-    second, so that signals are noticed; the event loop here runs in a thread of its own and is stopped by a call, and
-    ten times a second is most of what an idle worker costs."""
+    second, so that signals are noticed; a thread gets none, and ten times a second is most of what an idle worker
+    costs."""
 
-    async def wait(self, gen: Any, interval: float = PING_SECONDS, timeout: float | None = None) -> Any:
+    reply_seconds = ANSWER_SECONDS
+
+    def wait(self, gen: Any, interval: float = PING_SECONDS, timeout: float | None = None) -> Any:
         """As in psycopg, without looking up."""
-        return await super().wait(gen, max(interval, PING_SECONDS), timeout)
+        return super().wait(gen, max(interval, PING_SECONDS), timeout)
 
 
 @frozen
@@ -72,19 +74,11 @@ class Listener:
 
     _subscriptions: tuple[QueueSubscription, ...]
     _thread: threading.Thread | None
-    _loop: asyncio.AbstractEventLoop | None
+    _connection: ListeningConnection | None
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        ping_seconds: float = PING_SECONDS,
-        answer_seconds: float = ANSWER_SECONDS,
-        is_pooled: bool = False,
-    ) -> None:
+    def __init__(self, url: str, *, ping_seconds: float = PING_SECONDS, is_pooled: bool = False) -> None:
         self._url = url
         self._ping_seconds = ping_seconds
-        self._answer_seconds = answer_seconds
         self._is_pooled = is_pooled
         self._begin()
 
@@ -96,8 +90,10 @@ class Listener:
         with self._lock:
             self._subscriptions = (*self._subscriptions, subscription)
             if self._thread is None and not self._is_pooled:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="tenure-listen", daemon=True)
+                self._closed = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._listen, args=(self._closed,), name="tenure-listen", daemon=True
+                )
                 self._thread.start()
         return subscription
 
@@ -109,23 +105,24 @@ class Listener:
     def is_alive(self) -> bool:
         """Whether the server was heard within the last seconds, so that wake-ups are believed to arrive."""
         silent = time.monotonic() - self._heard_at
-        return self._pid == os.getpid() and silent <= self._ping_seconds + self._answer_seconds
+        return self._pid == os.getpid() and silent <= self._ping_seconds + ANSWER_SECONDS
 
     def stats(self) -> ListenerStats:
         """Counters since the listener was made."""
         return ListenerStats(self._connects, self._notifications, self._failures, len(self._subscriptions))
 
     def close(self) -> None:
-        """End the connection and the thread. Harmless when repeated, or in a child after a fork."""
+        """End the connection and the thread. Harmless when repeated, or in a child after a fork. A thread that is just
+        connecting ends by itself."""
         if self._pid != os.getpid():
             return
         with self._lock:
             thread, self._thread = self._thread, None
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
-                loop.call_soon_threadsafe(loop.stop)
-        if thread is not None and thread is not threading.current_thread():
+            connection = self._connection
+            self._closed.set()
+            if connection is not None:
+                _hang_up(connection)
+        if thread is not None and connection is not None and thread is not threading.current_thread():
             thread.join()
         self._heard_at = float("-inf")
 
@@ -134,66 +131,48 @@ class Listener:
         self._lock = threading.Lock()
         self._subscriptions = ()
         self._thread = None
-        self._loop = None
+        self._connection = None
+        self._closed = threading.Event()
         self._heard_at = float("-inf")
         self._connects = self._notifications = self._failures = 0
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The thread: listen until the loop is stopped."""
-        listening = loop.create_task(self._listen())
-        try:
-            loop.run_forever()
-            listening.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                loop.run_until_complete(listening)
-        finally:
-            loop.close()
-
-    async def _listen(self) -> None:
-        """Connect, listen, and connect again for as long as it takes."""
+    def _listen(self, closed: threading.Event) -> None:
+        """The thread: connect, listen, and connect again for as long as it takes."""
         least, most = _PAUSE_SECONDS
         pause = least
-        while True:
+        while not closed.is_set():
             before = self._connects
             try:
-                await self._listen_once()
+                self._listen_once(closed)
             except (psycopg.Error, OSError) as exc:
                 self._failures += 1
                 _log.debug("The listening connection was lost: %s", type(exc).__name__)
             self._heard_at = float("-inf")
             pause = least if self._connects > before else min(most, pause * 2)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            closed.wait(pause * random.uniform(0.5, 1.0))
 
-    async def _listen_once(self) -> None:
+    def _listen_once(self, closed: threading.Event) -> None:
         settings = defaults(self._url) | {"application_name": "tenure listen"}
-        connection = await AsyncConnection.connect(self._url, autocommit=True, **settings)
+        connection = ListeningConnection.connect(self._url, autocommit=True, **settings)
         try:
-            await self._within(connection, connection.execute("LISTEN tenure"))
+            with self._lock:
+                if closed.is_set():
+                    return
+                self._connection = connection
+            connection.execute("LISTEN tenure")
             self._connects += 1
             self._hear(None)
-            while True:
-                async for notification in connection.notifies(timeout=self._ping_seconds):
+            while not closed.is_set():
+                for notification in connection.notifies(timeout=self._ping_seconds):
                     self._notifications += 1
                     self._hear(notification.payload)
-                await self._within(connection, connection.execute("SELECT 1"))
+                connection.execute("SELECT 1")
                 self._heard_at = time.monotonic()
         finally:
-            connection.pgconn.finish()
-
-    async def _within(self, connection: AsyncConnection, asking: Any) -> None:
-        """Wait for an answer, not for ever. A connection that gives none is closed, so that the task ends."""
-        task = asyncio.ensure_future(asking)
-        try:
-            done, _ = await asyncio.wait({task}, timeout=self._answer_seconds)
-        except asyncio.CancelledError:
-            connection.pgconn.finish()
-            task.cancel()
-            raise
-        if not done:
-            connection.pgconn.finish()
-            task.cancel()
-            raise psycopg.OperationalError("the server does not answer")
-        task.result()
+            with self._lock:
+                if self._connection is connection:
+                    self._connection = None
+                connection.pgconn.finish()
 
     def _hear(self, payload: str | None) -> None:
         """Wake the subscriptions that a notification concerns; None concerns all."""
@@ -205,3 +184,9 @@ class Listener:
                     subscription.wake()
                 except Exception:  # noqa: BLE001 - one subscriber must not make the others deaf
                     _log.exception("A subscriber failed when it was woken.")
+
+
+def _hang_up(connection: ListeningConnection) -> None:
+    """End a connection from another thread: the one that waits for it is told at once."""
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
+        line.shutdown(socket.SHUT_RDWR)
