@@ -665,3 +665,32 @@ async def test_what_is_no_setting_of_a_queue_is_refused(server: Server, settings
 
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument"), answer.text
     assert server.app.queues.all("mail") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ('{"kind"', "The body is not JSON: Expecting ':' delimiter, at character 7."),
+        ('{"kind": "k", "priorty": 3}', "/priorty: Extra inputs are not permitted."),
+        ('{"queue": "mail"}', "/kind: Field required."),
+        ('{"jobs": [{"kind": "k", "payload": 1, "prio": 2}]}', "/jobs/0/prio: Extra inputs are not permitted."),
+    ],
+)
+async def test_a_body_that_does_not_fit_is_told_of_the_one_form_that_it_is_nearest_to(
+    small: Server, body: str, detail: str
+) -> None:
+    """One job and many have different bodies: a typing error in the first was told in the words of both."""
+    async with small.client(small.token("enqueue:*")) as client:
+        answer = await client.post("/api/v1/jobs", content=body, headers={"Content-Type": "application/json"})
+
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == detail
+    assert "Body" not in answer.text
+
+
+async def test_a_cursor_that_was_changed_is_refused_in_a_whole_sentence(small: Server) -> None:
+    async with small.client(small.token("read:meta")) as client:
+        answer = await client.get("/api/v1/jobs", params={"cursor": "abc"})
+
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("This text was not made by this server")

@@ -258,13 +258,29 @@ async def _invalid(request: Request, error: Exception) -> Response:
     """What does not fit the route's types: where it is and what was expected, never what was sent."""
     assert isinstance(error, RequestValidationError)
     found: Sequence[Any] = error.errors()
+    if found and found[0]["type"] == "json_invalid":
+        why = f"The body is not JSON: {found[0].get('ctx', {}).get('error', 'it ends too early')}"
+        return await problems.handle(
+            request, Problem(422, "invalid_argument", f"{why}, at character {found[0]['loc'][-1]}.")
+        )
     said = [
-        {"pointer": "/" + "/".join(str(part) for part in one["loc"][1:]), "detail": str(one["msg"])[:300]}
-        for one in found[:20]
+        {"pointer": "/" + "/".join(str(part) for part in where), "detail": str(one["msg"])[:300]}
+        for where, one in _nearest(found)[:20]
     ]
     first = said[0] if said else {"pointer": "/", "detail": "invalid"}
     detail = f"{first['pointer']}: {first['detail']}."
     return await problems.handle(request, Problem(422, "invalid_argument", detail, errors=said))
+
+
+def _nearest(found: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
+    """Where each finding is, and the finding. A body that may have one of several forms is told of the form that it
+    fits best, without the name that this form has in here."""
+    by_form: dict[str, list[tuple[Sequence[Any], Any]]] = {}
+    for one in found:
+        where = one["loc"][1:]
+        form = str(where[0]) if where and str(where[0]).endswith("Body") else ""
+        by_form.setdefault(form, []).append((where[1:] if form else where, one))
+    return min(by_form.values(), key=len, default=[])
 
 
 def _responses(route: Route) -> dict[int | str, dict[str, Any]]:

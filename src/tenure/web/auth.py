@@ -104,7 +104,7 @@ async def by_token(site: Site, request: Request, *, audience: str | None = None)
                     raise _unauthorized(_ELSEWHERE[audience])
                 return Principal(found.name, scopes, tenant, app, address, token_id=found.id)
     site.failures.add(address)
-    raise _unauthorized("The token is wrong, expired or revoked.")
+    raise _unauthorized("The token is wrong, expired or revoked. `tenure token new` makes another.")
 
 
 def is_by_itself(request: Request) -> bool:

@@ -140,7 +140,7 @@ class Site:
             return signed.unsign(await self.secret(tenant, "web"), purpose, text)
         except ValueError:
             raise InvalidArgument(
-                f"This {purpose} was not made by this server, or was changed. Start anew without it."
+                "This text was not made by this server, or was changed. Start anew without it."
             ) from None
 
 
