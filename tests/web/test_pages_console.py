@@ -370,3 +370,15 @@ def _panel(answer: httpx.Response) -> str:
 
 def _log(fields: dict[str, str], message: str = "told") -> tenure.NewEvent:
     return tenure.NewEvent("log", json.dumps({"message": message, "level": "info", "fields": fields}))
+
+
+async def test_a_large_payload_is_on_the_page_of_its_job_once_and_nowhere_as_a_line_to_copy(small: Server) -> None:
+    """Command, curl and pytest were three more copies of it, in every tab, at each change of a live page."""
+    job_id = small.app.enqueue("welcome", {"n": 2**53 + 1, "text": "x" * 1_000_000}).id
+
+    async with signed_in(small) as client:
+        attempts = await client.get(f"/ui/jobs/{job_id}")
+        data = await client.get(f"/ui/jobs/{job_id}?tab=data")
+
+    assert len(attempts.text) < 60_000
+    assert "9007199254740993" in data.text

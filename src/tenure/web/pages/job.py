@@ -32,6 +32,8 @@ TABS: Final = ("attempts", "output", "steps", "effects", "logs", "data", "relate
 OUTPUT_PAGES: Final = 40
 """Pages of a stream that one look reads: more than a job can keep."""
 OUTPUT_CHARS: Final = 100_000
+COPY_CHARS: Final = 20_000
+"""Payloads up to here are offered as lines to copy."""
 MOST: Final = 10**15
 """Figures that results tell are believed below this."""
 LOG_KINDS: Final = frozenset({"log", "stdout", "stderr"})
@@ -407,9 +409,12 @@ def _log_line(event: Event) -> LogLine:
 
 
 def _copies(visit: Visit, found: Job) -> Sequence[tuple[str, str]]:
-    """The same job again, as a command, a request and a test; what is masked on the page is masked in them."""
+    """The same job again, as a command, a request and a test; what is masked on the page is masked in them. A large
+    payload is no argument of a command, and would make every look at the page three times as large."""
     shown = process_redactor().data(found.payload)
     payload = json.dumps(shown, ensure_ascii=True)
+    if len(payload) > COPY_CHARS:
+        return ()
     body = json.dumps({"kind": found.kind, "queue": found.queue, "payload": shown}, ensure_ascii=True)
     curl = (
         f"curl -d {shlex.quote(body)} -H 'Content-Type: application/json' "
