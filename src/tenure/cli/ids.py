@@ -3,12 +3,12 @@ ones apart."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tenure.errors import InvalidArgument, NotFound, UsageError
+from tenure.model.ids import id_prefix
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -17,8 +17,6 @@ LEAST = 4
 """Fewer characters are more likely a slip than an id."""
 SHORTEST = 13
 """The first two groups of an id. They are the time of its making, so what is shorter would seldom fit one job."""
-
-_PREFIX = re.compile(r"[0-9a-f]+(?:-[0-9a-f]*)*")
 
 
 def full_id(tenure: App, given: str) -> str:
@@ -56,18 +54,16 @@ def short_ids(ids: Sequence[str]) -> list[str]:
 
 
 def _full(given: str, what: str, noun: str, newest_below: Callable[[str], list[str]]) -> str:
-    typed = given.strip().lower().removesuffix("…")
-    digits = typed.replace("-", "")
-    if len(digits) < LEAST or not _PREFIX.fullmatch(typed):
+    typed = id_prefix(given)
+    if typed is None or len(typed[0]) < LEAST:
         raise InvalidArgument(
             f"{given!r} is no id of a {what}. Give the id as `tenure {noun} ls` shows it, or its first characters, "
             f"{LEAST} at least."
         )
-    if len(digits) >= 32:
+    digits, above = typed
+    if len(digits) == 32:
         return given
-    above = digits.ljust(32, "f")
-    canonical = "-".join((above[:8], above[8:12], above[12:16], above[16:20], above[20:]))
-    found = [one for one in newest_below(canonical) if one.replace("-", "").startswith(digits)]
+    found = [one for one in newest_below(above) if one.replace("-", "").startswith(digits)]
     if not found:
         raise NotFound(f"There is no {what} whose id begins with {given}. See `tenure {noun} ls`.")
     if len(found) > 1:

@@ -8,6 +8,7 @@ millisecond.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from typing import NewType
@@ -20,6 +21,8 @@ Token = NewType("Token", int)
 
 WorkerId = NewType("WorkerId", str)
 """One process start: host-pid-random."""
+
+_PREFIX = re.compile(r"[0-9a-f]+(?:-[0-9a-f]*)*")
 
 _lock = threading.Lock()
 _last_ms = 0
@@ -47,6 +50,17 @@ def new_job_id() -> JobId:
 def new_job_ids(count: int) -> list[JobId]:
     """`count` new ids, each above the one before."""
     return [new_job_id() for _ in range(count)]
+
+
+def id_prefix(text: str) -> tuple[str, str] | None:
+    """Of the beginning of an id, as people type it or copy it with an ellipsis: its digits, and the highest id that
+    begins so. None, if no id begins so."""
+    typed = text.strip().lower().removesuffix("…")
+    digits = typed.replace("-", "")
+    if not _PREFIX.fullmatch(typed) or len(digits) > 32:
+        return None
+    above = digits.ljust(32, "f")
+    return digits, "-".join((above[:8], above[8:12], above[12:16], above[16:20], above[20:]))
 
 
 def new_worker_id() -> WorkerId:

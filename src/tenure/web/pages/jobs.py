@@ -10,7 +10,7 @@ from typing import Any, Final
 from tenure.effects.bulk_looks import REVIVABLE
 from tenure.errors import TenureError, UsageError
 from tenure.model.frozen import frozen
-from tenure.model.ids import JobId
+from tenure.model.ids import JobId, id_prefix
 from tenure.model.job import Job
 from tenure.model.progress import read_progress
 from tenure.model.redact import process_redactor
@@ -25,6 +25,8 @@ from tenure.web.pages.words import counted, first_line, short_span
 
 PAGE: Final = 50
 EXPORT: Final = 1_000
+ID_CHARS: Final = 8
+"""Of the beginning of an id, to be looked for."""
 SUGGESTED: Final = 20
 """Queues and kinds that the filter suggests."""
 CHIPS: Final = (
@@ -148,7 +150,7 @@ def _suggestions(visit: Visit, parsed: Parsed, counts: Mapping[str, int]) -> Ite
 
 
 def find(visit: Visit) -> Answer:
-    """The search in the top bar: an id goes to its job, anything else to the filter."""
+    """The search in the top bar: an id, or its beginning, goes to its job; anything else to the filter."""
     text = visit.asked("q")[: filter_words.CHARS_MAX]
     if is_job_id(text):
         return Moved(visit.link(f"/jobs/{text.lower()}"))
@@ -156,7 +158,22 @@ def find(visit: Visit) -> Answer:
     # One bare word is a key where a job has it, else a kind.
     if is_word and browse(visit.app.store, JobFilter(key=text), limit=1).items:
         return Moved(visit.link("/jobs", q=token("key", text)))
+    begins = _begins(visit, text) if is_word else []
+    if len(begins) == 1:
+        return Moved(visit.link(f"/jobs/{begins[0]}"))
+    if begins:
+        return Moved(visit.link("/jobs"), f"More than one job's id begins with {text}. Type more of it.")
     return Moved(visit.link("/jobs", q=parse(text).text))
+
+
+def _begins(visit: Visit, text: str) -> list[str]:
+    """Two jobs at most whose ids begin so. What is shorter than the first group of an id is more likely a kind."""
+    typed = id_prefix(text)
+    if typed is None or len(typed[0]) < ID_CHARS:
+        return []
+    digits, above = typed
+    newest = visit.app.jobs(limit=2, after=above).items
+    return [one.id for one in newest if one.id.replace("-", "").startswith(digits)]
 
 
 def export(visit: Visit) -> Answer:
