@@ -20,11 +20,12 @@ from tenure.model.duration import duration_seconds, duration_text
 from tenure.model.ids import WorkerId
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.policy_words import read_settings, write_settings
-from tenure.observe.browse import death_board
+from tenure.observe.browse import board, death_board
 from tenure.store.contract import Heartbeat, WorkerRow
 from tenure.testing import adrain
 from tenure.web.pages import audit as audit_page
 from tenure.web.pages.dead_letters import similar
+from tenure.web.pages.pulse import health
 from tests.web.conftest import Server
 from tests.web.test_pages import _text, signed_in
 
@@ -427,3 +428,64 @@ def test_the_moment_of_a_changed_schedule_is_not_in_the_past(small: Server) -> N
 
     assert after.last_tick == before.last_tick
     assert before.last_tick <= datetime.now(UTC)
+
+
+async def test_a_worker_that_fetched_ahead_does_not_use_more_slots_than_it_has(server: Server) -> None:
+    app = server.app
+    app.queues.set("mail")
+    app.store.do(Heartbeat((), worker=WorkerRow(WorkerId("w-1"), "host", 7, ["mail"], concurrency=2)))
+    app.enqueue_many([app.new_job("welcome", {"n": n}, queue="mail") for n in range(5)])
+    app.claim(queues="mail", worker="w-1", limit=5)
+
+    async with signed_in(server) as client:
+        workers, one, queue, overview = [
+            _text(await client.get(f"/ui{path}")) for path in ("/workers", "/workers/one?id=w-1", "/queues/mail", "/")
+        ]
+
+    assert "2 of 2 slots are used" in workers
+    assert "2 of 2, 3 ahead" in workers
+    assert "2 jobs of 2 at once, and 3 fetched ahead" in one
+    assert "2 of 2 used" in queue
+    assert "5 of 2" not in overview
+
+
+async def test_a_server_that_waits_for_bulk_acts_is_no_worker_of_an_empty_database(server: Server) -> None:
+    """`tenure serve` runs one, so a database without work was shown as a healthy one, and nothing was taught."""
+    server.app.store.do(Heartbeat((), worker=WorkerRow(WorkerId("own"), "host", 7, ["bulk"])))
+
+    async with signed_in(server) as client:
+        page = _text(await client.get("/ui/"))
+
+    assert "Nothing here yet" in page
+    assert health([], board(server.app.store)).says == "No worker has said hello yet."
+
+
+async def test_the_beginning_of_an_id_is_found_as_on_the_command_line(server: Server) -> None:
+    app = server.app
+    one, other = app.enqueue("welcome").id, app.enqueue("welcome").id
+    same = next(n for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+
+    async with signed_in(server) as client:
+        found = [await client.get("/ui/find", params={"q": text}) for text in (one[: same + 1], f"{other[:-1]}…")]
+        several = await client.get("/ui/find", params={"q": one[:same]})
+        listed = await client.get(several.headers["location"])
+        short = await client.get("/ui/find", params={"q": "feed"})
+
+    assert [answer.headers["location"] for answer in found] == [f"/ui/jobs/{one}", f"/ui/jobs/{other}"]
+    assert "Type more of it" in _text(listed)
+    assert short.headers["location"] == "/ui/jobs?q=kind%3Afeed"
+
+
+@pytest.mark.parametrize(
+    ("detail", "words"),
+    [
+        ({"method": "POST", "path": "/ui/x", "status": 303, "address": "10.0.0.7"}, "POST, 303, from 10.0.0.7"),
+        ({"from": "queued", "to": "cancelled"}, "queued → cancelled"),
+        ({"state": "queued"}, "state queued"),
+        ({"from": {"payload": "a1"}, "to": {"payload": "b2"}, "kept": True}, "payload a1 → payload b2, kept yes"),
+        ({"job_ids": ["a", "b"], "note": None}, "job ids 2 values"),
+        (["x"], "x"),
+    ],
+)
+def test_what_the_audit_keeps_of_an_act_is_told_in_words(detail: Any, words: str) -> None:
+    assert audit_page.in_words(detail) == words

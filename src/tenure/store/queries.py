@@ -168,6 +168,11 @@ class WorkerSeen:
     is_leader: bool
     leader_until: datetime | None
 
+    @property
+    def slots_used(self) -> int:
+        """How many of its slots work. What it holds beyond them it has fetched ahead."""
+        return min(self.held, self.row.concurrency)
+
 
 @frozen
 class ListWorkers(Request[list[WorkerSeen]]):

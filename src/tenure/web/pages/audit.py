@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tenure.errors import UsageError
@@ -10,6 +10,7 @@ from tenure.web.pages import exports, same_as
 from tenure.web.pages.filter_words import is_job_id
 from tenure.web.pages.json_text import json_line
 from tenure.web.pages.visit import Answer, Shown, Visit
+from tenure.web.pages.words import first_line
 
 ROWS: Final = 100
 EXPORT: Final = 100_000
@@ -25,7 +26,8 @@ def audit(visit: Visit) -> Answer:
     return Shown(
         "audit.html",
         {
-            "details": {one.seq: json_line(one.detail) for one in rows if one.detail},
+            "details": {one.seq: in_words(one.detail) for one in rows if one.detail},
+            "whole": {one.seq: json_line(one.detail) for one in rows if one.detail},
             "export": lambda kind: visit.link("/audit/export", subject=subject, before=before, format=kind),
             "export_rows": EXPORT,
             "is_id": is_job_id,
@@ -67,6 +69,31 @@ def _rows(visit: Visit, subject: str, before: int | None) -> Iterator[dict[str, 
         if len(page) < EXPORT_PAGE:
             return
         before = page[-1].seq
+
+
+def in_words(detail: Any) -> str:
+    """What a row keeps of its act, in short: `queued → cancelled`, or `POST, 303, from 127.0.0.1`."""
+    if not isinstance(detail, Mapping):
+        return _short(detail)
+    if "method" in detail and "status" in detail:
+        came = f", from {detail['address']}" if detail.get("address") else ""
+        return f"{detail['method']}, {detail['status']}{came}"
+    rest = {name: value for name, value in detail.items() if value not in (None, "", [], {})}
+    parts = []
+    if "from" in rest and "to" in rest:
+        parts.append(f"{_short(rest.pop('from'))} → {_short(rest.pop('to'))}")
+    return ", ".join([*parts, *(f"{name.replace('_', ' ')} {_short(value)}" for name, value in rest.items())])
+
+
+def _short(value: Any) -> str:
+    """A value in few words: of an object its fields, of a list how many."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_short(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        return _short(value[0]) if len(value) == 1 else f"{len(value)} values"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return first_line(str(value), 40)
 
 
 def _subject(visit: Visit) -> str:

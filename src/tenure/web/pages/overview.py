@@ -15,7 +15,7 @@ from tenure.web.pages import same_as
 from tenure.web.pages.charts import RANGES, range_of, throughput
 from tenure.web.pages.connect import shown_url
 from tenure.web.pages.event_words import told_event
-from tenure.web.pages.pulse import Look, finding
+from tenure.web.pages.pulse import Look, finding, handling
 from tenure.web.pages.visit import Answer, Shown, Visit
 from tenure.web.pages.words import clock, counted, is_command, number, segment, short_span, span
 
@@ -107,7 +107,7 @@ def overview(visit: Visit) -> Answer:
     if look is None:
         return Shown("overview_waiting.html", {})
     if _is_empty(visit, look):
-        return first_run(visit, look)
+        return first_run(visit)
     chosen = range_of(visit.asked("range"), RANGES[0])
     return Shown(
         "overview.html",
@@ -139,12 +139,11 @@ def _newest_events(visit: Visit) -> list[Event]:
     return newest_events(visit.app.store, 8)
 
 
-def first_run(visit: Visit, look: Look) -> Answer:
+def first_run(visit: Visit) -> Answer:
     """What a database that has seen no work shows: the next steps."""
     return Shown(
         "first_run.html",
         {
-            "has_worker": bool(look.seen.workers),
             "keys": (("g o", "overview"),),
             "origin": visit.origin,
             "same": same_as.health(),
@@ -156,7 +155,7 @@ def first_run(visit: Visit, look: Look) -> Answer:
 
 def _is_empty(visit: Visit, look: Look) -> bool:
     seen = look.seen
-    if seen.workers or seen.summary.backlog or seen.summary.ran or seen.groups:
+    if handling(seen) or seen.summary.backlog or seen.summary.ran or seen.groups:
         return False
     return not visit.app.jobs(limit=1).items
 
@@ -279,9 +278,9 @@ def _stuck_tile(look: Look) -> Tile:
             "Is anything stuck?", number(stuck), "leases ran out", "The next claim takes them back", "/workers", "retry"
         )
     if unserved:
-        return Tile(
-            "Is anything stuck?", number(len(unserved)), "without a worker", unserved[0].says, "/workers", "dead"
-        )
+        noun = "queue" if all(one.name == "unserved" for one in unserved) else "finding"
+        unit = f"{noun if len(unserved) == 1 else noun + 's'}, no worker"
+        return Tile("Is anything stuck?", number(len(unserved)), unit, unserved[0].says, "/workers", "dead")
     return Tile("Is anything stuck?", "0", "stuck", "No lease overdue", "/workers")
 
 
@@ -342,7 +341,7 @@ def worker_lines(seen: Board) -> list[WorkerLine]:
         lines.append(
             WorkerLine(
                 name=one.row.id,
-                used=one.held,
+                used=one.slots_used,
                 slots=one.row.concurrency,
                 queues=", ".join(one.row.queues),
                 freshness=fresh,

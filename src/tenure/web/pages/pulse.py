@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tenure.effects.bulk_jobs import QUEUE
 from tenure.errors import AccessDenied, TenureError
 from tenure.model.frozen import frozen
 from tenure.observe.browse import Board, board, inspect
@@ -26,6 +27,7 @@ from tenure.observe.doctor import Check, examine
 from tenure.observe.liveness import alive
 
 if TYPE_CHECKING:
+    from tenure import WorkerSeen
     from tenure.app import App
 
 FRESH_SECONDS: Final = 2.0
@@ -280,6 +282,11 @@ def health(checks: Sequence[Check], seen: Board) -> Health:
         many = "one thing is" if len(warns) == 1 else f"{len(warns)} things are"
         return Health(f"Working; {many} worth knowing.", finding(warns[0]), "retry", "warn")
     workers = next((one.says for one in checks if one.name == "workers"), "")
-    if not seen.workers:
+    if not handling(seen):
         return Health("Ready.", "No worker has said hello yet.", "queued", "queued")
     return Health("All is well.", f"Workers: {workers}; nothing waits for a person.", "succeeded", "succeeded")
+
+
+def handling(seen: Board) -> list[WorkerSeen]:
+    """Workers that take users' jobs: not the one that a server runs for acts on all that match."""
+    return [one for one in seen.workers if list(one.row.queues) != [QUEUE]]

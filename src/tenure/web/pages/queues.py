@@ -77,7 +77,7 @@ def queue(visit: Visit) -> Answer:
             "same": same_as.queues(row.name),
             "same_act": same_as.resume(row.name) if row.paused_at else same_as.pause(row.name),
             "slots_in_all": sum(one.row.concurrency for one in serving),
-            "slots_used": sum(one.held for one in serving),
+            "slots_used": sum(one.slots_used for one in serving),
             "section": "/queues",
             "topic": "all",
             "workers": serving,

@@ -73,7 +73,7 @@ def workers(visit: Visit) -> Answer:
             "room": sum(line.seen.row.concurrency for line in alive),
             "topic": "all",
             "unserved": [one for one in look.checks if one.name in {"unserved", "unknown kind"}] if look else [],
-            "used": sum(line.seen.held for line in alive),
+            "used": sum(line.seen.slots_used for line in alive),
             "versions": versions.most_common(),
         },
     )
