@@ -179,7 +179,7 @@ def test_a_death_is_triaged_and_replayed(console: Console) -> None:
     page.get_by_role("link", name="Replay all…").click()
     page.get_by_label("Pace").fill("100")
     page.get_by_label("Reason").fill("mended")
-    page.get_by_role("button", name=re.compile("Revive 3")).click()
+    page.get_by_role("button", name=re.compile("Replay 3")).click()
     expect(page.locator(".say")).to_contain_text("3 done of 3", timeout=PATIENCE)
     console.goto("/jobs?q=kind:broken")
 

@@ -63,8 +63,8 @@ async def test_a_group_is_sampled_and_then_replayed_as_a_whole(server: Server) -
         done = await client.get(path)
 
     assert sample.status_code == 303
-    assert "Revive 3 jobs" in _text(board)
-    assert "Revive 3 jobs" in _text(page)
+    assert "Replay 3 jobs" in _text(board)
+    assert "Replay 3 jobs" in _text(page)
     assert "3 done of 3" in _text(done)
     assert "cannot be undone" in _text(done)
     assert {one.state for one in app.jobs(kind="k").items} == {"queued"}
@@ -123,3 +123,40 @@ async def test_a_reader_is_shown_no_acts_and_may_start_none(small: Server) -> No
         started = await client.post("/ui/bulk/new", data={"act": "cancel", "q": "kind:k", "reason": "r"})
 
     assert (listed.status_code, board.status_code, started.status_code) == (403, 200, 403)
+
+
+async def test_a_second_sample_takes_letters_that_were_not_replayed_yet(server: Server) -> None:
+    """Those of the first are the newest still; replaying them again would say that nothing could be done."""
+    app = server.app
+    app.queues.set("default", max_attempts=1)
+    app.enqueue_many([("k", {"n": n}) for n in range(4)])
+    for grant in app.claim(worker="w", limit=4):
+        app.fail(grant, "KeyError: 'x'")
+    (group,) = app.dead_letters.groups()
+    base = f"/ui/dead-letters/{group.fingerprint}"
+
+    async with signed_in(server) as client:
+        for _ in range(2):
+            await client.post(f"{base}/replay", data={"count": "2", "reason": "a sample"})
+        page = _text(await client.get(base))
+
+    assert {one.state for one in app.jobs(kind="k").items} == {"queued"}
+    assert page.count("a sample") == 1, "one note for one act, however many letters it is kept with"
+    assert "4 letters manual_replay" in page
+
+
+async def test_a_replay_of_a_group_says_replay_and_what_its_jobs_died_of(server: Server) -> None:
+    app = server.app
+    app.queues.set("default", max_attempts=1)
+    app.enqueue("k")
+    app.fail(app.claim(worker="w")[0], "KeyError: 'x'")
+    (group,) = app.dead_letters.groups()
+
+    async with signed_in(server) as client:
+        asked = await client.get("/ui/bulk/new", params={"fingerprint": group.fingerprint, "act": "revive"})
+        path = await start(client, fingerprint=group.fingerprint, act="revive")
+        page = await client.get(path)
+
+    assert "Replay 1 job of KeyError?" in _text(asked)
+    assert "Replay 1 job" in _text(page)
+    assert f'href="/ui/dead-letters/{group.fingerprint}"' in page.text

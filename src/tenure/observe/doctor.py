@@ -408,10 +408,10 @@ def _limiters(store: Store, summed: Summed) -> Iterator[Check]:
 
 
 def _dead_letters(deaths: list[Death]) -> Iterator[Check]:
-    sorts = {(one.fingerprint, one.kind, one.queue) for one in deaths}
+    groups = {one.fingerprint for one in deaths}
     if deaths:
         least = "at least " if len(deaths) == DEATHS else ""
-        many = f"{least}{counted(len(deaths), 'dead letter')} of {least}{counted(len(sorts), 'sort')}"
+        many = f"{least}{counted(len(deaths), 'dead letter')} in {least}{counted(len(groups), 'group')}"
         says = f"{many} to be looked at by a person"
         yield Check("dead letters", "warn", says, "tenure dlq groups")
     else:

@@ -144,7 +144,7 @@ def _ended(job: Job) -> Iterator[Reason]:
     tries = f"after {job.attempt} of {job.max_attempts} attempts"
     said = first_line(job.last_error)
     if job.state is State.SUCCEEDED:
-        yield Reason("succeeded", f"It has succeeded{when}, {tries}.", blocks=False)
+        yield Reason("succeeded", f"It succeeded{when}, {tries}.", blocks=False)
     elif job.state is State.CANCELLED:
         yield Reason("cancelled", f"It was cancelled{when}.", fix=f"tenure jobs revive {job.id}")
     elif job.state is State.DEAD:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -14,7 +15,7 @@ from tenure.model.frozen import frozen
 from tenure.web.pages import same_as
 from tenure.web.pages.filter_words import is_job_id
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
-from tenure.web.pages.words import first_line, span
+from tenure.web.pages.words import counted, first_line, span
 
 ROWS: Final = 50
 DECIDED: Final = 10
@@ -28,6 +29,22 @@ TONES: Final = {
     "void": ("void", "cancelled"),
 }
 """Word and tone of a state."""
+ENTRIES: Final = {
+    "approval": ("question", "questions"),
+    "escalation": ("escalation", "escalations"),
+    "effect": ("effect of unknown outcome", "effects of unknown outcome"),
+    "budget": ("used-up budget", "used-up budgets"),
+}
+"""Kinds of entries: the word for one, for several."""
+DOORS: Final = {
+    "cli": "the command line",
+    "console": "the console",
+    "http": "the API",
+    "link": "a signed link",
+    "mcp": "MCP",
+    "python": "Python",
+}
+"""Through what a person answered."""
 WHYS: Final = {
     "changed": "its arguments changed, and it was asked anew",
     "ended": "its job ended",
@@ -64,6 +81,7 @@ def approvals(visit: Visit) -> Answer:
             "args": "" if chosen is None else json.dumps(chosen.args, indent=2, ensure_ascii=False),
             "chosen": chosen,
             "decided": decided.items,
+            "doors": DOORS,
             "due": None if chosen is None else _due(chosen.expires_at, now),
             "keys": (("j k", "move"), ("Enter", "open")),
             "lines": lines,
@@ -74,6 +92,7 @@ def approvals(visit: Visit) -> Answer:
             "section": "/approvals",
             "tones": TONES,
             "topic": "all",
+            "waits": _waits(lines),
             "whys": WHYS,
         },
     )
@@ -134,6 +153,14 @@ def _line(one: Any, now: datetime, chosen: Approval | None) -> Asked:
         return Asked("budget", one.title, sub, "/budgets", "", "", "waiting")
     sub = f"unknown effect, since {span((now - one.since).total_seconds())}"
     return Asked("effect", one.title, sub, f"/jobs/{one.job_id}?tab=effects", "", "", "unknown")
+
+
+def _waits(lines: Sequence[Asked]) -> str:
+    """How many of each kind wait: `2 questions and 1 effect of unknown outcome wait`."""
+    counts = Counter(one.kind for one in lines)
+    parts = [counted(counts[kind], *words) for kind, words in ENTRIES.items() if counts[kind]]
+    told = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part) if parts else ""
+    return f"{told} {'waits' if len(lines) == 1 else 'wait'}"
 
 
 def _due(at: datetime | None, now: datetime) -> str | None:

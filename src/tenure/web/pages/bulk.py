@@ -11,6 +11,7 @@ from tenure.effects.bulk_jobs import PACE
 from tenure.effects.bulk_payload import BulkFilter
 from tenure.errors import NotFound, UsageError
 from tenure.model.frozen import frozen
+from tenure.observe.browse import deaths_of, group_deaths
 from tenure.web import bulk_acts
 from tenure.web.bulk_acts import ABORTED, PAUSED, ActShown
 from tenure.web.pages.changes import job_marker
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 NEWEST: Final = 30
 UNDER_WAY: Final = 10
 """Among so many of the newest, acts that are not over are shown on other pages too."""
-WORDS: Final = {"cancel": "Cancel", "revive": "Revive"}
+ACTS: Final = ("cancel", "revive")
 TOKENS: Final = {
     "shown": "state",
     "state": "state",
@@ -51,6 +52,11 @@ class ActLine:
     share: float
     left_seconds: float | None
     """How long it still takes at its pace; None if it does not run."""
+
+    @property
+    def verb(self) -> str:
+        """What it does, in the word of the page that it was asked on."""
+        return "undo" if self.act.undoes else _verb(self.act.act, str(self.act.filter.get("fingerprint", "")))
 
 
 def acts(visit: Visit) -> Answer:
@@ -105,7 +111,8 @@ def confirm(visit: Visit, *, wrong: str = "", status: int = 200) -> Answer:
             "q": parsed.text,
             "section": "/bulk",
             "total": trial.total,
-            "word": WORDS[act],
+            "title": _title(visit, fingerprint),
+            "word": _verb(act, fingerprint).capitalize(),
             "words": words(trial.filter.model_dump(mode="json")),
             "wrong": wrong,
         },
@@ -127,7 +134,8 @@ def start(visit: Visit) -> Answer:
     visit.pulse.forget()
     made_id = bulk_acts.start(visit.app, made)
     least = "" if made.is_exact else "at least "
-    return Moved(visit.link(f"/bulk/{made_id}"), f"{WORDS[act]} {least}{counted(made.total, 'job')}: it has begun.")
+    verb = _verb(act, fingerprint).capitalize()
+    return Moved(visit.link(f"/bulk/{made_id}"), f"{verb} {least}{counted(made.total, 'job')}: it has begun.")
 
 
 def change(visit: Visit) -> Answer:
@@ -178,9 +186,20 @@ def _asked(visit: Visit) -> tuple[Literal["cancel", "revive"], Parsed, str]:
         return visit.given(name) or visit.asked(name)
 
     act = told("act")
-    if act not in WORDS:
+    if act not in ACTS:
         raise UsageError("What should be done with all that match? Nothing was changed.")
     return cast(Literal["cancel", "revive"], act), parse(told("q")), told("fingerprint")
+
+
+def _verb(act: str, fingerprint: str) -> str:
+    """To revive the jobs of dead letters is to replay them."""
+    return "replay" if fingerprint and act == "revive" else act
+
+
+def _title(visit: Visit, fingerprint: str) -> str:
+    """What the jobs of a fingerprint died of."""
+    deaths = deaths_of(visit.app.store, fingerprint, limit=1) if fingerprint else []
+    return group_deaths(deaths[:1], visit.app.now())[0].title if deaths else ""
 
 
 def _filter(visit: Visit, parsed: Parsed, fingerprint: str) -> BulkFilter:

@@ -47,6 +47,7 @@ NEXT: Final[Mapping[str, Sequence[str]]] = {
 """What can be done with the groups of a column. All that are open can be assigned too, on the page of the group."""
 OPEN: Final = tuple(name for name, acts in NEXT.items() if acts)
 SIMILAR: Final = 5
+NOTES: Final = 5
 ALIKE: Final = 0.6
 """How much of two messages must be the same, for groups that died of different errors to count as similar."""
 
@@ -146,7 +147,7 @@ def group(visit: Visit) -> Answer:
             "open_triage": open_triage,
             "payloads": [masked_text(json_line(one.payload), 240) for one in page.items] if may_read else (),
             "next": NEXT[open_triage] or ("replay",),
-            "notes": [one for one in deaths if one.triage_note][:5],
+            "notes": _notes(deaths),
             "now": now,
             "older": visit.link(f"/dead-letters/{fingerprint}", after=page.next) if page.next else None,
             "running": replays(visit, fingerprint),
@@ -158,6 +159,18 @@ def group(visit: Visit) -> Answer:
             "total": len(deaths),
         },
     )
+
+
+def _notes(deaths: Sequence[Death]) -> list[tuple[Death, int]]:
+    """The newest notes, and of how many letters each is: an act on a group leaves the same one on all of them."""
+    first: dict[tuple[str | None, str | None, str], Death] = {}
+    counts = Counter[tuple[str | None, str | None, str]]()
+    for one in sorted(deaths, key=lambda one: one.triaged_at or one.moved_at, reverse=True):
+        if one.triage_note:
+            said = (one.triage_note, one.triaged_by, one.triage)
+            first.setdefault(said, one)
+            counts[said] += 1
+    return [(one, counts[said]) for said, one in first.items()][:NOTES]
 
 
 def similar(group: DeathGroup, others: Iterable[DeathGroup]) -> list[Similar]:
@@ -279,13 +292,14 @@ def _assign(visit: Visit, letters: Sequence[Death], owner: str, reason: str) -> 
 
 
 def _open_letters(visit: Visit, fingerprint: str, triage: str) -> list[Death]:
-    """Letters that something can still be done about, newest first, AT_ONCE of them at most: those of one triage, so
-    that what was decided about others stays, or all of them."""
+    """Letters that something can still be done about, AT_ONCE of them at most: those of one triage, so that what was
+    decided about others stays, or all of them. Newest first, and those that were replayed behind all others."""
     if triage and triage not in OPEN:
         raise UsageError(f"Letters that are {first_line(triage, 40)!r} cannot be decided. Nothing was changed.")
     wanted = (triage,) if triage else OPEN
     found = [one for one in deaths_of(visit.app.store, fingerprint, AT_ONCE) if one.triage in wanted]
-    return sorted(found, key=lambda one: one.moved_at, reverse=True)[:AT_ONCE]
+    found.sort(key=lambda one: one.moved_at, reverse=True)
+    return sorted(found, key=lambda one: one.triage == Triage.MANUAL_REPLAY)[:AT_ONCE]
 
 
 def _how_many(text: str, most: int) -> int:

@@ -7,13 +7,13 @@ from tenure.web.pages import same_as
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
 
 MEANS = {
-    "master": "Everything: enqueue and claims.",
-    "worker": "Claims: no worker is given jobs. Enqueue goes on.",
-    "notify": "Wake-ups: workers find jobs by polling.",
-    "queue:": "Jobs of this queue: none is claimed.",
-    "kind:": "Jobs of this kind: none is claimed.",
-    "worker:": "One worker: it is given no jobs, and ends what it holds.",
-    "heartbeat": "The rows of workers are not refreshed. Leases are.",
+    "master": "Nothing is enqueued and nothing is claimed.",
+    "worker": "No worker is given jobs. Enqueue goes on.",
+    "notify": "Workers are not woken; they find jobs by polling.",
+    "queue:": "No job of this queue is claimed.",
+    "kind:": "No job of this kind is claimed.",
+    "worker:": "This worker is given no jobs, and ends what it holds.",
+    "heartbeat": "The rows of workers are not refreshed; leases are.",
 }
 
 

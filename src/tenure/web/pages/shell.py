@@ -91,6 +91,7 @@ def page(visit: Visit, shown: Shown, began: float) -> str:
         "link": visit.link,
     }
     context = base | dict(shown.context)
+    context["page_keys"] = [one for one in context["keys"] if one[0] not in {"j k", *(key for key, _ in KEYS)}]
     if context["seen"] and context["topic"] != "all":
         context["seen"] = with_shell(context["seen"], look)
     return render(shown.template, context)

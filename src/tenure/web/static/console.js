@@ -227,7 +227,7 @@ const charts = () => {
     place.replaceChildren();
     const at = { label: "At", value: (_, moment) => (moment ? (days ? `${day(moment)} ${clock(moment)}` : clock(moment)) : "newest") };
     const made = new uPlot({ width: place.clientWidth || 640, height: 220, cursor: { points: { size: 6 } }, series: [at, ...series],
-      axes: [{ ...axis, values: (_, moments) => moments.map(days ? day : clock) }, { ...axis, size: 36 }] }, data, place);
+      axes: [{ ...axis, values: (_, moments) => moments.map(days ? day : clock) }, { ...axis, size: 44, values: (_, rates) => rates.map((rate, place) => (place === rates.length - 1 ? `${rate} /s` : String(rate))) }] }, data, place);
     drawn.set(place, made);
     new ResizeObserver(() => made.setSize({ width: place.clientWidth, height: 220 })).observe(place);
   });
