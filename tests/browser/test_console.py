@@ -450,6 +450,38 @@ def test_a_page_is_walked_by_keyboard_alone(console: Console) -> None:
     expect(cancel).to_be_focused()
 
 
+def test_a_group_is_acknowledged_by_keys_alone(console: Console) -> None:
+    """`j` and `a` lead to a page whose first field to fill has the focus, so that words and Enter are all it takes."""
+    page, app = console.page, console.app
+    app.enqueue("broken", {"n": 1}, queue="mail")
+    app.fail(app.claim(queues="mail", worker="w-1")[0], "ValueError: no such address")
+    console.goto("/dead-letters")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("acknowledge on this page")
+    page.keyboard.press("Escape")
+
+    page.keyboard.press("j")
+    page.keyboard.press("a")
+    expect(page.get_by_label("Note")).to_be_focused()
+    page.keyboard.type("the address book is being mended")
+    page.keyboard.press("Enter")
+
+    expect(page.locator(".toast")).to_contain_text("acknowledged")
+    (letter,) = app.dead_letters.all().items
+    assert (letter.triage, letter.triage_note) == ("acknowledged", "the address book is being mended")
+
+
+def test_a_new_server_teaches_the_first_steps(console: Console) -> None:
+    """The server's own worker of bulk acts is there from the start, and is none that a user has started."""
+    page = console.page
+    console.goto("/workers")
+    expect(page.locator("tbody tr")).to_have_count(1, timeout=PATIENCE)
+    console.goto("/")
+
+    expect(page.locator("main h1")).to_have_text("Nothing here yet")
+    expect(page.locator("#health")).to_contain_text("No worker has said hello yet")
+
+
 def test_a_chart_is_drawn_follows_its_table_and_shows_the_zone_that_was_chosen(console: Console) -> None:
     page, app = console.page, console.app
     for n in range(3):

@@ -119,6 +119,22 @@ def test_a_request_sees_one_look(small: Server) -> None:
     assert one.now() is first
 
 
+def test_the_first_viewer_after_a_quiet_hour_is_not_shown_what_was_there_an_hour_ago(
+    small: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulse, clock = Pulse(small.app), [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    first = pulse.now()
+    assert first is not None
+    small.app.enqueue("welcome", {"to": "x"})
+
+    clock[0] += 3600
+    later = pulse.now()
+
+    assert later is not None
+    assert (first.outstanding, later.outstanding) == (0, 1)
+
+
 def test_what_many_viewers_read_at_once_is_read_once(small: Server) -> None:
     pulse, all_ask, reads = Pulse(small.app), threading.Barrier(21), list[int]()
 

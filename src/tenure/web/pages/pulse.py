@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 FRESH_SECONDS: Final = 2.0
 SHARE: Final = 20.0
+STALE: Final = 3.0
+"""A look that is so many times as old as it may be is not shown where a new one comes soon."""
 COSTS: Final = 5
 """How many looks are remembered to tell what one costs."""
 SPEAKING: Final = frozenset({"unserved", "unknown kind", "lag", "paused", "quarantine", "upkeep", "stuck"})
@@ -116,17 +118,19 @@ class Pulse:
         self._shared: dict[Hashable, _Shared] = {}
 
     def now(self) -> Look | None:
-        """The last look. Waits for the first one, for FIRST_WAIT_SECONDS at most. Raises what that one raised."""
+        """The last look. Waits for the first one, and for a new one where the last is STALE times as old as it may be
+        because no viewer was there, for FIRST_WAIT_SECONDS at most. Raises what the one that it waited for raised."""
         with self._lock:
             last, thread = self._last, self._renewing
             if thread is None and (last is None or self._is_old(last)):
                 thread = self._renewing = threading.Thread(target=self._renew, name="tenure-pulse", daemon=True)
                 thread.start()
-        if last is None and thread is not None:
+        if thread is not None and (last is None or self._is_old(last, STALE)):
             thread.join(FIRST_WAIT_SECONDS)
-            last = self._last
-            if last is None and self._error is not None:
-                raise self._error
+            with self._lock:
+                if self._last is None and self._error is not None:
+                    raise self._error
+                last = self._last or last
         return last
 
     def forget(self) -> None:
@@ -168,10 +172,10 @@ class Pulse:
         with self._lock:
             self._shared.clear()
 
-    def _is_old(self, last: Look) -> bool:
+    def _is_old(self, last: Look, times: float = 1.0) -> bool:
         age = time.monotonic() - last.taken
         # The least of the last costs: a look that waited for a busy machine must not make the console blind.
-        return age > max(FRESH_SECONDS, SHARE * min(self._costs, default=last.cost_seconds))
+        return age > times * max(FRESH_SECONDS, SHARE * min(self._costs, default=last.cost_seconds))
 
     def _renew(self) -> None:
         while True:
