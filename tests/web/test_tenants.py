@@ -261,3 +261,22 @@ async def test_the_console_is_bound_by_the_same_quotas(tmp_path: Path) -> None:
         assert sum(count.jobs for count in app.queues.counts(state="queued")) == 1
         assert sum(count.jobs for count in app.queues.counts()) == 3
         assert len(app.access.tokens()) == 1
+
+
+async def test_a_form_beyond_a_quota_is_shown_again_with_what_was_written(tmp_path: Path) -> None:
+    """The payload that an operator had mended was gone with the refusal."""
+    with tenure.App(f"sqlite:///{tmp_path / 'a.db'}") as app:
+        _died(app, 1)
+        (dead,) = (one.job_id for one in app.dead_letters.all().items)
+        app.enqueue_many([app.new_job("k") for _ in range(3)])
+        server = Server(app, queued=3)
+        async with signed_in(server) as client:
+            form = {"payload": '{"n": 4711}', "reason": "mended", "priority": "0"}
+            replayed = await client.post(f"/ui/jobs/{dead}/edit", data=form)
+            enqueued = await client.post("/ui/enqueue", data={"kind": "k", "payload": '{"n": 4711}'})
+
+        assert len(app.jobs().items) == 4
+    for answer in (replayed, enqueued):
+        assert answer.status_code == 429
+        assert "4711" in answer.text
+        assert "At most 3 jobs may wait here" in answer.text

@@ -21,6 +21,7 @@ from tenure.web.pages.filter_words import is_job_id
 from tenure.web.pages.json_text import read_json
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
 from tenure.web.pages.words import first_line, short_id
+from tenure.web.problems import Problem
 
 ROWS_MOST: Final = 30
 LETTERS: Final = 20
@@ -78,6 +79,8 @@ def edit(visit: Visit) -> Answer:
         if exc.http_status != 400 and not isinstance(exc, InvalidPayload):
             raise
         return form(visit, text=text, wrong=str(exc), status=exc.http_status)
+    except Problem as exc:  # beyond a quota: what was written must not be lost
+        return form(visit, text=text, wrong=exc.detail, status=exc.status)
 
 
 def set_priority(visit: Visit, found: Job, reason: str) -> Answer:

@@ -22,6 +22,7 @@ from tenure.web.pages.json_text import read_json
 from tenure.web.pages.schema_form import fields_of, payload_of
 from tenure.web.pages.visit import JOB_COLUMNS, Answer, Moved, Shown, Visit
 from tenure.web.pages.words import counted, first_line, short_span
+from tenure.web.problems import Problem
 
 PAGE: Final = 50
 EXPORT: Final = 1_000
@@ -261,6 +262,8 @@ def enqueue(visit: Visit) -> Answer:
         answer = visit.app.enqueue(made)
     except TenureError as exc:
         return enqueue_form(visit, wrong=str(exc), status=422)
+    except Problem as exc:  # beyond a quota: what was written must not be lost
+        return enqueue_form(visit, wrong=exc.detail, status=exc.status)
     notice = "That key is taken; this is the job that holds it." if answer.duplicate else f"Enqueued as {answer.id}."
     return Moved(visit.link(f"/jobs/{answer.id}"), notice)
 
