@@ -268,6 +268,7 @@ def test_a_workflow_is_read_walked_retried_and_cancelled(console: Console) -> No
     page.get_by_label("Reason").fill("price list mended")
     page.get_by_role("button", name=re.compile("Retry 1")).click()
     expect(page.locator(".toast")).to_contain_text("runs again")
+    page.wait_for_load_state()  # keys are heard from then on
     page.keyboard.press("c")
     page.get_by_label("Reason").fill("not wanted")
     page.get_by_role("button", name=re.compile("Cancel 1")).click()
@@ -479,7 +480,6 @@ def test_a_new_server_teaches_the_first_steps(console: Console) -> None:
     console.goto("/")
 
     expect(page.locator("main h1")).to_have_text("Nothing here yet")
-    expect(page.locator("#health")).to_contain_text("No worker has said hello yet")
 
 
 def test_a_chart_is_drawn_follows_its_table_and_shows_the_zone_that_was_chosen(console: Console) -> None:

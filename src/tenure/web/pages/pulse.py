@@ -271,7 +271,8 @@ def finding(check: Check) -> str:
     """What a check found, as a sentence."""
     says = check.says.rstrip(".")
     name = "SQLite" if check.name == "sqlite" else check.name
-    told = says if check.name in SPEAKING else f"{name}: {says}"
+    speaks = check.name in SPEAKING or says.startswith(f"{check.name} ")
+    told = says if speaks else f"{name}: {says}"
     return f"{told[0].upper()}{told[1:]}."
 
 
