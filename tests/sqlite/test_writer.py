@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 def pending(store: SqliteStore) -> int:
     """How many requests wait for the next commit."""
     writer = store._database.writer
-    return writer._queue.qsize() + len(writer._urgent) + len(writer._pending)
+    return writer._queue.qsize() + len(writer._pending)
 
 
 class Crowd:

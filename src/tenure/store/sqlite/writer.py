@@ -18,7 +18,6 @@ import logging
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -74,12 +73,10 @@ class Writer:
 
     def _reset(self) -> None:
         self._queue: SimpleQueue[_Pending | None] = SimpleQueue()
-        """What callers hand to the thread, which ends at a None."""
-        self._urgent: deque[_Pending] = deque()
-        self._pending: deque[_Pending] = deque()
-        """What the thread has taken from the queue and not begun. Only the thread uses these two."""
+        """What callers hand to the thread; a None only wakes it."""
+        self._pending: list[_Pending | None] = []
+        """What the thread has taken from the queue and not begun. No other thread uses it."""
         self._is_closing = False
-        """The thread has come to the None."""
         self._working = threading.Lock()
         """Held by the thread while it carries out a batch, and by `pause`."""
         self._starting = threading.Lock()
@@ -90,7 +87,7 @@ class Writer:
         begun."""
         item = _Pending(act, request, clock, is_urgent)
         self._queue.put(item)
-        if self._thread is None:  # asked after the put: `close` forgets the thread before it ends the queue
+        if self._thread is None:  # asked after the put, see `_run`
             with self._starting:
                 if self._thread is None:
                     self._is_closing = False
@@ -119,6 +116,7 @@ class Writer:
         with self._starting:
             thread, self._thread = self._thread, None
             if thread is not None:
+                self._is_closing = True
                 self._queue.put(None)
                 thread.join()
         with self._working:
@@ -128,24 +126,17 @@ class Writer:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._urgent or self._pending or not self._is_closing:
-            if not self._urgent and not self._pending:
-                self._sort_in(self._queue.get())
+        # In this order: a request that comes after the queue was seen empty comes after `close`: it starts a thread.
+        while not self._is_closing or self._pending or not self._queue.empty():
+            if not self._pending:
+                self._pending.append(self._queue.get())
             with self._working:
                 while not self._queue.empty():
-                    self._sort_in(self._queue.get())
-                batch: list[_Pending] = []
-                for queue in (self._urgent, self._pending):  # heartbeats first
-                    while queue and len(batch) < MAX_BATCH:
-                        batch.append(queue.popleft())
+                    self._pending.append(self._queue.get())
+                batch = sorted(filter(None, self._pending), key=lambda item: not item.is_urgent)  # heartbeats first
+                self._pending = [*batch[MAX_BATCH:]]
                 if batch:
-                    self._carry_out(batch)
-
-    def _sort_in(self, item: _Pending | None) -> None:
-        if item is None:
-            self._is_closing = True
-        else:
-            (self._urgent if item.is_urgent else self._pending).append(item)
+                    self._carry_out(batch[:MAX_BATCH])
 
     def _carry_out(self, batch: list[_Pending]) -> None:
         """One transaction. Whatever fails, every request of the batch gets an answer or an error."""
@@ -189,7 +180,7 @@ class Writer:
         batch.reverse()
         while batch:
             if begun and time.monotonic() > until:
-                self._pending.extendleft(batch)
+                self._pending = [*reversed(batch), *self._pending]
                 batch.clear()
                 break
             item = batch.pop()
