@@ -273,6 +273,22 @@ def test_happy_moves_take_few_statements(store: SqliteStore) -> None:
     assert claimed - enqueued <= 7
 
 
+def test_every_request_is_answered_while_the_writer_is_closed_again_and_again(store: SqliteStore) -> None:
+    writer = store._database.writer
+    answered: list[int] = []
+
+    def submit() -> None:
+        answered.extend(writer.submit(lambda _, given: given, n, store._clock).result(30) for n in range(50))
+
+    threads = [threading.Thread(target=submit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        writer.close()
+
+    assert sorted(answered) == sorted([*range(50)] * 4)
+
+
 def test_an_exchange_of_a_hundred_jobs_reads_few_rows(store: SqliteStore) -> None:
     """sqlite3 gives up Python's lock at every row. Beside handlers that compute, each row of a settle waited up to 5 ms
     to get it back, 500 of them in one transaction, while the whole file stood still for other writers."""
