@@ -40,6 +40,7 @@ HOT: Mapping[tuple[str, str], tuple[Any, str]] = {
     ("claim", "granted"): ({"rowids": "[1, 2]"}, "INTEGER PRIMARY KEY"),
     ("settle", "expired"): ({"now": 1, "limit": 100}, "job_lease_idx"),
     ("settle", "complete"): ({"done": '[["x", 1]]', "now": 1}, BY_ID),
+    ("settle", "followed"): ({"done": '[["x", 1]]', "now": 1}, BY_ID),
     ("settle", "crashed"): ({"job_id": "x", "since": 1, "crashes": 2, "jobs": 3}, "job_crashed_idx"),
     ("settle", "held"): ({"job_id": "x", "token": 1, "now": 1, "is_expiry": 0}, BY_ID),
     ("heartbeat", "heartbeat"): ({"now": 1, "lease_seconds": None, "holds": HOLDS}, BY_ID),

@@ -13,6 +13,7 @@ import pytest
 from tenure.errors import GateClosed, KeyConflict, StoreBusy, StoreClosed, StoreUnavailable, TenureError, UnknownQueue
 from tenure.model.ids import JobId, Token
 from tenure.model.job import Enqueued
+from tenure.model.outcome import Completed
 from tenure.store.admin import SetGate
 from tenure.store.contract import Cancel, Claim, Enqueue, Exchange, Heartbeat, Hold, Prune, Reap, Settle, Start, Wake
 from tenure.store.queries import CountJobs, GetJobs
@@ -27,7 +28,7 @@ from tests.waiting import wait_until
 def pending(store: SqliteStore) -> int:
     """How many requests wait for the next commit."""
     writer = store._database.writer
-    return len(writer._urgent) + len(writer._pending)
+    return writer._queue.qsize() + len(writer._pending)
 
 
 class Crowd:
@@ -268,8 +269,46 @@ def test_happy_moves_take_few_statements(store: SqliteStore) -> None:
     claimed = store.stats().statements
 
     assert len(grants) == 100
-    assert enqueued - before <= 3
+    assert enqueued - before <= 2
     assert claimed - enqueued <= 7
+
+
+def test_every_request_is_answered_while_the_writer_is_closed_again_and_again(store: SqliteStore) -> None:
+    writer = store._database.writer
+    answered: list[int] = []
+
+    def submit() -> None:
+        answered.extend(writer.submit(lambda _, given: given, n, store._clock).result(30) for n in range(50))
+
+    threads = [threading.Thread(target=submit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        writer.close()
+
+    assert sorted(answered) == sorted([*range(50)] * 4)
+
+
+def test_an_exchange_of_a_hundred_jobs_reads_few_rows(store: SqliteStore) -> None:
+    """sqlite3 gives up Python's lock at every row. Beside handlers that compute, each row of a settle waited up to 5 ms
+    to get it back, 500 of them in one transaction, while the whole file stood still for other writers."""
+    store.do(Enqueue([job() for _ in range(200)]))
+    grants = store.do(Claim(WORKER, ["default"], 100))
+    connection = store._database.writer.writing.connection
+    assert connection is not None
+    rows = []
+
+    def counted(_cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        rows.append(row)
+        return row
+
+    connection.row_factory = counted
+    ends = [Completed(grant.id, grant.token) for grant in grants]
+    answer = store.do(Exchange(ends, Claim(WORKER, ["default"], 100)))
+    connection.row_factory = None
+
+    assert len(answer.grants) == 100
+    assert len(rows) <= 10
 
 
 def test_a_closed_store_refuses_and_another_on_the_file_goes_on(store: SqliteStore, path: Path) -> None:

@@ -24,8 +24,8 @@ from tests.worker.fetchers import Claims, NoHeartbeats, fetcher, grant
 def run_jobs(prefetch: Prefetch, now: float, jobs: int, seconds: float) -> float:
     """Jobs come, have all ended after so many seconds, and then there is nothing for a while; the time after it."""
     prefetch.start(now)
-    for left in reversed(range(jobs)):
-        prefetch.end(now + seconds, is_idle=not left)
+    prefetch.ended += jobs
+    prefetch.stop(now + seconds)
     return now + seconds + 10.0
 
 

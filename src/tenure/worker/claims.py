@@ -156,7 +156,8 @@ class Prefetch:
     def __init__(self, setting: int | Literal["auto"]) -> None:
         self._is_auto = setting == "auto"
         self.jobs = 0 if setting == "auto" else setting
-        self._ended = 0
+        self.ended = 0
+        """Jobs that have ended since the last measurement."""
         self._busy_seconds = 0.0
         self._busy_since: float | None = None
 
@@ -165,10 +166,9 @@ class Prefetch:
         if self._busy_since is None:
             self._busy_since = now
 
-    def end(self, now: float, *, is_idle: bool) -> None:
-        """A job has ended. `is_idle`: it was the last one that the worker held."""
-        self._ended += 1
-        if is_idle and self._busy_since is not None:
+    def stop(self, now: float) -> None:
+        """The last job that the worker held has ended."""
+        if self._busy_since is not None:
             self._busy_seconds += now - self._busy_since
             self._busy_since = None
 
@@ -178,7 +178,7 @@ class Prefetch:
             return
         busy = self._busy_seconds + (0.0 if self._busy_since is None else now - self._busy_since)
         if busy >= WINDOW_SECONDS:
-            self.jobs = min(AUTO_LIMIT, int(self._ended / busy * AUTO_SECONDS))
+            self.jobs = min(AUTO_LIMIT, int(self.ended / busy * AUTO_SECONDS))
             self._begin_window(now)
 
     def reset(self, now: float) -> None:
@@ -188,6 +188,6 @@ class Prefetch:
             self._begin_window(now)
 
     def _begin_window(self, now: float) -> None:
-        self._ended, self._busy_seconds = 0, 0.0
+        self.ended, self._busy_seconds = 0, 0.0
         if self._busy_since is not None:
             self._busy_since = now

@@ -193,6 +193,8 @@ class Executor:
         Async handlers are awaited in this very task, whose context variables are `variables`: none, to begin with. If a
         handler leaves one behind, the runner ends and another one takes its place.
         """
+        task = asyncio.current_task()
+        assert task is not None
         turn_ends = 0.0
         while not self._is_closed:
             if not self._ready:
@@ -207,7 +209,7 @@ class Executor:
             execution = self._ready.popleft()
             began = perf_counter()
             try:
-                outcome = await self._run(execution)
+                outcome = await self._run(execution, task)
                 execution.duration = perf_counter() - began
                 if execution.context is not None and outcome is not None:
                     await self._write_last(execution, execution.context, outcome)
@@ -235,8 +237,8 @@ class Executor:
         """Whether the runner itself, and not its handler, was cancelled."""
         return self._is_closed and type(exc) in {CancelledError, GeneratorExit}
 
-    async def _run(self, execution: Execution) -> Outcome | None:
-        """One attempt, wherever it is to run."""
+    async def _run(self, execution: Execution, task: asyncio.Task[Any]) -> Outcome | None:
+        """One attempt, wherever it is to run. `task`: the runner's."""
         handler, grant = execution.handler, execution.grant
         if execution.interrupt is not None:
             return outcome_of(grant, Interrupted(execution.interrupt), None, handler)
@@ -253,12 +255,10 @@ class Executor:
                 return await self._threads.run(execution)
             except RuntimeError as exc:
                 return self._refused_by_machine(execution, exc)
-        return await self._run_here(execution, handler)
+        return await self._run_here(execution, handler, task)
 
-    async def _run_here(self, execution: Execution, handler: Handler) -> Outcome | None:
-        """Await an async handler in this task."""
-        task = asyncio.current_task()
-        assert task is not None
+    async def _run_here(self, execution: Execution, handler: Handler, task: asyncio.Task[Any]) -> Outcome | None:
+        """Await an async handler in the runner's task."""
         outcome: Outcome | None
         execution.body = task
         self.ran_on_loop.add(handler.kind)

@@ -119,7 +119,9 @@ class Fetcher:
     def count_end(self, queue: str) -> None:
         """A handler has ended."""
         self.unfinished -= 1
-        self.prefetch.end(self._loop.time(), is_idle=not self.unfinished)
+        self.prefetch.ended += 1
+        if not self.unfinished:
+            self.prefetch.stop(self._loop.time())
         if self._config.queue_concurrency:
             self._unfinished_by_queue[queue] -= 1
 

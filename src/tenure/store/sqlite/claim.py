@@ -177,7 +177,7 @@ def _again(transaction: Transaction, request: Claim, held: Sequence[JobId]) -> l
         "held": dump(list(held)),
         "limit": request.limit,
     }
-    return _read(transaction, [row[0] for row in transaction.all(_SQL["again"], values)])
+    return _read(transaction, [row[-1] for row in sorted(transaction.all(_SQL["again"], values))])
 
 
 def _grant(
@@ -220,8 +220,6 @@ def _grant(
         if granted != len(rowids):
             raise InternalError(f"A claim picked {len(rowids)} jobs and could grant {granted}. Nothing was claimed.")
     grants = _read(transaction, [candidate[3] for _, candidate in chosen])
-    order = {candidate[2]: place for place, (_, candidate) in enumerate(chosen)}
-    grants.sort(key=lambda grant: order[grant.id])
     if transaction.keeps.events:
         transaction.record("claimed", (grant.id for grant in grants))
         transaction.record("started", (grant.id for grant in grants if grant.started))
@@ -351,11 +349,10 @@ def _walk(
 
 
 def _read(transaction: Transaction, rowids: list[int]) -> list[Grant]:
-    """The grants of these jobs in claim order."""
+    """The grants of these jobs, in this order."""
     if not rowids:
         return []
     rows = transaction.array(_SQL["granted"], {"rowids": dump(rowids)})
-    rows.sort(key=lambda row: row[:3])
     grants = [
         Grant(
             id=job_id,
@@ -374,7 +371,7 @@ def _read(transaction: Transaction, rowids: list[int]) -> list[Grant]:
             suspicion=suspicion,
         )
         for (
-            _, _, job_id, queue, kind, token, attempt, max_attempts, payload, lease_until, worker, priority, crashes,
+            job_id, queue, kind, token, attempt, max_attempts, payload, lease_until, worker, priority, crashes,
             state, suspicion, extras, _,
         ) in rows
     ]  # fmt: skip

@@ -53,6 +53,7 @@ class Terms(NamedTuple):
     closed_gate: str | None
     priority_min: int | None
     priority_max: int | None
+    keeps_events: int
 
     def rank(self, priority: int, now: int) -> int:
         """What a claim sorts by, lower first. With aging, one step of priority is worth that many seconds of waiting,
@@ -92,12 +93,13 @@ def enqueue(
         rows.append(row)
         if row[_RUN_AT] <= soon:
             transaction.woken.add(job.queue)
-    before = _found(transaction, jobs) if transaction.keeps.events else set()
+    keeps_events = any(term.keeps_events for term in terms.values())
+    before = _found(transaction, jobs) if keeps_events else set()
     if _insert(transaction, rows) == len(rows):
         answers = [Enqueued(job.id) for job in jobs]
     else:
         answers = _sort_out(transaction, jobs, rows, terms, tolerates)
-    if transaction.keeps.events:
+    if keeps_events:
         created = dict.fromkeys(answer.id for answer in answers if not answer.duplicate)
         transaction.record("queued", (job_id for job_id in created if job_id not in before))
     return answers

@@ -313,6 +313,7 @@ class Sender:
 
     def __init__(self, database: Path) -> None:
         self._folder = files.side_folder_path(database)
+        self._folder_name = str(self._folder)
         self._socket: socket.socket | None = None
         self._address = ""
         self._opened: int | None = None
@@ -359,7 +360,7 @@ class Sender:
         """Who listens, read from the folder, and read again only when that has changed. A folder that another user
         could have filled is passed over."""
         try:
-            found = os.lstat(self._folder)
+            found = os.lstat(self._folder_name)  # on the path of every enqueue, so no Path
         except OSError:
             return []
         if found.st_mtime_ns != self._seen or not self._is_settled:

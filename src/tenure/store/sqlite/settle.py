@@ -10,6 +10,7 @@ import json
 import logging
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -129,17 +130,16 @@ def _complete(transaction: Transaction, outcomes: Iterable[Any]) -> int:
     """Write successes; how many were taken in."""
     done = [(each.job_id, each.token, each.result, each.result_summary, each.artifacts_path) for each in outcomes]
     values = {"done": dump(done), "now": transaction.now}
-    children = transaction.all(_SQL["grouped"], values) if transaction.keeps.groups else []
-    ended = transaction.all(_SQL["complete"], values)
-    transaction.tasks.update(row[:2] for row in ended if row[1] is not None)
-    durable = [row[0] for row in ended if row[2] is not None]
-    if durable:
+    followed = transaction.array(_SQL["followed"], values)
+    ended = transaction.run(_SQL["complete"], values).rowcount
+    transaction.tasks.update(row[:2] for row in followed if row[1] is not None)
+    if durable := [row[0] for row in followed if row[2] is not None]:
         flow.end_durable(transaction, durable)
-    if limited := [(row[3], row[4]) for row in ended if row[3] is not None]:
+    if limited := [(row[3], row[4]) for row in followed if row[3] is not None]:
         limits.relieve(transaction, limited)
-    if children:
-        flow.count_ends(transaction, {group_id: (count, 0, 0) for group_id, count in children})
-    return len(ended)
+    if children := Counter(row[5] for row in followed if row[5] is not None):
+        flow.count_ends(transaction, {group_id: (count, 0, 0) for group_id, count in children.items()})
+    return ended
 
 
 def _succeeded(transaction: Transaction, outcomes: Iterable[Outcome]) -> set[str]:

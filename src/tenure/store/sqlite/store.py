@@ -215,8 +215,9 @@ class SqliteStore:
             except StoreUnavailable as exc:
                 if not (may_give_way and shared.reserve.gives_way(request, exc)):
                     raise
-            finally:
-                future.cancel()  # if the caller was interrupted while it waited
+            except BaseException:
+                future.cancel()  # the caller was interrupted while it waited; a refusal has ended the future
+                raise
         failpoints.point("after_commit_before_reply")
         return cast(T, answer if admitted is request else shared.reserve.explain(answer))
 

@@ -28,8 +28,6 @@ class Keeps(NamedTuple):
     """Of either kind below."""
     lifecycle: bool
     agent_events: bool
-    groups: bool
-    """Whether any group of children is at work."""
 
 
 @dataclass(eq=False)
@@ -72,8 +70,8 @@ class Transaction:
     @cached_property
     def keeps(self) -> Keeps:
         """What has to be kept of moves; asked once for each request."""
-        ((lifecycle, agent_events, groups),) = self.all(_EFFECTS["events_wanted"])
-        return Keeps(bool(lifecycle or agent_events), bool(lifecycle), bool(agent_events), bool(groups))
+        ((lifecycle, agent_events),) = self.all(_EFFECTS["events_wanted"])
+        return Keeps(bool(lifecycle or agent_events), bool(lifecycle), bool(agent_events))
 
     def record(self, kind: str, job_ids: Iterable[str]) -> None:
         """Write events for jobs that just moved, where their queues ask for it: of their life, and of agents."""

@@ -18,10 +18,10 @@ import logging
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, Final
 
 from tenure.errors import StoreUnavailable
@@ -50,6 +50,7 @@ class _Pending:
     act: Act
     request: Any
     clock: Clock
+    is_urgent: bool
     future: Future[Any] = field(default_factory=Future)
     """Cancelled if the caller took the request back before it began."""
     answer: Any = None
@@ -71,25 +72,28 @@ class Writer:
         self._reset()
 
     def _reset(self) -> None:
-        self._wanted = threading.Condition(threading.Lock())
-        self._urgent: deque[_Pending] = deque()
-        self._pending: deque[_Pending] = deque()
+        self._queue: SimpleQueue[_Pending | None] = SimpleQueue()
+        """What callers hand to the thread; a None only wakes it."""
+        self._pending: list[_Pending | None] = []
+        """What the thread has taken from the queue and not begun. No other thread uses it."""
+        self._is_closing = False
         self._working = threading.Lock()
         """Held by the thread while it carries out a batch, and by `pause`."""
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._is_closing = False
 
     def submit(self, act: Act, request: Any, clock: Clock, *, is_urgent: bool = False) -> Future[Any]:
         """Queue an act. The future has its answer once it is committed; cancelling it takes back an act that has not
         begun."""
-        item = _Pending(act, request, clock)
-        with self._wanted:
-            (self._urgent if is_urgent else self._pending).append(item)
-            if self._thread is None:
-                self._is_closing = False
-                self._thread = threading.Thread(target=self._run, name="tenure-sqlite-writer", daemon=True)
-                self._thread.start()
-            self._wanted.notify()
+        item = _Pending(act, request, clock, is_urgent)
+        self._queue.put(item)
+        if self._thread is None:  # asked after the put, see `_run`
+            with self._starting:
+                if self._thread is None:
+                    self._is_closing = False
+                    thread = threading.Thread(target=self._run, name="tenure-sqlite-writer", daemon=True)
+                    thread.start()
+                    self._thread = thread
         return item.future
 
     def pause(self, seconds: float) -> bool:
@@ -109,12 +113,12 @@ class Writer:
 
     def close(self) -> None:
         """Finish what is queued, then end the thread and close the connection. A later call opens them anew."""
-        with self._wanted:
+        with self._starting:
             thread, self._thread = self._thread, None
-            self._is_closing = True
-            self._wanted.notify()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            if thread is not None:
+                self._is_closing = True
+                self._queue.put(None)
+                thread.join()
         with self._working:
             self.writing.drop()
             self._checkpointer.close()
@@ -122,20 +126,17 @@ class Writer:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            with self._wanted:
-                while not self._urgent and not self._pending:
-                    if self._is_closing or self._thread is not threading.current_thread():
-                        return
-                    self._wanted.wait()
+        # In this order: a request that comes after the queue was seen empty comes after `close`: it starts a thread.
+        while not self._is_closing or self._pending or not self._queue.empty():
+            if not self._pending:
+                self._pending.append(self._queue.get())
             with self._working:
-                batch: list[_Pending] = []
-                with self._wanted:
-                    for queue in (self._urgent, self._pending):  # heartbeats first
-                        while queue and len(batch) < MAX_BATCH:
-                            batch.append(queue.popleft())
+                while not self._queue.empty():
+                    self._pending.append(self._queue.get())
+                batch = sorted(filter(None, self._pending), key=lambda item: not item.is_urgent)  # heartbeats first
+                self._pending = [*batch[MAX_BATCH:]]
                 if batch:
-                    self._carry_out(batch)
+                    self._carry_out(batch[:MAX_BATCH])
 
     def _carry_out(self, batch: list[_Pending]) -> None:
         """One transaction. Whatever fails, every request of the batch gets an answer or an error."""
@@ -179,8 +180,7 @@ class Writer:
         batch.reverse()
         while batch:
             if begun and time.monotonic() > until:
-                with self._wanted:
-                    self._pending.extendleft(batch)
+                self._pending = [*reversed(batch), *self._pending]
                 batch.clear()
                 break
             item = batch.pop()

@@ -184,7 +184,7 @@ WHERE rowid IN (SELECT value FROM json_each(:rowids))
     AND state = 'queued';
 
 -- name: again
--- Jobs that this worker holds without knowing it, because the reply to an earlier claim was lost: their rowids.
+-- Jobs that this worker holds without knowing it, because the reply to an earlier claim was lost: their places and rowids.
 -- The token stays: it is the same grant, handed over once more.
 UPDATE tenure_job
 SET lease_until = max(lease_until, :now + min(
@@ -202,13 +202,13 @@ WHERE rowid IN (
     ORDER BY rank, run_at, id
     LIMIT :limit
 )
-RETURNING rowid;
+RETURNING rank, run_at, id, rowid;
 
 -- name: granted
--- What the grants of these jobs (a JSON array of rowids) carry, behind their rank and run_at. The last but one element is an object of
--- the columns that most jobs leave empty, or null; the last says whether the job has steps.
+-- What the grants of these jobs (a JSON array of rowids) carry, in the order of the array. The last but one element is an object of the
+-- columns that most jobs leave empty, or null; the last says whether the job has steps.
 SELECT json_group_array(json_array(
-    rank, run_at, id, queue, kind, token, attempt, max_attempts, payload, lease_until, lease_owner, priority, crashes, state, suspicion,
+    j.id, queue, kind, token, attempt, max_attempts, payload, lease_until, lease_owner, priority, crashes, state, suspicion,
     CASE WHEN coalesce(
         idempotency_key, progress, backoff, affinity_key, concurrency_key, limiter, source_ref, target_ref, payload_ref, actor,
         created_by_user_id, requested_by_user_id, tenant, workflow_id, parent_id, run_id, trace, artifacts_path
@@ -221,5 +221,5 @@ SELECT json_group_array(json_array(
     ) END,
     step_token
 ))
-FROM tenure_job
-WHERE rowid IN (SELECT value FROM json_each(:rowids));
+FROM json_each(:rowids) AS asked
+CROSS JOIN tenure_job AS j ON j.rowid = asked.value;

@@ -26,10 +26,8 @@ CROSS JOIN tenure_queue AS q ON q.name = j.queue AND q.events = 1
 ORDER BY moved.key;
 
 -- name: events_wanted
--- Whether any queue keeps lifecycle events, whether any keeps agent events, and whether any group of children is at work. Read from
--- indexes that are empty when none does.
-SELECT max(events), max(agent_events <> 'none'),
-    EXISTS (SELECT 1 FROM tenure_job_group INDEXED BY job_group_live_idx WHERE total IS NULL OR ended < total)
+-- Whether any queue keeps lifecycle events, and whether any keeps agent events. Read from an index that is empty when none does.
+SELECT max(events), max(agent_events <> 'none')
 FROM tenure_queue INDEXED BY queue_events_idx
 WHERE events = 1 OR agent_events <> 'none';
 

@@ -2,7 +2,7 @@
 
 -- name: terms
 -- On what terms each of these queues (a JSON array) takes jobs. The slot's beginning, to which kind and key are added, is NULL
--- where keys don't deduplicate.
+-- where keys don't deduplicate. CROSS JOIN, because IN would build a temporary table of the names first.
 SELECT q.name,
     q.profile,
     q.priority_order,
@@ -21,10 +21,11 @@ SELECT q.name,
         WHERE g.is_open = 0 AND g.name IN ('master', q.profile || '.master', 'queue:' || q.name)
     ) AS closed_gate,
     p.settings ->> 'priority_min' AS priority_min,
-    p.settings ->> 'priority_max' AS priority_max
-FROM tenure_queue AS q
-LEFT JOIN tenure_profile AS p ON p.name = q.profile
-WHERE q.name IN (SELECT value FROM json_each(:queues));
+    p.settings ->> 'priority_max' AS priority_max,
+    q.events
+FROM json_each(:queues) AS asked
+CROSS JOIN tenure_queue AS q ON q.name = asked.value
+LEFT JOIN tenure_profile AS p ON p.name = q.profile;
 
 -- name: insert
 -- Jobs as a JSON array of arrays; element 14 is an object of the rarely set columns, or null. A row that is missing afterwards had its

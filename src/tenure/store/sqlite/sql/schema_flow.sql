@@ -96,5 +96,3 @@ CREATE TABLE tenure_group_member (
     job_id TEXT NOT NULL,
     PRIMARY KEY (group_id, position)
 ) STRICT;
--- Empty unless children are at work: one look at it tells a settle that none is.
-CREATE INDEX job_group_live_idx ON tenure_job_group (id) WHERE total IS NULL OR ended < total;

@@ -24,20 +24,20 @@ WHERE tenure_job.id = done.value ->> 0
     AND token = done.value ->> 1
     AND state IN ('leased', 'running')
     AND lease_until > :now
-    AND cancel_requested_at IS NULL
-RETURNING id, workflow_id, step_token, limiter, claimed_at;
+    AND cancel_requested_at IS NULL;
 
--- name: grouped
--- Of the jobs that `complete` is about to end, how many belong to each group.
-SELECT j.group_id, count(*)
+-- name: followed
+-- Of the jobs that `complete` is about to end, those whose end has consequences: [id, workflow_id, step_token, limiter, claimed_at,
+-- group_id] each, as one JSON array. `complete` has no RETURNING for it: sqlite3 gives up Python's lock at every row, and with busy
+-- handlers beside it the write lock of the file would be held while each row waits to get that back.
+SELECT json_group_array(json_array(j.id, j.workflow_id, j.step_token, j.limiter, j.claimed_at, j.group_id))
 FROM json_each(:done) AS done
-CROSS JOIN tenure_job AS j ON j.id = done.value ->> 0
-WHERE j.group_id IS NOT NULL
+CROSS JOIN tenure_job AS j INDEXED BY sqlite_autoindex_tenure_job_1 ON j.id = done.value ->> 0
+WHERE coalesce(j.workflow_id, j.step_token, j.limiter, j.group_id) IS NOT NULL
     AND j.token = done.value ->> 1
     AND j.state IN ('leased', 'running')
     AND j.lease_until > :now
-    AND j.cancel_requested_at IS NULL
-GROUP BY j.group_id;
+    AND j.cancel_requested_at IS NULL;
 
 -- name: succeeded
 -- Which of these jobs (a JSON array of ids) have succeeded.
