@@ -205,8 +205,10 @@ class PostgresServer:
         with self._admin() as connection:
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(str(name))))
 
-    def template(self, name: str, prepare: Callable[[str], None]) -> None:
+    def template(self, name: str, prepare: Callable[[str], None], *, begin: str | None = None) -> None:
         """Let `prepare(url)` fill a database once per session; `create_database(template=name)` copies it.
+
+        It begins empty, or as a copy of the template `begin`.
 
         A second call with the same name changes nothing. `prepare` must have closed its connections when it returns:
         PostgreSQL copies only databases that nobody uses.
@@ -214,7 +216,7 @@ class PostgresServer:
         if name in self._templates:
             return
         dbname = _template_name(name)
-        self._create(dbname, "template0")
+        self._create(dbname, "template0" if begin is None else _template_name(begin))
         try:
             prepare(self.url(dbname))
         except BaseException:

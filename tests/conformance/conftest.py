@@ -21,7 +21,7 @@ from tenure.store.contract import Store
 from tenure.store.postgres.address import read_address
 from tenure.store.postgres.store import PostgresStore
 from tests.conformance.acts import Subject
-from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_postgres, open_sqlite, scratch_folder
+from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_sqlite, scratch_folder
 from tests.pooler import PgBouncer
 from tests.servers import PostgresServer
 
@@ -109,13 +109,14 @@ def _postgres(request: pytest.FixtureRequest, engine: str) -> Iterator[tuple[Sto
     name = "steered_database15" if engine == "postgres15" else "steered_database"
     database: SteeredDatabase = request.getfixturevalue(name)
     database.restore()
-    if engine == "pgbouncer":
-        pooler: PgBouncer = request.getfixturevalue("pgbouncer")
-        address = read_address(pooler.url(database.url))
-        store: Store = PostgresStore(address.url, pool_size=address.pool_size, is_pooled=address.is_pooled)
-    else:
-        store = open_postgres(database.url)
+    if engine != "pgbouncer":
+        with database.opened() as store:
+            yield store, database
+        return
+    pooler: PgBouncer = request.getfixturevalue("pgbouncer")
+    address = read_address(pooler.url(database.url))
+    pooled = PostgresStore(address.url, pool_size=address.pool_size, is_pooled=address.is_pooled)
     try:
-        yield store, database
+        yield pooled, database
     finally:
-        store.close()
+        pooled.close()

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +23,8 @@ import pytest
 import tenure.testing
 from tenure.model.clock import ManualClock
 from tenure.store.contract import Store
+from tenure.store.postgres.pool import Pool
+from tenure.store.postgres.store import PostgresStore
 from tests.servers import PostgresServer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -115,11 +117,27 @@ class SteeredDatabase:
     """A migrated PostgreSQL database whose clock is moved by hand, and which can be made as new."""
 
     def __init__(self, server: PostgresServer) -> None:
-        server.template("steered", _preparing(_NO_GRACE, _MANUAL_CLOCK, _KEEP_PRISTINE))
+        prepare_template(server, "steered", _NO_GRACE, _MANUAL_CLOCK, _KEEP_PRISTINE)
         self._server = server
         self.url = server.create_database(template="steered")
         self._connection = psycopg.connect(self.url, autocommit=True)
         self._at = START
+        self._pools: tuple[Pool, Pool] | None = None
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Store]:
+        """A new store on the connections of the test before. A new server process reads and plans every function anew,
+        which takes longer than most tests."""
+        store = PostgresStore(self.url)
+        store._pool, store._heartbeats = pools = self._pools or (store._pool, store._heartbeats)
+        self._pools = None
+        try:
+            yield store
+        finally:
+            if all(_is_at_rest(pool) for pool in pools):
+                self._pools = pools
+                store._pool, store._heartbeats = Pool(self.url, 1, 0, None), Pool(self.url, 1, 0, None)
+            store.close()
 
     def restore(self) -> None:
         """Empty it and set its clock back."""
@@ -134,8 +152,23 @@ class SteeredDatabase:
         self._connection.execute("UPDATE tenure.test_clock SET at = %s", [self._at])
 
     def close(self) -> None:
+        for pool in self._pools or ():
+            pool.close()
         self._connection.close()
         self._server.drop_database(self.url)
+
+
+def _is_at_rest(pool: Pool) -> bool:
+    """Whether the next test may have it: open, and with no request in flight once its threads have ended."""
+    if pool._closed:
+        return False
+    if pool._executor is not None:
+        pool._executor.shutdown(wait=True)
+        pool._executor = None
+    if pool._opened is None:
+        return True
+    told = pool._opened.get_stats()
+    return told["pool_available"] == told["pool_size"] and told["requests_waiting"] == 0
 
 
 @contextlib.contextmanager
@@ -230,7 +263,7 @@ def migrated_database(
     """
     chosen = (*([] if has_grace else [_NO_GRACE]), *scripts)
     template = f"lent_{hashlib.sha256(repr(chosen).encode()).hexdigest()[:12]}"
-    server.template(template, _preparing(*chosen, _KEEP_PRISTINE, _LEND))
+    prepare_template(server, template, *chosen, _KEEP_PRISTINE, _LEND)
     if is_new:
         url = server.create_database(template)
         yield url
@@ -251,15 +284,26 @@ def _steered(server: PostgresServer) -> contextlib.AbstractContextManager[str]:
     return migrated_database(server, _MANUAL_CLOCK, has_grace=False)
 
 
-def _preparing(*scripts: str) -> Callable[[str], None]:
-    def prepare(url: str) -> None:
-        store = open_postgres(url)
-        try:
-            store.migrate()
-        finally:
-            store.close()
+def prepare_template(server: PostgresServer, name: str, *scripts: str) -> None:
+    """A template that is migrated and has run the scripts."""
+
+    def run_scripts(url: str) -> None:
         with psycopg.connect(url, autocommit=True) as connection:
             for script in scripts:
                 connection.execute(script)
 
-    return prepare
+    server.template(name, run_scripts, begin=migrated_template(server))
+
+
+def migrated_template(server: PostgresServer) -> str:
+    """The template that is migrated and nothing else; others begin as copies of it."""
+    server.template("migrated", _migrate)
+    return "migrated"
+
+
+def _migrate(url: str) -> None:
+    store = open_postgres(url)
+    try:
+        store.migrate()
+    finally:
+        store.close()

@@ -45,7 +45,7 @@ def test_the_project_of_the_guide_works(tmp_path: Path) -> None:
     def manage(*arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-m", "django", *arguments, "--settings", "settings", "--pythonpath", "."],
-            cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
+            cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

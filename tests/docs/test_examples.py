@@ -47,7 +47,6 @@ def run(script: Path, folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
         env=environment | {"PYTHONUNBUFFERED": "1"},
     )

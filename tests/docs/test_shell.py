@@ -61,7 +61,6 @@ def run(page: Path, where: str, folder: Path, **variables: str) -> None:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
         env=kept | {"PATH": path, "TENURE_ACTOR": "you", "PYTHONUNBUFFERED": "1", "PAGER": "cat"} | variables,
     )

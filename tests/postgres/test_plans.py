@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tenure.model.ids import new_job_id
-from tenure.store.postgres.migrate import migrate
+from tests.conformance.engines import migrated_template
 from tests.fault.scale import TIMEOUT, scaled
 from tests.postgres.fill import fill
 from tests.servers import PostgresServer
@@ -35,17 +35,12 @@ QUEUES = tuple(f"q{number}" for number in range(5))
 def connection(server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
     """A session that began on an empty database, and so has every reason to remember a bad plan. On each version:
     PostgreSQL 18 skips over leading columns of an index that a statement does not name, older ones walk them."""
-    server.template("tenure", _prepare)
-    url = server.create_database(template="tenure")
+    url = server.create_database(template=migrated_template(server))
     with psycopg.connect(url, autocommit=True) as session:
         exchange(session, 1)
         exchange(session, 1, done=exchange(session, 1)[0])
         yield session
     server.drop_database(url)
-
-
-def _prepare(url: str) -> None:
-    migrate(url)
 
 
 def exchange(
@@ -164,8 +159,7 @@ def test_a_claim_over_five_queues_touches_as_many_pages_whatever_lies_in_them(
 def explained(server: PostgresServer, *, filled: bool) -> Iterator[tuple[psycopg.Connection[Any], list[str]]]:
     """A session, and the plans of what the functions do in it, once it asks for the log. `auto_explain` shows them,
     which comes with Debian's server and not with the wheel."""
-    server.template("tenure", _prepare)
-    url = server.create_database(template="tenure")
+    url = server.create_database(template=migrated_template(server))
     with psycopg.connect(url, autocommit=True) as session:
         if filled:
             fill(session, 20_000)

@@ -65,7 +65,7 @@ class PostgresGround:
 
     def __init__(self, server: PostgresServer) -> None:
         scripts = (engines._NO_GRACE, engines._MANUAL_CLOCK)
-        server.template("profiles", _prepare(*scripts))
+        server.template("profiles", _prepare(*scripts), begin=engines.migrated_template(server))
         self._server = server
         self.url = server.create_database(template="profiles")
         self._connection = psycopg.connect(self.url, autocommit=True, row_factory=dict_row)
@@ -115,8 +115,7 @@ class PostgresGround:
 
 def _prepare(*scripts: str) -> Callable[[str], None]:
     def prepare(url: str) -> None:
-        with App(url, migrate="always", actor="test") as app:
-            app.migrate()
+        with App(url, actor="test") as app:
             for name in PROFILES:
                 app.profiles.install(name)
         with psycopg.connect(url, autocommit=True) as connection:

@@ -134,14 +134,6 @@ class JobDecorator(Protocol):
     ) -> JobFunction[[PayloadT], [PayloadT, Context], T, T]: ...
     @overload
     def __call__(
-        self, function: Callable[[PayloadT, Context], Coroutine[Any, Any, T]], /
-    ) -> JobFunction[[PayloadT], [PayloadT, Context], Coroutine[Any, Any, T], T]: ...
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # a payload that is itself a Context
-        self, function: Callable[[PayloadT, Context], T], /
-    ) -> JobFunction[[PayloadT], [PayloadT, Context], T, T]: ...
-    @overload
-    def __call__(
         self, function: Callable[Concatenate[Context, A], Coroutine[Any, Any, T]], /
     ) -> JobFunction[A, Concatenate[Context, A], Coroutine[Any, Any, T], T]: ...
     @overload

@@ -13,7 +13,6 @@ from tenure.model.ids import JobId
 TTL_SECONDS_MAX: Final = 10 * 365 * 86_400.0
 JOB_PREFIX: Final = "$job/"
 """The name of a memo that is a job's whole result begins with it; the kind follows."""
-PREVIEW_CHARS: Final = 200
 
 
 @frozen

@@ -109,4 +109,3 @@ class Limits:
     payload_bytes: int = 1024 * 1024
     payload_depth: int = 64
     error_chars: int = 16_384
-    text_chars: int = 1024

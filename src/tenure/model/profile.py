@@ -47,7 +47,3 @@ class Profile:
     """What operators may tune beside the policy, with the values it starts with."""
     shows: tuple[str, ...] = ()
     """Its views and functions."""
-
-    def stages_of(self, word: str) -> tuple[str, ...]:
-        """The stages that this word stands for."""
-        return tuple(stage for stage in STAGES if self.words.get(stage) == word)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from tenure.model.frozen import frozen
 from tenure.store.contract import Request
@@ -100,9 +100,6 @@ class ReadQuotaUse(Request[QuotaUse]):
     """
 
     cap: int
-
-
-TotalOf = Literal["created", "retried", "expired", "succeeded", "cancelled", "dead", "failed", "run", "wait"]
 
 
 @frozen

@@ -27,6 +27,22 @@ from tenure.errors import InternalError, SchemaAhead, SchemaError
 
 FIRST: Final = "0001_schema"
 """Migration 1, by the name that every database and every release knows it by."""
+SCHEMAS: Final = (
+    "schema",
+    "schema_flow",
+    "schema_memory",
+    "schema_metrics",
+    "schema_access",
+    "schema_workflows",
+    "schema_move",
+    "schema_streams",
+    "schema_approvals",
+    "schema_budgets",
+    "schema_limits",
+    "schema_totals",
+    "schema_memo",
+)
+"""The files of tables below each engine's `sql/`, one for each area, in the order in which they are run."""
 _FILE: Final = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _COMPATIBLE: Final = re.compile(r"^-- compatible from: (\d+)$", re.MULTILINE)
 

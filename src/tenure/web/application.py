@@ -29,7 +29,6 @@ from tenure.web.problems import Problem
 from tenure.web.routes import PUBLIC, Route, UiRoute, check_table
 from tenure.web.site import LIFESPAN_SITE, Site
 
-API: Final = "/api/v1"
 SIGN_IN: Final = (
     ("GET", "/ui/signin", signin.signin),
     ("GET", "/ui/signin.js", signin.script),

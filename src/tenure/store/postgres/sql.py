@@ -7,23 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tenure.store.migrations import SCHEMAS
+
 FOLDER: Final = Path(__file__).parent / "sql"
-SCHEMAS: Final = (
-    "schema",
-    "schema_flow",
-    "schema_memory",
-    "schema_metrics",
-    "schema_access",
-    "schema_workflows",
-    "schema_move",
-    "schema_streams",
-    "schema_approvals",
-    "schema_budgets",
-    "schema_limits",
-    "schema_totals",
-    "schema_memo",
-)
-"""The files of tables, one for each area."""
 FUNCTIONS: Final = (
     "logins",
     "queries",

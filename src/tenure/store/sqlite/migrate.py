@@ -12,26 +12,9 @@ from functools import cache
 from typing import Final
 
 from tenure.store import migrations as stored
-from tenure.store.migrations import Applied, Migration
+from tenure.store.migrations import SCHEMAS, Applied, Migration
 from tenure.store.sqlite.statements import FOLDER, load, split, text
 from tenure.store.sqlite.transaction import Transaction
-
-SCHEMAS: Final = (
-    "schema",
-    "schema_flow",
-    "schema_memory",
-    "schema_metrics",
-    "schema_access",
-    "schema_workflows",
-    "schema_move",
-    "schema_streams",
-    "schema_approvals",
-    "schema_budgets",
-    "schema_limits",
-    "schema_totals",
-    "schema_memo",
-)
-"""The files of tables, one for each area."""
 
 _SQL: Final = load("migrate")
 

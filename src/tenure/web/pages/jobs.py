@@ -17,7 +17,7 @@ from tenure.model.redact import process_redactor
 from tenure.model.state import ACTIVE, HELD, TERMINAL, State
 from tenure.observe.browse import SCAN, JobFilter, browse
 from tenure.web.pages import exports, filter_words, same_as
-from tenure.web.pages.filter_words import NAMES, Parsed, is_job_id, parse, token
+from tenure.web.pages.filter_words import NAMES, SHOWN_STATES, Parsed, is_job_id, parse, token
 from tenure.web.pages.json_text import read_json
 from tenure.web.pages.schema_form import fields_of, payload_of
 from tenure.web.pages.visit import JOB_COLUMNS, Answer, Moved, Shown, Visit
@@ -30,18 +30,6 @@ ID_CHARS: Final = 8
 """Of the beginning of an id, to be looked for."""
 SUGGESTED: Final = 20
 """Queues and kinds that the filter suggests."""
-CHIPS: Final = (
-    "queued",
-    "retry_waiting",
-    "leased",
-    "running",
-    "waiting",
-    "succeeded",
-    "failed",
-    "dead",
-    "cancelled",
-    "cleaned",
-)
 VIEWS: Final = (
     ("Running now", "state:running,leased"),
     ("Failed, last hour", "state:dead,failed,retry since:1h"),
@@ -71,7 +59,6 @@ class JobLine:
     share: float | None
     """Progress in per cent, if it is a number."""
     next: str
-    age_at: datetime
 
 
 def jobs(visit: Visit) -> Answer:
@@ -133,7 +120,7 @@ def _suggestions(visit: Visit, parsed: Parsed, counts: Mapping[str, int]) -> Ite
     kinds by what ended in the last hour; and the names of the other tokens."""
     look = visit.pulse.now()
     if not parsed.of("state"):
-        for name in CHIPS:
+        for name in SHOWN_STATES:
             if counts.get(name):
                 yield f"state:{'retry' if name == 'retry_waiting' else name}", f"{counts[name]:,} within this filter"
     if look is not None and not parsed.of("queue"):
@@ -347,7 +334,7 @@ def _picked(visit: Visit) -> list[JobId]:
 
 def _chips(visit: Visit, parsed: Parsed, counts: Any) -> Iterator[Chip]:
     chosen = parsed.states
-    for name in CHIPS:
+    for name in SHOWN_STATES:
         count = counts.get(name, 0)
         if name == "cleaned" and not count and name not in chosen:
             continue
@@ -375,7 +362,7 @@ def _line(job: Job, now: datetime) -> JobLine:
         says = first_line(job.result_summary, 160)
     elif job.state is State.WAITING:
         says = f"waits for {job.waiting_for}" if job.waiting_for else "waits"
-    return JobLine(job, job.shown_state, says, share, _next(job, now), job.created_at)
+    return JobLine(job, job.shown_state, says, share, _next(job, now))
 
 
 def progress_of(job: Job) -> tuple[float | None, str]:
