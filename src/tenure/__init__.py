@@ -3,9 +3,8 @@
 Names are resolved when they are first used, so that `import tenure` costs next to nothing.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+# Nothing is imported here: for `python -m tenure` the current folder still comes first. See __main__.py.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from tenure.app import App as App

@@ -300,6 +300,18 @@ def test_no_command_and_no_child_imports_from_the_current_folder(folder: Path) -
     assert not (folder / "EXECUTED").exists()
 
 
+def test_the_module_is_started_without_an_import_from_the_current_folder(folder: Path) -> None:
+    """V2: Python puts the current folder first for `-m`, and imports the package before its __main__."""
+    for name in ("__future__", "enum", "json", "re", "sqlite3", "typing"):
+        (folder / f"{name}.py").write_text(CANARY)
+
+    module = [sys.executable, "-m", "tenure", "--version"]
+    done = subprocess.run(module, cwd=folder, capture_output=True, text=True, check=False, env=environment())
+
+    assert (done.stdout, done.returncode) == (f"tenure {tenure.__version__}\n", 0), done.stderr
+    assert not (folder / "EXECUTED").exists()
+
+
 @pytest.mark.slow
 def test_the_demo_imports_nothing_from_the_current_folder(folder: Path) -> None:
     """V2: and it does not even look there: it loads no app of the user's."""

@@ -483,6 +483,7 @@ def test_retention_takes_the_arguments_and_then_the_rows(store: Subject, clock: 
         '{"id": "x", "name": "refund"}',
         json.dumps({"id": SOME_ID, "name": "refund", "args": "{}", "need": 0}),
         json.dumps({"id": SOME_ID, "name": "refund", "args": "{}", "expires": -1}),
+        json.dumps({"id": SOME_ID, "name": "refund", "args": "{}", "expires": 0}),
         json.dumps({"id": SOME_ID, "name": "refund", "args": "{}", "on_expiry": "maybe"}),
         json.dumps({"id": SOME_ID, "name": "refund", "args": json.dumps("x" * 70_000)}),
     ],

@@ -114,6 +114,36 @@ def test_a_queue_with_a_closed_gate_of_its_own_is_skipped_while_others_give(stor
     assert [grant.id for grant in claim(store, 10, queues=["a", "b"])] == [job_id]
 
 
+@pytest.mark.parametrize("gate", ["substrate.master", "substrate.worker"])
+def test_the_queues_of_a_profile_with_a_closed_gate_are_skipped_while_others_give(store: Subject, gate: str) -> None:
+    make_queue(store, "a", profile="substrate", key_scope="none")
+    make_queue(store, "b")
+    enqueue(store, queue="a", priority=9)
+    job_id = enqueue(store, queue="b")
+    set_gate(store, gate, is_open=False)
+
+    assert [grant.id for grant in claim(store, 10, queues=["a", "b"])] == [job_id]
+
+    with pytest.raises(GateClosed) as caught:
+        claim(store, queues=["a"])
+    assert caught.value.gate == gate
+
+
+@pytest.mark.parametrize("gate", ["master", "worker", "worker:w1"])
+def test_a_gate_that_stands_before_every_queue_refuses_a_claim_whatever_else_is_closed(
+    store: Subject, gate: str
+) -> None:
+    make_queue(store, "a", profile="substrate", key_scope="none")
+    make_queue(store, "b")
+    for closed in ("substrate.worker", "queue:b", gate):
+        set_gate(store, closed, is_open=False)
+
+    with pytest.raises(GateClosed) as caught:
+        claim(store, worker="w1", queues=["a", "b"])
+
+    assert caught.value.gate == gate
+
+
 def test_a_claim_is_refused_when_no_queue_is_left(store: Subject) -> None:
     make_queue(store, "a")
     make_queue(store, "b")

@@ -142,6 +142,7 @@ V1 secrets and signing keys go to their own hosts
     effects/test_ssrf.py::test_v1_a_signature_holds_for_its_host_and_path_only
 V2 nothing is imported from the current folder
     cli/test_first_hour.py::test_no_command_and_no_child_imports_from_the_current_folder
+    cli/test_first_hour.py::test_the_module_is_started_without_an_import_from_the_current_folder
     effects/test_sandbox.py::test_v2_the_sandboxs_own_processes_import_nothing_from_the_current_folder
 V3 a schema stalls nothing
     effects/test_agent.py::test_v3_a_schema_that_takes_for_ever_is_refused_before_the_agent_runs

@@ -334,6 +334,25 @@ def test_the_orchestrator_moves_a_workflow_by_the_ends_of_its_tasks_thresholds_a
     assert (shown["status"], shown["tasks_completed"], shown["completed_at"] is not None) == ("completed", 2, True)
 
 
+def test_a_workflow_waits_while_its_released_tasks_do_whatever_others_and_later_ones_do(ground: Ground) -> None:
+    for agent in ("FitmentAgent", "PricingAgent"):
+        ground.app.agent(agent)
+    runs = []
+    for agent in ("FitmentAgent", "PricingAgent"):
+        flow = Workflow(f"onboard-{agent}")
+        first = flow.task("done", agent=agent, task_type="t")
+        second = flow.task("now", agent=agent, task_type="t", after=[first])
+        flow.task("later", agent=agent, task_type="t", after=[second])
+        runs.append(ground.app.workflows.start(flow).id)
+        ground.app.complete(ground.claim(agent))
+        ground.app.workflows.advance()
+
+    ground.app.suspend(ground.claim("FitmentAgent"), "a person")
+
+    states = {str(row["id"]): row["status"] for row in ground.rows("automechanica.workflows")}
+    assert states == {runs[0]: "waiting", runs[1]: "running"}
+
+
 def test_a_created_task_joins_the_running_workflow_that_it_names(ground: Ground) -> None:
     ground.app.agent("FitmentAgent")
     flow = Workflow("onboard")

@@ -18,6 +18,23 @@ SETS: Final = {
 }
 
 
+# What is told of a job by what becomes of it, so that an INSERT cannot say it: a lease, times of moves, an outcome.
+TOLD_LATER: Final = {
+    "agent_queue": "claimed_by lease_expires_at result_summary error_message started_at finished_at",
+    "automechanica": "lease_owner lease_expires_at error_info",
+    "substrate": "picked_at finished_at lease_owner lease_until last_error",
+    "orchestrator": "worker_id claimed_at started_at completed_at last_error next_retry_at",
+    "outbox": "last_error locked_by locked_at claimed_at completed_at",
+}
+INSERTS: Final = {
+    "agent_queue": ("type", "'report'"),
+    "automechanica": ("agent_name, task_type", "'Agent', 'report'"),
+    "substrate": ("job_kind, idempotency_key, actor", "'report', 'k', 'ada'"),
+    "orchestrator": ("type", "'report'"),
+    "outbox": ("type", "'report'"),
+}
+
+
 def change(ground: Ground, statement: str) -> str:
     """The error that the statement ends with, its hint included."""
     with pytest.raises((sqlite3.Error, psycopg.Error)) as caught:
@@ -120,3 +137,31 @@ def test_on_sqlite_decisions_are_made_by_command_and_the_view_says_by_which(
 
     assert command in told
     assert "Nothing was changed" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "column"), [(name, column) for name, columns in TOLD_LATER.items() for column in columns.split()]
+)
+def test_an_insert_cannot_say_what_becomes_of_a_job(ground: Ground, name: str, column: str) -> None:
+    ground.open()
+    columns, values = INSERTS[name]
+    value = "'2026-01-31 12:00:00'" if column.endswith(("_at", "_until")) else "'{}'"
+
+    with pytest.raises((sqlite3.Error, psycopg.Error), match="begins as") as caught:
+        ground.execute(f"INSERT INTO {ground.view(MAIN[name].view)} ({columns}, {column}) VALUES ({values}, {value})")
+
+    assert column in str(caught.value)
+    assert ground.rows(MAIN[name].view) == []
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_an_id_of_ones_own_may_be_given_in_an_insert(ground: Ground, name: str) -> None:
+    ground.open()
+    columns, values = INSERTS[name]
+    job_id = "0192f0c1-2b3c-7def-8123-456789abcdef"
+
+    ground.execute(
+        f"INSERT INTO {ground.view(MAIN[name].view)} ({MAIN[name].id}, {columns}) VALUES ('{job_id}', {values})"
+    )
+
+    assert str(ground.row(MAIN[name].view)[MAIN[name].id]) == job_id

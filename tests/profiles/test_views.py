@@ -114,6 +114,25 @@ def test_profiles_in_one_database_neither_show_nor_claim_each_others_jobs(ground
 
 
 @pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize(("held", "attempts"), [(1, 2), (2, 1)])
+def test_a_crash_beside_another_job_gives_the_attempt_back_and_one_alone_does_not(
+    ground: Ground, name: str, held: int, attempts: int
+) -> None:
+    ground.open()
+    queue = queue_of(ground, name)
+    for grant in ground.app.claim(worker="w", queues=queue, limit=10):
+        ground.app.complete(grant)
+    job_id, *_ = [put(ground, queue, f"mine-{number}") for number in range(held)]
+    assert len(ground.app.claim(worker="gone", queues=queue, limit=held)) == held
+
+    ground.clock.advance(301)
+    ground.app.claim(worker="w", queues=queue, limit=held)
+
+    row = ground.row(MAIN[name].view, f"{MAIN[name].id} = ?", job_id)
+    assert row["attempt" if name == "agent_queue" else "attempts"] == attempts
+
+
+@pytest.mark.parametrize("name", PROFILES)
 def test_the_policy_of_a_profile_is_the_table_of_settings(ground: Ground, name: str) -> None:
     (row,) = ground.app.queues.all(name)
 

@@ -9,11 +9,13 @@ import pytest
 
 from tenure.errors import InvalidArgument
 from tenure.model.clock import ManualClock
-from tenure.model.ids import JobId, WorkerId
-from tenure.model.job import Grant, Job
+from tenure.model.ids import JobId, WorkerId, new_job_id
+from tenure.model.job import Grant, Job, NewJob
 from tenure.model.outcome import Completed, Failed, FailureClass, Settled
+from tenure.model.policy import QueuePolicy
 from tenure.model.state import SUSPICION_MAX
-from tenure.store.contract import Claim, Heartbeat, Hold, Reap, Settle, WorkerRow
+from tenure.store.admin import SetQueues
+from tenure.store.contract import Claim, Enqueue, Heartbeat, Hold, Reap, Settle, WorkerRow
 from tenure.store.queries import GetJobs, ListAttempts
 from tenure.store.sqlite.settle import EXPIRED
 from tenure.store.sqlite.store import SqliteStore
@@ -114,6 +116,21 @@ def test_a_worker_gets_one_job_that_must_run_alone_and_gets_it_first(store: Sqli
     assert [grant.id for grant in other] == [suspects[1]]
     store.do(Settle([Completed(first[0].id, first[0].token)]))
     assert read(store, first[0].id).suspicion == 0
+
+
+def test_a_job_that_must_run_alone_waits_for_its_concurrency_key_and_holds_up_no_other(
+    store: SqliteStore, path: Path
+) -> None:
+    store.do(SetQueues({"default": QueuePolicy(concurrency_per_key=1)}, actor="ops"))
+    keyed = [NewJob(new_job_id(), "work", "{}", concurrency_key="k") for _ in range(2)]
+    held, waits = (found.id for found in store.do(Enqueue(keyed)))
+    keyless = put(store)
+    assert [grant.id for grant in claim(store, limit=1)] == [held]
+    for suspect in (waits, keyless):
+        make_suspect(path, suspect, 2)
+
+    assert [grant.id for grant in claim(store, "w2")] == [keyless]
+    assert claim(store, "w3") == []
 
 
 def test_a_crash_that_the_worker_saw_is_counted_and_isolates(store: SqliteStore) -> None:

@@ -83,6 +83,11 @@ _HEADER = re.compile(
 )
 _BEARER = re.compile(r"\b(?P<keep>(?:bearer|basic)[ \t]{1,3})(?P<value>[A-Za-z0-9._~+/=-]{8,4096})", re.IGNORECASE)
 _IN_QUERY = re.compile(r"(?P<keep>[?&](?:sig|key|code)=)[^\s&\"'#]{6,2048}", re.IGNORECASE)
+# `curl -u name:password`, also as a list of arguments; not `docker run -u 1000:1000`.
+_USER_OPTION = re.compile(
+    r"""(?P<keep>(?<![\w-])(?:-u|--(?:proxy-)?user)(?:["'],?\s{0,3}["']|=|[ \t]{1,3}["']?)[^\s"',:=]{1,256}:)"""
+    r"""(?!\d{1,10}(?:[\s"',\]]|\Z))[^\s"',\]]{1,1024}"""
+)
 _IN_XML = re.compile(
     r"(?P<keep><(?P<tag>[a-z_:]{0,30}(?:password|passwd|secret|token|apikey|api_key|privatekey))>)[^<]{1,2048}(?=</)",
     re.IGNORECASE,
@@ -419,6 +424,8 @@ def _hide_shapes(text: str) -> str:
             text = shape.sub(_hide_prefixed, text)
     if ":" in text:
         text = _HEADER.sub(_hide_header, text)
+    if "-u" in text or "user" in text:
+        text = _USER_OPTION.sub(_hide_kept, text)
     if "=" in text:
         text = _IN_QUERY.sub(_hide_kept, text)
     if "</" in text:

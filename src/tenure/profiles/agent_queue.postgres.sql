@@ -59,8 +59,11 @@ AS $$
 DECLARE
     v_put json;
 BEGIN
-    IF coalesce(NEW.status, 'queued') <> 'queued' OR coalesce(NEW.attempt, 1) <> 1 THEN
-        RAISE EXCEPTION 'A job begins as queued, at attempt 1. Nothing was enqueued.' USING ERRCODE = 'TN008';
+    IF coalesce(NEW.status, 'queued') <> 'queued' OR coalesce(NEW.attempt, 1) <> 1
+        OR num_nonnulls(NEW.claimed_by, NEW.lease_expires_at, NEW.result_summary, NEW.error_message, NEW.started_at, NEW.finished_at) > 0
+    THEN
+        RAISE EXCEPTION 'A job begins as queued, at attempt 1; its moves set claimed_by, lease_expires_at, result_summary, error_message, started_at and finished_at. '
+            'Nothing was enqueued.' USING ERRCODE = 'TN008';
     END IF;
     v_put := tenure.put_job('agent_queue', 'agent_queue', NEW.type, json_build_object(
         'i', NEW.id, 'p', coalesce(NEW.payload, '{}'), 'r', NEW.priority, 'm', NEW.max_attempts,

@@ -37,8 +37,9 @@ WHERE s.of_profile = 'agent_queue';
 
 CREATE TRIGGER agent_queue_enqueue INSTEAD OF INSERT ON agent_queue_agent_jobs
 BEGIN
-    SELECT RAISE(ABORT, 'A job begins as queued, at attempt 1. Nothing was enqueued.')
-    WHERE coalesce(NEW.status, 'queued') <> 'queued' OR coalesce(NEW.attempt, 1) <> 1;
+    SELECT RAISE(ABORT, 'A job begins as queued, at attempt 1; its moves set claimed_by, lease_expires_at, result_summary, error_message, started_at and finished_at. Nothing was enqueued.')
+    WHERE coalesce(NEW.status, 'queued') <> 'queued' OR coalesce(NEW.attempt, 1) <> 1
+        OR coalesce(NEW.claimed_by, NEW.lease_expires_at, NEW.result_summary, NEW.error_message, NEW.started_at, NEW.finished_at) IS NOT NULL;
     INSERT INTO tenure_inbox (
         id, profile, queue, kind, payload, priority, max_attempts, created_by_user_id, requested_by_user_id, affinity_key, artifacts_path
     )

@@ -208,8 +208,11 @@ AS $$
 DECLARE
     v_id uuid;
 BEGIN
-    IF coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0 THEN
-        RAISE EXCEPTION 'A task begins as pending, with no attempts made. Nothing was created.' USING ERRCODE = 'TN008';
+    IF coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0
+        OR num_nonnulls(NEW.lease_owner, NEW.lease_expires_at, NEW.error_info) > 0
+    THEN
+        RAISE EXCEPTION 'A task begins as pending, with no attempts made; its moves set lease_owner, lease_expires_at and error_info. '
+            'Nothing was created.' USING ERRCODE = 'TN008';
     END IF;
     v_id := automechanica.create_task(jsonb_build_object(
         'id', NEW.id, 'workflow_id', NEW.workflow_id, 'agent_name', NEW.agent_name, 'task_type', NEW.task_type, 'payload', NEW.payload,

@@ -38,8 +38,9 @@ WHERE s.of_profile = 'automechanica';
 
 CREATE TRIGGER automechanica_enqueue INSTEAD OF INSERT ON automechanica_tasks
 BEGIN
-    SELECT RAISE(ABORT, 'A task begins as pending, with no attempts made. Nothing was created.')
-    WHERE coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0;
+    SELECT RAISE(ABORT, 'A task begins as pending, with no attempts made; its moves set lease_owner, lease_expires_at and error_info. Nothing was created.')
+    WHERE coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0
+        OR coalesce(NEW.lease_owner, NEW.lease_expires_at, NEW.error_info) IS NOT NULL;
     SELECT RAISE(ABORT, 'A task needs an agent_name. Nothing was created.') WHERE trim(coalesce(NEW.agent_name, '')) = '';
     SELECT RAISE(ABORT, 'Priorities are 0 critical, 1 high, 2 medium, 3 low. Nothing was created.') WHERE NEW.priority NOT BETWEEN 0 AND 3;
     SELECT RAISE(ABORT, 'available_at is no moment that SQLite reads, such as 2026-01-31 12:00:00. Nothing was created.')

@@ -92,8 +92,11 @@ DECLARE
 BEGIN
     SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = NEW.id AND j.profile = 'orchestrator';
     IF NOT FOUND THEN
-        IF NEW.status <> 'pending' OR NEW.attempts <> 0 THEN
-            RAISE EXCEPTION 'A task begins as pending, with no attempts made. Nothing was enqueued.' USING ERRCODE = 'TN008';
+        IF NEW.status <> 'pending' OR NEW.attempts <> 0
+            OR num_nonnulls(NEW.worker_id, NEW.claimed_at, NEW.started_at, NEW.completed_at, NEW.last_error, NEW.next_retry_at) > 0
+        THEN
+            RAISE EXCEPTION 'A task begins as pending, with no attempts made; its moves set worker_id, claimed_at, started_at, completed_at, last_error and next_retry_at. '
+                'Nothing was enqueued.' USING ERRCODE = 'TN008';
         END IF;
         NEW.id := coalesce(NEW.id, tenure.new_id(tenure.now()));
         PERFORM set_config('orchestrator.touched', NEW.id::text, true);

@@ -51,8 +51,9 @@ ON tenure_job (lease_owner, state, profile) WHERE lease_owner IS NOT NULL AND pr
 
 CREATE TRIGGER orchestrator_enqueue INSTEAD OF INSERT ON orchestrator_tasks
 BEGIN
-    SELECT RAISE(ABORT, 'A task begins as pending, with no attempts made. Nothing was enqueued.')
-    WHERE coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0;
+    SELECT RAISE(ABORT, 'A task begins as pending, with no attempts made; its moves set worker_id, claimed_at, started_at, completed_at, last_error and next_retry_at. Nothing was enqueued.')
+    WHERE coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0
+        OR coalesce(NEW.worker_id, NEW.claimed_at, NEW.started_at, NEW.completed_at, NEW.last_error, NEW.next_retry_at) IS NOT NULL;
     INSERT INTO tenure_inbox (id, profile, queue, kind, payload, priority, max_attempts, key)
     VALUES (
         NEW.id, 'orchestrator', 'orchestrator', NEW.type, NEW.payload, NEW.priority, NEW.max_retries + 1, NEW.idempotency_key

@@ -69,8 +69,11 @@ AS $$
 DECLARE
     v_put json;
 BEGIN
-    IF coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0 THEN
-        RAISE EXCEPTION 'A job begins as pending, with no attempts made. Nothing was enqueued.' USING ERRCODE = 'TN008';
+    IF coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0
+        OR num_nonnulls(NEW.last_error, NEW.locked_by, NEW.locked_at, NEW.claimed_at, NEW.completed_at) > 0
+    THEN
+        RAISE EXCEPTION 'A job begins as pending, with no attempts made; its moves set last_error, locked_by, locked_at, claimed_at and completed_at. '
+            'Nothing was enqueued.' USING ERRCODE = 'TN008';
     END IF;
     v_put := tenure.put_job('outbox', 'outbox', NEW.type, json_build_object(
         'i', NEW.id, 'p', coalesce(NEW.payload, '{}')::json, 'r', NEW.priority, 'm', NEW.max_attempts, 'k', NEW.idempotency_key));

@@ -46,8 +46,9 @@ WHERE state = 'waiting' AND profile = 'outbox';
 
 CREATE TRIGGER outbox_enqueue INSTEAD OF INSERT ON outbox_jobs
 BEGIN
-    SELECT RAISE(ABORT, 'A job begins as pending, with no attempts made. Nothing was enqueued.')
-    WHERE coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0;
+    SELECT RAISE(ABORT, 'A job begins as pending, with no attempts made; its moves set last_error, locked_by, locked_at, claimed_at and completed_at. Nothing was enqueued.')
+    WHERE coalesce(NEW.status, 'pending') <> 'pending' OR coalesce(NEW.attempts, 0) <> 0
+        OR coalesce(NEW.last_error, NEW.locked_by, NEW.locked_at, NEW.claimed_at, NEW.completed_at) IS NOT NULL;
     INSERT INTO tenure_inbox (id, profile, queue, kind, payload, priority, max_attempts, key)
     VALUES (
         NEW.id, 'outbox', 'outbox', NEW.type, coalesce(NEW.payload, '{}'), NEW.priority, NEW.max_attempts, NEW.idempotency_key

@@ -64,8 +64,9 @@ WHERE finished_at IS NOT NULL AND cleaned_at IS NOT NULL AND profile = 'substrat
 
 CREATE TRIGGER substrate_enqueue INSTEAD OF INSERT ON substrate_job_queue
 BEGIN
-    SELECT RAISE(ABORT, 'A job begins as queued, with no attempts made. Nothing was enqueued.')
-    WHERE coalesce(NEW.state, 'queued') <> 'queued' OR coalesce(NEW.attempts, 0) <> 0;
+    SELECT RAISE(ABORT, 'A job begins as queued, with no attempts made; its moves set picked_at, finished_at, lease_owner, lease_until and last_error. Nothing was enqueued.')
+    WHERE coalesce(NEW.state, 'queued') <> 'queued' OR coalesce(NEW.attempts, 0) <> 0
+        OR coalesce(NEW.picked_at, NEW.finished_at, NEW.lease_owner, NEW.lease_until, NEW.last_error) IS NOT NULL;
     SELECT RAISE(ABORT, 'A job needs an actor, and a priority that is not negative. Nothing was enqueued.')
     WHERE trim(coalesce(NEW.actor, '')) = '' OR NEW.priority < 0;
     SELECT RAISE(ABORT, 'scheduled_at is no moment that SQLite reads, such as 2026-01-31 12:00:00. Nothing was enqueued.')

@@ -39,19 +39,10 @@ AS $$
         'message', 'The job is not leased to this owner (any more), so nothing was changed. Claim again.')
 $$;
 
--- fn_job_enqueue: 11 parameters. A key that is taken by an active job answers that job with duplicate = true.
-CREATE OR REPLACE FUNCTION substrate.fn_job_enqueue(
-    p_job_kind text,
-    p_idempotency_key text,
-    p_actor text,
-    p_payload_json jsonb DEFAULT '{}',
-    p_source_ref text DEFAULT NULL,
-    p_target_ref text DEFAULT NULL,
-    p_payload_ref text DEFAULT NULL,
-    p_priority integer DEFAULT NULL,
-    p_scheduled_at timestamptz DEFAULT NULL,
-    p_max_attempts integer DEFAULT NULL,
-    p_run_id uuid DEFAULT NULL
+-- enqueue: what fn_job_enqueue and an INSERT INTO job_queue do; the latter may bring an id of its own.
+CREATE OR REPLACE FUNCTION substrate.enqueue(
+    p_job_id uuid, p_job_kind text, p_idempotency_key text, p_actor text, p_payload_json jsonb, p_source_ref text, p_target_ref text,
+    p_payload_ref text, p_priority integer, p_scheduled_at timestamptz, p_max_attempts integer, p_run_id uuid
 ) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -67,12 +58,34 @@ BEGIN
         RAISE EXCEPTION 'A job needs an actor, and a priority that is not negative. Nothing was enqueued.' USING ERRCODE = 'TN007';
     END IF;
     v_put := tenure.put_job('substrate', 'substrate', p_job_kind, json_build_object(
-        'p', coalesce(p_payload_json, '{}'), 'r', p_priority, 'k', p_idempotency_key, 'm', p_max_attempts, 'a', tenure.to_us(p_scheduled_at),
+        'i', p_job_id, 'p', coalesce(p_payload_json, '{}'), 'r', p_priority, 'k', p_idempotency_key, 'm', p_max_attempts,
+        'a', tenure.to_us(p_scheduled_at),
         'x', json_strip_nulls(json_build_object(
             'actor', p_actor, 'source_ref', p_source_ref, 'target_ref', p_target_ref, 'payload_ref', p_payload_ref, 'run_id', p_run_id))));
     RETURN jsonb_build_object('ok', true, 'job_id', v_put -> 'id', 'duplicate', v_put -> 'duplicate', 'state', (
         SELECT q.state FROM substrate.job_queue AS q WHERE q.job_id = (v_put ->> 'id')::uuid));
 END
+$$;
+
+-- fn_job_enqueue: 11 parameters. A key that is taken by an active job answers that job with duplicate = true.
+CREATE OR REPLACE FUNCTION substrate.fn_job_enqueue(
+    p_job_kind text,
+    p_idempotency_key text,
+    p_actor text,
+    p_payload_json jsonb DEFAULT '{}',
+    p_source_ref text DEFAULT NULL,
+    p_target_ref text DEFAULT NULL,
+    p_payload_ref text DEFAULT NULL,
+    p_priority integer DEFAULT NULL,
+    p_scheduled_at timestamptz DEFAULT NULL,
+    p_max_attempts integer DEFAULT NULL,
+    p_run_id uuid DEFAULT NULL
+) RETURNS jsonb
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+AS $$
+    SELECT substrate.enqueue(NULL, p_job_kind, p_idempotency_key, p_actor, p_payload_json, p_source_ref, p_target_ref, p_payload_ref,
+        p_priority, p_scheduled_at, p_max_attempts, p_run_id)
 $$;
 
 -- fn_job_claim: 3 parameters. Takes the next due job under a lease: {"ok": true, "job": {…, "token": n}}; "job" is null if there is none.
@@ -290,11 +303,14 @@ AS $$
 DECLARE
     v_answer jsonb;
 BEGIN
-    IF coalesce(NEW.state, 'queued') <> 'queued' OR coalesce(NEW.attempts, 0) <> 0 THEN
-        RAISE EXCEPTION 'A job begins as queued, with no attempts made. Nothing was enqueued.' USING ERRCODE = 'TN008';
+    IF coalesce(NEW.state, 'queued') <> 'queued' OR coalesce(NEW.attempts, 0) <> 0
+        OR num_nonnulls(NEW.picked_at, NEW.finished_at, NEW.lease_owner, NEW.lease_until, NEW.last_error) > 0
+    THEN
+        RAISE EXCEPTION 'A job begins as queued, with no attempts made; its moves set picked_at, finished_at, lease_owner, lease_until and last_error. '
+            'Nothing was enqueued.' USING ERRCODE = 'TN008';
     END IF;
-    v_answer := substrate.fn_job_enqueue(NEW.job_kind, NEW.idempotency_key, NEW.actor, NEW.payload_json, NEW.source_ref, NEW.target_ref,
-        NEW.payload_ref, NEW.priority, NEW.scheduled_at, NEW.max_attempts, NEW.run_id);
+    v_answer := substrate.enqueue(NEW.job_id, NEW.job_kind, NEW.idempotency_key, NEW.actor, NEW.payload_json, NEW.source_ref,
+        NEW.target_ref, NEW.payload_ref, NEW.priority, NEW.scheduled_at, NEW.max_attempts, NEW.run_id);
     IF NOT (v_answer ->> 'ok')::boolean THEN
         RAISE EXCEPTION '%', v_answer ->> 'message' USING
             ERRCODE = 'TN002', DETAIL = json_build_object('gate', tenure.closed_gate('substrate', '{master}'), 'act', 'enqueue')::text;

@@ -15,9 +15,13 @@ SELECT asked.value AS asked,
     (
         SELECT min(g.name)
         FROM tenure_gate AS g
-        WHERE g.is_open = 0 AND g.name IN ('master', 'worker', 'worker:' || :worker, q.profile || '.master', q.profile || '.worker')
+        WHERE g.is_open = 0 AND g.name IN ('master', 'worker', 'worker:' || :worker)
     ) AS closed_gate,
-    (SELECT g.name FROM tenure_gate AS g WHERE g.is_open = 0 AND g.name = 'queue:' || q.name) AS closed_queue_gate,
+    (
+        SELECT min(g.name)
+        FROM tenure_gate AS g
+        WHERE g.is_open = 0 AND g.name IN (q.profile || '.master', q.profile || '.worker', 'queue:' || q.name)
+    ) AS closed_queue_gate,
     (SELECT json_group_array(substr(g.name, 6)) FROM tenure_gate AS g WHERE g.is_open = 0 AND g.name GLOB 'kind:*') AS closed_kinds
 FROM json_each(:queues) AS asked
 LEFT JOIN tenure_queue AS q ON q.name = asked.value

@@ -247,8 +247,9 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT interval '5 seconds' $$;
 
 -- open_queues: the rows of the queues that may be claimed from now, in the order asked for; whether one of them limits how many are held;
--- and the kinds whose gate is closed, null if none is. Paused queues are left out, and so are those whose own gate is closed, unless that
--- is all of them. Refuses unknown queues, closed gates, and a lease out of bounds. p_worker: whose loop asks; null where none does.
+-- and the kinds whose gate is closed, null if none is. Paused queues are left out, and so are those behind a closed gate of their own or of
+-- their profile, unless that is all of them. Refuses unknown queues, a closed gate that stands before every queue, and a lease out of
+-- bounds. p_worker: whose loop asks; null where none does.
 CREATE OR REPLACE FUNCTION tenure.open_queues(
     p_names text[], p_lease double precision, p_worker text, OUT queues tenure.queue[], OUT is_limited boolean, OUT closed_kinds text[]
 )
@@ -258,6 +259,8 @@ DECLARE
     v_queue tenure.queue;
     v_name text;
     v_closed text[];
+    v_before_all text[] := CASE WHEN p_worker IS NULL THEN ARRAY['master'] ELSE ARRAY['master', 'worker', 'worker:' || p_worker] END;
+    v_gate text;
     v_shut text;
     v_is_refused boolean := true;
 BEGIN
@@ -283,17 +286,15 @@ BEGIN
                 p_lease, v_queue.lease_max_seconds, quote_literal(v_name) USING ERRCODE = 'TN007';
         END IF;
         IF v_closed IS NOT NULL THEN
-            SELECT c.name INTO v_shut
-            FROM unnest(v_closed) AS c(name)
-            WHERE c.name IN ('master', v_queue.profile || '.master')
-                OR c.name IN ('worker', 'worker:' || p_worker, v_queue.profile || '.worker') AND p_worker IS NOT NULL
-            ORDER BY c.name
-            LIMIT 1;
-            IF FOUND THEN
-                PERFORM tenure.refuse_gate(v_shut, 'claim');
+            IF v_closed && v_before_all THEN
+                PERFORM tenure.refuse_gate((SELECT min(c.name) FROM unnest(v_closed) AS c(name) WHERE c.name = ANY (v_before_all)), 'claim');
             END IF;
-            IF 'queue:' || v_name = ANY (v_closed) THEN
-                v_shut := 'queue:' || v_name;
+            SELECT min(c.name) INTO v_gate
+            FROM unnest(v_closed) AS c(name)
+            WHERE c.name IN (v_queue.profile || '.master', 'queue:' || v_name)
+                OR c.name = v_queue.profile || '.worker' AND p_worker IS NOT NULL;
+            IF v_gate IS NOT NULL THEN
+                v_shut := coalesce(v_shut, v_gate);
                 CONTINUE;
             END IF;
         END IF;
