@@ -267,10 +267,13 @@ def test_happy_moves_take_few_statements(store: SqliteStore) -> None:
     enqueued = store.stats().statements
     grants = store.do(Claim(WORKER, ["default"], 100))
     claimed = store.stats().statements
+    store.do(Settle([Completed(grant.id, grant.token) for grant in grants]))
+    settled = store.stats().statements
 
     assert len(grants) == 100
     assert enqueued - before <= 2
     assert claimed - enqueued <= 7
+    assert settled - claimed <= 2, "one to look for consequences, one to end"
 
 
 def test_every_request_is_answered_while_the_writer_is_closed_again_and_again(store: SqliteStore) -> None:

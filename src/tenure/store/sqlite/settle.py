@@ -99,14 +99,11 @@ def settle_all(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[in
         elif (answer := _settle_one(transaction, outcome)) is not None:
             special[place] = answer
     if plain:
-        done = [outcomes[place] for place in plain]
-        before = _succeeded(transaction, done) if transaction.keeps.events else set()
-        if _complete(transaction, done) < len(done):
+        ended, told = _complete(transaction, [outcomes[place] for place in plain])
+        if ended < len(plain):
             refused = ((place, _refused(transaction, outcomes[place])) for place in plain)
             special.update((place, answer) for place, answer in refused if answer is not None)
-        if transaction.keeps.events:
-            ended = (outcomes[place].job_id for place in plain if place not in special)
-            transaction.record("completed", (job_id for job_id in ended if job_id not in before))
+        transaction.record("completed", told)
     return special
 
 
@@ -114,7 +111,8 @@ def _settle_one(transaction: Transaction, outcome: Outcome) -> Settled | None:
     """Settle one; None for a plain success."""
     if not isinstance(outcome, Completed):
         return _end(transaction, _reported(outcome)) or _on_record(transaction, outcome)
-    if _complete(transaction, [outcome]) < 1:
+    ended, told = _complete(transaction, [outcome])
+    if not ended:
         return _refused(transaction, outcome)
     if outcome.jobs:
         steps.refuse_other_queues(transaction, outcome.job_id, outcome.jobs)
@@ -122,12 +120,12 @@ def _settle_one(transaction: Transaction, outcome: Outcome) -> Settled | None:
     for effect in outcome.effects:
         effects.record(transaction, outcome.job_id, outcome.token, effect)
     effects.append(transaction, outcome.job_id, outcome.events)
-    transaction.record("completed", [outcome.job_id])
+    transaction.record("completed", told)
     return None
 
 
-def _complete(transaction: Transaction, outcomes: Iterable[Any]) -> int:
-    """Write successes; how many were taken in."""
+def _complete(transaction: Transaction, outcomes: Iterable[Any]) -> tuple[int, list[str]]:
+    """Write successes; how many were taken in, and which of them are to be told of by events."""
     done = [(each.job_id, each.token, each.result, each.result_summary, each.artifacts_path) for each in outcomes]
     values = {"done": dump(done), "now": transaction.now}
     followed = transaction.array(_SQL["followed"], values)
@@ -139,12 +137,7 @@ def _complete(transaction: Transaction, outcomes: Iterable[Any]) -> int:
         limits.relieve(transaction, limited)
     if children := Counter(row[5] for row in followed if row[5] is not None):
         flow.count_ends(transaction, {group_id: (count, 0, 0) for group_id, count in children.items()})
-    return ended
-
-
-def _succeeded(transaction: Transaction, outcomes: Iterable[Outcome]) -> set[str]:
-    """Which of these jobs have succeeded already: a repeat writes no second event."""
-    return set(transaction.array(_SQL["succeeded"], {"ids": dump([each.job_id for each in outcomes])}))
+    return ended, [row[0] for row in followed if row[6]]
 
 
 def _refused(transaction: Transaction, outcome: Outcome) -> Settled | None:

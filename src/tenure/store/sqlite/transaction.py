@@ -75,7 +75,7 @@ class Transaction:
 
     def record(self, kind: str, job_ids: Iterable[str]) -> None:
         """Write events for jobs that just moved, where their queues ask for it: of their life, and of agents."""
-        if not self.keeps.events or not (ids := list(job_ids)):
+        if not (ids := list(job_ids)) or not self.keeps.events:
             return
         if self.keeps.lifecycle:
             self.run(_EFFECTS["event_lifecycle"], {"now": self.now, "kind": kind, "ids": json.dumps(ids)})

@@ -28,22 +28,19 @@ WHERE tenure_job.id = done.value ->> 0
 
 -- name: followed
 -- Of the jobs that `complete` is about to end, those whose end has consequences: [id, workflow_id, step_token, limiter, claimed_at,
--- group_id] each, as one JSON array. `complete` has no RETURNING for it: sqlite3 gives up Python's lock at every row, and with busy
--- handlers beside it the write lock of the file would be held while each row waits to get that back.
-SELECT json_group_array(json_array(j.id, j.workflow_id, j.step_token, j.limiter, j.claimed_at, j.group_id))
+-- group_id, whether its queue keeps events] each, as one JSON array. `complete` has no RETURNING for it: sqlite3 gives up Python's lock at
+-- every row, and with busy handlers beside it the write lock of the file would be held while each row waits to get that back.
+WITH telling(name) AS MATERIALIZED (
+    SELECT name FROM tenure_queue INDEXED BY queue_events_idx WHERE events = 1 OR agent_events <> 'none'
+)
+SELECT json_group_array(json_array(j.id, j.workflow_id, j.step_token, j.limiter, j.claimed_at, j.group_id, j.queue IN telling))
 FROM json_each(:done) AS done
 CROSS JOIN tenure_job AS j INDEXED BY sqlite_autoindex_tenure_job_1 ON j.id = done.value ->> 0
-WHERE coalesce(j.workflow_id, j.step_token, j.limiter, j.group_id) IS NOT NULL
+WHERE (coalesce(j.workflow_id, j.step_token, j.limiter, j.group_id) IS NOT NULL OR j.queue IN telling)
     AND j.token = done.value ->> 1
     AND j.state IN ('leased', 'running')
     AND j.lease_until > :now
     AND j.cancel_requested_at IS NULL;
-
--- name: succeeded
--- Which of these jobs (a JSON array of ids) have succeeded.
-SELECT json_group_array(id)
-FROM tenure_job INDEXED BY sqlite_autoindex_tenure_job_1
-WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'succeeded';
 
 -- name: held
 -- A job that is held under this token, with all that decides about its end. A lease that ran out is lost, unless it is being taken back.
