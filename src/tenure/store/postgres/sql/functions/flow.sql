@@ -799,12 +799,12 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT s.job_id
         FROM tenure.step AS s
-        JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
+        JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state || '' = 'waiting'  -- as in tenure.queue_waiting
         WHERE s.awaits = a.awaits AND s.state = 'open'
         ORDER BY s.created_at, s.job_id
         LIMIT v_share
     ) AS w;
-    v_ids := ARRAY(SELECT j.id FROM tenure.job AS j WHERE j.id = ANY (v_ids || p_looking || p_released) AND j.state = 'waiting' ORDER BY j.id FOR UPDATE);
+    v_ids := ARRAY(SELECT j.id FROM tenure.job AS j WHERE j.id = ANY (v_ids || p_looking || p_released) AND j.state || '' = 'waiting' ORDER BY j.id FOR UPDATE);
     FOR v_step IN
         SELECT s.*
         FROM tenure.step AS s
