@@ -120,8 +120,8 @@ class CountedPostgres(PostgresStore):
 
     counted: Counted
 
-    def _call(self, function: str, *args: Any) -> Any:
-        return self.counted.count(function, lambda: super(CountedPostgres, self)._call(function, *args))
+    def _call(self, function: str, *args: Any, **options: Any) -> Any:
+        return self.counted.count(function, lambda: super(CountedPostgres, self)._call(function, *args, **options))
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from tenure.handler.typed import adapter_for
 from tenure.model.frozen import frozen
 from tenure.model.job import NewJob
 from tenure.model.policy import Limits
-from tenure.model.step import KEY_CHARS, NO_PROGRESS, OVERDUE, NewGroup, NewStep, Step
+from tenure.model.step import DEADLINE, KEY_CHARS, NO_PROGRESS, OVERDUE, NewGroup, NewStep, Step
 
 if TYPE_CHECKING:
     from tenure.handler.context import Context
@@ -54,8 +54,6 @@ SHORT_SLEEP_SECONDS = 2.0
 RETRY_SECONDS = (0.2, 30.0)
 """The pause before a step's first retry, and the longest one; it doubles in between."""
 RETRIES_MAX = 100
-
-DEADLINE = "$deadline"
 
 _step_at_work: ContextVar[str] = ContextVar("tenure_step")
 """The key of the step whose function is running."""
