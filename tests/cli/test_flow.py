@@ -51,6 +51,25 @@ def test_a_parked_job_is_explained_by_what_it_waits_for(cli: Cli, order: str) ->
     assert "1 step" in found["reasons"][1]["sentence"]
 
 
+def test_a_deadline_is_no_sleep(cli: Cli, app: App) -> None:
+    @app.job(durable=True, deadline=86_400)
+    def order(ctx: tenure.Context) -> None:
+        ctx.step("quote", lambda: 40)
+        ctx.wait_for("paid:7")
+
+    job_id = order.enqueue().id
+    app.run_worker(drain=True)
+
+    found = cli("jobs", "explain", job_id, "--json").json
+
+    assert [(one["code"], one["blocks"]) for one in found["reasons"]] == [
+        ("waits_for_signal", True),
+        ("deadline", False),
+        ("steps", False),
+    ]
+    assert found["reasons"][1]["sentence"].startswith("It ends as failed if it is not done by 20")
+
+
 def test_a_signal_ends_the_wait_and_the_first_value_stays(cli: Cli, app: App, order: str) -> None:
     first = cli("signal", "paid:7", "2", "--json")
     second = cli("signal", "paid:7", "3")

@@ -171,6 +171,24 @@ class NewQuote(BaseModel):
     currency: str
 
 
+@pytest.mark.parametrize("key", [len, {"a", "b"}, object(), 0.1, ("a", 1)], ids=lambda key: type(key).__name__)
+def test_a_key_whose_text_may_change_is_refused(key: Any) -> None:
+    """With an address in its key a step ran again in every attempt, and a map created all its children anew."""
+    desk = Desk()
+    calls: list[Callable[[Context], Any]] = [
+        lambda ctx: ctx.step("a", int, key=key),
+        lambda ctx: ctx.map("a", "k", [1], key=key),
+        lambda ctx: ctx.gather(ctx.spawn("a", "k", 1), key=key),
+        lambda ctx: ctx.wait_for("a", key=key),
+        lambda ctx: ctx.on_failure("a", print, key=key),
+        lambda ctx: ctx.approve("a", args=1, key=key),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="text may be another in the next attempt"):
+            call(desk.attempt())
+    assert desk.records == []
+
+
 def test_a_call_without_its_name_is_told_how_to_write_it() -> None:
     with pytest.raises(
         InvalidArgument, match=r'The first argument is a name, .* got 60\. Write .*ctx\.sleep\("pause", 60\)'

@@ -15,7 +15,7 @@ from tenure.handler import arguments
 from tenure.handler.arguments import Duration, Names
 from tenure.handler.payload import encode
 from tenure.handler.signals import NotApproved
-from tenure.handler.steps import Asks, Journal, step_key
+from tenure.handler.steps import Asks, Journal, StepKey, step_key
 from tenure.model.approval import ON_EXPIRY, VOID, VOIDS_MAX, Question, canonical, check_question, hash_of
 from tenure.model.frozen import frozen
 from tenure.model.ids import new_job_id
@@ -58,7 +58,7 @@ def plan_approval(
     need: int,
     expires: Duration | None,
     on_expiry: str,
-    key: Any,
+    key: StepKey | None,
     limits: Limits,
 ) -> ApprovalPlan:
     """Check and freeze what is asked. Raises: InvalidArgument, InvalidPayload."""

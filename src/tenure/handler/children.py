@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tenure.errors import HandlerError, InvalidArgument
 from tenure.handler import arguments
 from tenure.handler.signals import Permanent
-from tenure.handler.steps import Asks, Journal
+from tenure.handler.steps import Asks, Journal, StepKey, key_text
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import NewJob
@@ -238,10 +238,10 @@ class MapPlan:
     terms: GroupTerms
 
 
-def group_key(children: Sequence[Child], what: str, key: Any) -> str:
+def group_key(children: Sequence[Child], what: str, key: StepKey | None) -> str:
     """The step's key of a group: named by its children, so that other children make another group."""
     if key is not None:
-        return arguments.text("key", f"{what}/{key}", KEY_CHARS)
+        return arguments.text("key", f"{what}/{key_text(key)}", KEY_CHARS)
     named = "+".join(child.key for child in children)
     if len(named.encode()) > KEY_CHARS - 60:
         import hashlib  # late: seldom needed

@@ -39,6 +39,7 @@ from tenure.handler.steps import (
     RETRIES_MAX,
     Asks,
     Journal,
+    StepKey,
     StepPlan,
     acarry_out,
     carry_out,
@@ -86,7 +87,7 @@ class DurableCalls(ABC):
         function: Callable[..., Any],
         /,
         *args: Any,
-        key: Any = None,
+        key: StepKey | None = None,
         retries: int = 0,
         timeout: Duration | None = None,
         returns: Any = None,
@@ -124,7 +125,7 @@ class DurableCalls(ABC):
         hours: float = 0.0,
         minutes: float = 0.0,
         seconds: float = 0.0,
-        key: Any = None,
+        key: StepKey | None = None,
     ) -> Any:
         """Wait until a time after the job first came here, without a slot. Under 2 s it waits in the process.
 
@@ -141,7 +142,7 @@ class DurableCalls(ABC):
         *signals: str,
         timeout: Duration | None = None,
         default: Any = MISSING,
-        key: Any = None,
+        key: StepKey | None = None,
         returns: Any = None,
     ) -> Any:
         """Wait for a signal without a slot, and answer its value. The signal may have come before.
@@ -164,7 +165,7 @@ class DurableCalls(ABC):
         )
         return self._carry_out(lambda journal: run_wait(journal, plan))
 
-    def wait_for_job(self, job_id: str, *, timeout: Duration | None = None, key: Any = None) -> Any:
+    def wait_for_job(self, job_id: str, *, timeout: Duration | None = None, key: StepKey | None = None) -> Any:
         """Wait without a slot until a job that is no child has ended, well or badly. `ctx.gather` awaits children.
 
         Whether it ended well, `app.get` says. A job that does not exist counts as ended. The end is noticed within
@@ -191,7 +192,7 @@ class DurableCalls(ABC):
         need: int = 1,
         expires: Duration | None = None,
         on_expiry: str = "deny",
-        key: Any = None,
+        key: StepKey | None = None,
     ) -> Any:
         """Ask people whether this may be done with exactly these arguments, and wait for the answer without a slot.
 
@@ -299,7 +300,7 @@ class DurableCalls(ABC):
         kind: Any,
         payload: Any = MISSING,
         *,
-        key: Any = None,
+        key: StepKey | None = None,
         detached: bool = False,
         **options: Unpack[ChildOptions],
     ) -> Child:
@@ -328,7 +329,7 @@ class DurableCalls(ABC):
         tolerate: Tolerate = 0,
         fail: Fail = "all",
         timeout: Duration | None = None,
-        key: Any = None,
+        key: StepKey | None = None,
     ) -> Any:
         """Create the children and wait for all of them without a slot, in one transaction. Answers their results.
 
@@ -345,7 +346,7 @@ class DurableCalls(ABC):
         place = group_key(taken, "gather", key)
         return self._carry_out(lambda journal: gather_children(journal, place, taken, terms))
 
-    def first(self, *children: Child, timeout: Duration | None = None, key: Any = None) -> Any:
+    def first(self, *children: Child, timeout: Duration | None = None, key: StepKey | None = None) -> Any:
         """Create the children and wait until one of them succeeds; the others are cancelled. Answers a ChildResult.
 
         Raises: ChildFailed if none succeeded.
@@ -365,7 +366,7 @@ class DurableCalls(ABC):
         fail: Fail = "all",
         window: int | None = WINDOW,
         timeout: Duration | None = None,
-        key: Any = None,
+        key: StepKey | None = None,
         **options: Unpack[ChildOptions],
     ) -> Any:
         """Create a child for each item, wait for all of them without a slot, and answer Children.
@@ -391,7 +392,7 @@ class DurableCalls(ABC):
 
     # --- undo ---
 
-    def on_failure(self, name: str, function: Callable[..., Any], /, *args: Any, key: Any = None) -> None:
+    def on_failure(self, name: str, function: Callable[..., Any], /, *args: Any, key: StepKey | None = None) -> None:
         """Arm a compensation: if the job ends dead, failed or cancelled, `function(*args)` is called.
 
         Call it before the step that it undoes: it is on record before that step begins, so the function must cope with

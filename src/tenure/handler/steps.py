@@ -27,7 +27,9 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from datetime import date
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from uuid import UUID
 
 from tenure.errors import HandlerError, InvalidArgument, InvalidPayload, StoreUnavailable
 from tenure.handler import arguments
@@ -38,20 +40,20 @@ from tenure.handler.typed import adapter_for
 from tenure.model.frozen import frozen
 from tenure.model.job import NewJob
 from tenure.model.policy import Limits
-from tenure.model.step import KEY_CHARS, NO_PROGRESS, OVERDUE, NewGroup, NewStep, Step
+from tenure.model.step import DEADLINE, KEY_CHARS, NO_PROGRESS, OVERDUE, NewGroup, NewStep, Step
 
 if TYPE_CHECKING:
     from tenure.handler.context import Context
 
 R = TypeVar("R")
+StepKey: TypeAlias = str | int | UUID | date
+"""What tells steps of one name apart: its text is the same in every attempt."""
 
 SHORT_SLEEP_SECONDS = 2.0
 """Sleeps below this stay in the process: a suspend is two commits and a claim."""
 RETRY_SECONDS = (0.2, 30.0)
 """The pause before a step's first retry, and the longest one; it doubles in between."""
 RETRIES_MAX = 100
-
-DEADLINE = "$deadline"
 
 _step_at_work: ContextVar[str] = ContextVar("tenure_step")
 """The key of the step whose function is running."""
@@ -307,7 +309,18 @@ def whereabouts() -> tuple[int, asyncio.Task[Any] | None]:
     return threading.get_ident(), task
 
 
-def step_key(name: Any, key: Any = None) -> str:
+def key_text(key: Any) -> str:
+    """A key as text, which must be the same in every attempt. Raises: InvalidArgument."""
+    if not isinstance(key, StepKey):
+        hint = " `ctx.map` itself tells its items apart." if callable(key) else ""
+        raise InvalidArgument(
+            f"`key` is {key!r:.80}, whose text may be another in the next attempt, and then the step would run again. "
+            f"Give a str, int, UUID or date.{hint}"
+        )
+    return str(key)
+
+
+def step_key(name: Any, key: StepKey | None = None) -> str:
     """`name` or `name/key`. Raises: InvalidArgument."""
     if not isinstance(name, str):
         raise InvalidArgument(
@@ -317,7 +330,7 @@ def step_key(name: Any, key: Any = None) -> str:
     found = arguments.name("name", name)
     if "/" in found or found.startswith("$"):
         raise InvalidArgument(f"A step's name has no '/' and does not begin with '$', got {found!r}. Use `key=`.")
-    whole = found if key is None else f"{found}/{key}"
+    whole = found if key is None else f"{found}/{key_text(key)}"
     return arguments.text("key", whole, KEY_CHARS)
 
 

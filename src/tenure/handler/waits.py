@@ -9,7 +9,7 @@ from tenure.errors import InvalidArgument
 from tenure.handler import arguments
 from tenure.handler.building import MISSING
 from tenure.handler.signals import Permanent
-from tenure.handler.steps import SHORT_SLEEP_SECONDS, Asks, Journal, Pause, StepPlan, read_value
+from tenure.handler.steps import SHORT_SLEEP_SECONDS, Asks, Journal, Pause, StepKey, StepPlan, key_text, read_value
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.step import KEY_CHARS, TIMEOUT, NewStep, Step
@@ -47,7 +47,7 @@ class WaitPlan:
         return {f"{self.key}:{place}": signal for place, signal in enumerate(self.signals)}
 
 
-def wait_key(signals: tuple[str, ...], key: Any) -> str:
+def wait_key(signals: tuple[str, ...], key: StepKey | None) -> str:
     """The step's key of a wait. Raises: InvalidArgument."""
     if not signals:
         raise InvalidArgument("`wait_for` needs the key of a signal, as in `ctx.wait_for('paid:7')`.")
@@ -56,7 +56,7 @@ def wait_key(signals: tuple[str, ...], key: Any) -> str:
     for signal in signals:
         arguments.text("key", signal, KEY_CHARS - 50)
     named = "|".join(signals) if len(signals) <= 3 else f"{signals[0]}|{len(signals) - 1} more"
-    whole = f"wait/{named}" if key is None else f"wait/{named}/{key}"
+    whole = f"wait/{named}" if key is None else f"wait/{named}/{key_text(key)}"
     return arguments.text("key", whole, KEY_CHARS - 10)
 
 

@@ -32,6 +32,8 @@ GRANT_BYTES: Final = 262_144
 """Values of steps that come with a grant. Further steps are read by ListSteps."""
 TIMEOUT: Final = "timeout"
 """The error of a step other than a sleep whose time was over before its condition was met."""
+DEADLINE: Final = "$deadline"
+"""The key of the step that is a job's deadline."""
 OVERDUE: Final = "The job was not done within the deadline that its handler declares."
 """The error of a job whose step `$deadline`, an open sleep from its first record on, has come due."""
 

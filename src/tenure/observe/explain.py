@@ -20,7 +20,7 @@ from tenure.model.job import Attempt, Job
 from tenure.model.limiter import Limiter, keys_of
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import ALONE_FROM, HELD, ISOLATE_FROM, TERMINAL, State
-from tenure.model.step import Group, Step
+from tenure.model.step import DEADLINE, Group, Step
 from tenure.observe.liveness import alive
 from tenure.observe.plural import counted
 from tenure.store.approvals import ListApprovals
@@ -201,7 +201,7 @@ def _waiting(
     found: Mapping[str, Group | Approval | None],
     budgets: Mapping[str, Budget],
 ) -> Iterator[Reason]:
-    awaited = [step for step in steps if step.state == "open" and step.token == job.token]
+    awaited = [step for step in steps if step.state == "open" and step.token == job.token and step.key != DEADLINE]
     for step in awaited:
         if step.kind == "budget" and step.awaits is not None:
             yield _short_of(step, step.awaits, budgets.get(step.awaits))
@@ -212,6 +212,10 @@ def _waiting(
         if job.due_at is not None:
             wakes = f", at the latest in {_span(max(0.0, (job.due_at - now).total_seconds()))}"
         yield Reason("waiting", f"It is suspended and waits for {job.waiting_for!r}{wakes}. It holds no slot.")
+    for step in steps:
+        if step.key == DEADLINE and step.state == "open":
+            by = f"{step.due_at:%Y-%m-%d %H:%M:%S} UTC"
+            yield Reason("deadline", f"It ends as failed if it is not done by {by}.", blocks=False)
     done = [step for step in steps if step.state == "done" and step.kind in ("step", "memo") and step.awaits is None]
     if done:
         yield Reason("steps", f"{counted(len(done), 'step')} behind it, the last is {done[-1].key!r}.", blocks=False)

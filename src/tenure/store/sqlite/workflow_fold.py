@@ -47,7 +47,6 @@ def fold(transaction: Transaction) -> None:
     """Fold the ends of tasks and their revivals, in the transaction that made them, up to a page."""
     put_events(transaction, [("look", workflow_id, job_id) for job_id, workflow_id in transaction.tasks.items()])
     advance_by(transaction)
-    transaction.tasks.clear()  # what a retry revived is counted already
 
 
 def advance(transaction: Transaction, request: AdvanceWorkflows) -> Advanced:
@@ -61,6 +60,7 @@ def advance_by(transaction: Transaction, limit: int = 500) -> Advanced:
     taken = sorted(transaction.all(_SQL["take_events"], {"limit": limit}))
     if taken and refusal_of(transaction, partial(_Fold(transaction).run, taken)) is not None:
         _fold_each(transaction, taken)
+    transaction.tasks.clear()  # what a fold ends or revives, it counts itself
     more = bool(taken) and transaction.one(_SQL["has_events"]) is not None
     return Advanced(len(taken), more)
 
@@ -112,12 +112,14 @@ class _Fold:
             self._budget -= len(looks)
             self._look(looks)
             self._judge()  # before anything is released by these ends
+        left = []
         for _, kind, workflow_id, job_id, was, became, after in events:
             if kind != "look" and self._budget > 0:
                 self._touched.setdefault(workflow_id)
                 self._take(kind, workflow_id, job_id, was, became, after)
             elif kind != "look":
-                self._put((kind, workflow_id, job_id, was, became, after))
+                left.append((kind, workflow_id, job_id, was, became, after))
+        put_events(self._transaction, left)
         self._spread()
         for workflow_id in self._releases:
             self._release_ready(workflow_id)
@@ -196,13 +198,19 @@ class _Fold:
             self._end_fan_outs()
             if not self._work:
                 return
-            if self._budget <= 0:
-                for job_id, workflow_id, was, became, after in self._work:
-                    self._put(("spread", workflow_id, job_id, was, became, after))
-                self._work = []
-                return
             work, self._work = self._work, []
             given = dump([(job_id, after) for job_id, _, _, _, after in work])
+            if self._budget <= 0:
+                places = self._transaction.all(_SQL["with_edges"], {"work": given})
+                left = [work[place] for (place,) in places]
+                put_events(
+                    self._transaction,
+                    [
+                        ("spread", workflow_id, job_id, was, became, after)
+                        for job_id, workflow_id, was, became, after in left
+                    ],
+                )
+                return
             rows = self._transaction.all(_SQL["edges_of"], {"work": given, "limit": self._budget})
             if len(rows) == self._budget:
                 place, last, _ = rows[-1]
@@ -371,8 +379,8 @@ class _Fold:
         if self._phase(workflow_id) != ("stopped" if mode == "all" else "draining"):
             return  # it was set going again meanwhile
         limit = min(self._budget, PAGE)
-        values = {"id": workflow_id, "after": after, "blocked": mode != "all", "limit": limit}
-        rows = self._transaction.all(_SQL["open_tasks"], values)
+        page = self._transaction.all(_SQL["open_tasks"], {"id": workflow_id, "after": after, "limit": limit})
+        rows = [(job_id, is_durable) for job_id, is_released, is_durable in page if mode == "all" or not is_released]
         ids: list[JobId] = [job_id for job_id, _ in rows]
         # Jobs with steps may have children, and something to undo first.
         if durable := [job_id for job_id, is_durable in rows if is_durable]:
@@ -382,11 +390,11 @@ class _Fold:
         values = {"ids": dump(plain), "mark": WITH_WORKFLOW, "now": self._transaction.now}
         if self._transaction.all(_SQL["stop_jobs"], values):
             self._transaction.stops = True
-        self._budget -= len(rows)
+        self._budget -= len(page)
         # Also those whose jobs had ended by themselves, and that a retry has blocked again.
         self._apply([_Change(*row) for row in self._transaction.all(_SQL["look"], {"ids": dump(ids)})])
-        if len(rows) == limit:
-            self._put(("cancel", workflow_id, None, mode, None, ids[-1]))
+        if len(page) == limit:
+            self._put(("cancel", workflow_id, None, mode, None, page[-1][0]))
 
     def _retry_page(self, workflow_id: str, outcome: str, after: str) -> None:
         if self._phase(workflow_id) != "retrying":

@@ -94,6 +94,8 @@ def grow(transaction: Transaction, workflow_id: str, tasks: int) -> None:
 
 def put_events(transaction: Transaction, events: Sequence[tuple[str | None, ...]]) -> None:
     """Leave work for a fold: kind, workflow, job, was, became, after; what is left out is empty."""
+    if not events:
+        return
     rows = [(*event, *(None, None, None, "")[len(event) - 2 :]) for event in events]
     transaction.run(_SQL["put_events"], {"events": dump(rows)})
 

@@ -73,7 +73,8 @@ def _load(transaction: Transaction, request: asked.StartWorkflow) -> None:
             (task.job.id, task.name, task.needs, task.depth, int(task.is_optional), task.fan_out, None, 0)
             for task in request.tasks
         ]
-        add_tasks(transaction, workflow_id, rows)
+        sent = add_tasks(transaction, workflow_id, rows)
+        transaction.run(_SQL["note_sent"], {"id": workflow_id, "tasks": sent})
     if request.edges:
         edges = dump(list(request.edges))
         for wrong, why in _WRONG_EDGES.items():

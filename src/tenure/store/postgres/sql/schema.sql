@@ -526,6 +526,8 @@ CREATE TABLE tenure.workflow (
     phase text NOT NULL DEFAULT 'forward',
     -- total, and how many tasks ended how. See store/workflows.py.
     total integer NOT NULL DEFAULT 0,
+    -- missing: how many tasks of its graph have still to be sent.
+    missing integer NOT NULL DEFAULT 0,
     succeeded integer NOT NULL DEFAULT 0,
     failed integer NOT NULL DEFAULT 0,
     tolerated integer NOT NULL DEFAULT 0,

@@ -22,8 +22,8 @@ CREATE TABLE tenure.step (
     CONSTRAINT step_state_known CHECK (state IN ('open', 'done', 'failed', 'armed', 'undone')),
     CONSTRAINT step_value_not_large CHECK (octet_length(value::text) <= 1048576)
 );
--- Who waits for a condition.
-CREATE INDEX step_awaits_idx ON tenure.step (awaits) WHERE state = 'open' AND awaits IS NOT NULL;
+-- Who waits for a condition, the longest first.
+CREATE INDEX step_awaits_idx ON tenure.step (awaits, created_at, job_id) WHERE state = 'open' AND awaits IS NOT NULL;
 
 -- signal: what was told to those who wait for a key. Scope once: the first value stays. Scope queue: each is taken once.
 -- What was taken stays until it expires, so that a repeated request finds its own row.

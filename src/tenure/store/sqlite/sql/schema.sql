@@ -388,6 +388,8 @@ CREATE TABLE tenure_workflow (
     phase TEXT NOT NULL DEFAULT 'forward',
     -- total, and how many tasks ended how. See store/workflows.py.
     total INTEGER NOT NULL DEFAULT 0,
+    -- missing: how many tasks of its graph have still to be sent.
+    missing INTEGER NOT NULL DEFAULT 0,
     succeeded INTEGER NOT NULL DEFAULT 0,
     failed INTEGER NOT NULL DEFAULT 0,
     tolerated INTEGER NOT NULL DEFAULT 0,

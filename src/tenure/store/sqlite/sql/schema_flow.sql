@@ -23,8 +23,8 @@ CREATE TABLE tenure_step (
     CONSTRAINT step_value_is_json CHECK (value IS NULL OR json_valid(value)),
     CONSTRAINT step_value_not_large CHECK (length(CAST(value AS BLOB)) <= 1048576)
 ) STRICT;
--- Who waits for a condition.
-CREATE INDEX step_awaits_idx ON tenure_step (awaits) WHERE state = 'open' AND awaits IS NOT NULL;
+-- Who waits for a condition, the longest first.
+CREATE INDEX step_awaits_idx ON tenure_step (awaits, created_at, job_id) WHERE state = 'open' AND awaits IS NOT NULL;
 
 -- signal: what was told to those who wait for a key. Scope once: the first value stays. Scope queue: each is taken once.
 -- What was taken stays until it expires, so that a repeated request finds its own row.

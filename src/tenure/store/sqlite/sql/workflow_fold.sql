@@ -58,6 +58,12 @@ FROM json_each(:work) AS w
 CROSS JOIN tenure_edge AS e ON e.src = w.value ->> 0 AND e.dst > w.value ->> 1
 LIMIT :limit;
 
+-- name: with_edges
+-- Which of these tasks ([job_id, after] each) have edges left to walk.
+SELECT w.key
+FROM json_each(:work) AS w
+WHERE EXISTS (SELECT 1 FROM tenure_edge AS e WHERE e.src = w.value ->> 0 AND e.dst > w.value ->> 1);
+
 -- name: meet
 -- Edges were met, broken or mended: [job_id, change of needs, change of broken] each. fan_out comes as it is: SQLite 3.40 answers 1 to
 -- any IS NOT NULL in the RETURNING of an UPDATE … FROM.
@@ -84,7 +90,7 @@ RETURNING id, queue;
 -- name: ready
 -- Tasks that nothing keeps from being released.
 SELECT job_id, fan_out IS NOT NULL
-FROM tenure_task
+FROM tenure_task INDEXED BY task_ready_idx
 WHERE workflow_id = :id AND needs <= 0 AND broken <= 0 AND is_released = 0 AND outcome IS NULL
 ORDER BY job_id
 LIMIT :limit;
@@ -154,10 +160,10 @@ SET state = 'waiting',
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('cancelled', 'failed', 'succeeded');
 
 -- name: open_tasks
--- Tasks that have not ended, in pages, and whether their jobs have steps; with `blocked` only those that were not released.
-SELECT t.job_id, (SELECT j.step_token IS NOT NULL AND j.finished_at IS NULL FROM tenure_job AS j WHERE j.id = t.job_id)
+-- Tasks that have not ended, in pages: whether each was released, and whether its job has steps.
+SELECT t.job_id, t.is_released, (SELECT j.step_token IS NOT NULL AND j.finished_at IS NULL FROM tenure_job AS j WHERE j.id = t.job_id)
 FROM tenure_task AS t
-WHERE t.workflow_id = :id AND t.outcome IS NULL AND t.job_id > :after AND (t.is_released = 0 OR NOT :blocked)
+WHERE t.workflow_id = :id AND t.outcome IS NULL AND t.job_id > :after
 ORDER BY t.job_id
 LIMIT :limit;
 

@@ -2,10 +2,10 @@
 
 -- name: insert_workflow
 INSERT INTO tenure_workflow (
-    id, profile, kind, phase, total, policy, key, dedup_slot, digest, due_at, actor, tenant, data, created_at, updated_at
+    id, profile, kind, phase, total, missing, policy, key, dedup_slot, digest, due_at, actor, tenant, data, created_at, updated_at
 )
 VALUES (
-    :id, :profile, :name, 'loading', :total, :policy, :key, :slot, :digest, :due_at, :actor, :tenant, :data, :now, :now
+    :id, :profile, :name, 'loading', :total, :total, :policy, :key, :slot, :digest, :due_at, :actor, :tenant, :data, :now, :now
 )
 ON CONFLICT DO NOTHING;
 
@@ -57,9 +57,12 @@ SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:edges)
 WHERE true
 ON CONFLICT DO NOTHING;
 
+-- name: note_sent
+UPDATE tenure_workflow SET missing = missing - :tasks WHERE id = :id;
+
 -- name: is_complete
--- Whether every task of a workflow is there.
-SELECT 1 FROM tenure_workflow AS w WHERE w.id = ? AND w.total = (SELECT count(*) FROM tenure_task AS t WHERE t.workflow_id = w.id);
+-- Whether every task of its graph has been sent.
+SELECT 1 FROM tenure_workflow WHERE id = ? AND missing = 0;
 
 -- name: begin
 UPDATE tenure_workflow

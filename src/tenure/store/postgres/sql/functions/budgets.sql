@@ -656,7 +656,7 @@ BEGIN
     IF cardinality(v_ids) >= p_limit THEN
         PERFORM tenure.put_flow_event('budget', p_awaits);
     END IF;
-    PERFORM 1 FROM tenure.job AS j WHERE j.id = ANY (v_ids) AND j.state = 'waiting' ORDER BY j.id FOR UPDATE;
+    PERFORM 1 FROM tenure.job AS j WHERE j.id = ANY (v_ids) AND j.state || '' = 'waiting' ORDER BY j.id FOR UPDATE;
     v_scopes := ARRAY(SELECT DISTINCT unnest(tenure.job_scopes(j)) FROM tenure.job AS j WHERE j.id = ANY (v_ids));
     v_budgets := tenure.lock_budgets(v_scopes, p_now);
     FOR v_step IN

@@ -494,7 +494,7 @@ BEGIN
                 run_at = 'infinity',
                 is_due = false
             FROM unnest(v_ids) WITH ORDINALITY AS u(id, nth)
-            WHERE j.id = u.id AND p_at + u.nth - 1 >= v_group.released;
+            WHERE j.id BETWEEN u.id AND u.id AND p_at + u.nth - 1 >= v_group.released;
         END IF;
     END IF;
     UPDATE tenure.job_group AS g SET made = g.made + v_count, total = coalesce(g.total, p_total) WHERE g.id = v_id RETURNING * INTO v_group;
@@ -680,7 +680,7 @@ BEGIN
         ORDER BY o.position
         LIMIT 250
     ) AS m
-    LEFT JOIN tenure.job AS j ON j.id = m.job_id;
+    LEFT JOIN tenure.job AS j ON j.id BETWEEN m.job_id AND m.job_id;
     PERFORM tenure.lock_runs(v_ids);
     PERFORM tenure.cancel_job(u.id, p_event.detail ->> 'actor', p_event.detail ->> 'reason', true, p_now) FROM unnest(v_ids) AS u(id);
     IF v_places = 250 THEN
@@ -799,12 +799,12 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT s.job_id
         FROM tenure.step AS s
-        JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
+        JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state || '' = 'waiting'  -- as in tenure.queue_waiting
         WHERE s.awaits = a.awaits AND s.state = 'open'
         ORDER BY s.created_at, s.job_id
         LIMIT v_share
     ) AS w;
-    v_ids := ARRAY(SELECT j.id FROM tenure.job AS j WHERE j.id = ANY (v_ids || p_looking || p_released) AND j.state = 'waiting' ORDER BY j.id FOR UPDATE);
+    v_ids := ARRAY(SELECT j.id FROM tenure.job AS j WHERE j.id = ANY (v_ids || p_looking || p_released) AND j.state || '' = 'waiting' ORDER BY j.id FOR UPDATE);
     FOR v_step IN
         SELECT s.*
         FROM tenure.step AS s

@@ -348,7 +348,8 @@ BEGIN
     IF v_jobs IS NULL THEN
         RETURN;
     END IF;
-    PERFORM 1 FROM tenure.job AS j WHERE j.id = ANY (v_jobs) AND j.state = 'waiting' ORDER BY j.id FOR UPDATE;
+    -- As in tenure.queue_waiting.
+    PERFORM 1 FROM tenure.job AS j WHERE j.id = ANY (v_jobs) AND j.state || '' = 'waiting' ORDER BY j.id FOR UPDATE;
     WITH woken AS (
         UPDATE tenure.job AS j
         SET state = 'queued',
@@ -356,7 +357,7 @@ BEGIN
             is_due = true,
             waiting_for = NULL,
             updated_at = p_now
-        WHERE j.id = ANY (v_jobs) AND j.state = 'waiting'
+        WHERE j.id = ANY (v_jobs) AND j.state || '' = 'waiting'
         RETURNING j.id, j.queue
     )
     SELECT array_agg(w.id ORDER BY w.id), array_agg(DISTINCT w.queue) INTO v_jobs, v_queues FROM woken AS w;

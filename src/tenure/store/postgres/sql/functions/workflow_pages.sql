@@ -7,6 +7,7 @@ AS $$
 DECLARE
     v_phase text := CASE p_event.was WHEN 'all' THEN 'stopped' ELSE 'draining' END;
     v_limit integer := least(p_limit, 250);
+    v_page tenure.task[];
     v_jobs uuid[];
     v_durable uuid[];
     v_plain uuid[];
@@ -15,14 +16,14 @@ BEGIN
     IF (SELECT w.phase FROM tenure.workflow AS w WHERE w.id = p_event.workflow_id) <> v_phase THEN
         RETURN '{}';  -- it was set going again meanwhile
     END IF;
-    v_jobs := ARRAY(
-        SELECT t.job_id
+    v_page := ARRAY(
+        SELECT t
         FROM tenure.task AS t
         WHERE t.workflow_id = p_event.workflow_id AND t.outcome IS NULL AND t.job_id > p_event.after::uuid
-            AND (p_event.was = 'all' OR NOT t.is_released)
         ORDER BY t.job_id
         LIMIT v_limit
     );
+    v_jobs := ARRAY(SELECT p.job_id FROM unnest(v_page) AS p WHERE p_event.was = 'all' OR NOT p.is_released);
     SELECT coalesce(array_agg(o.id ORDER BY o.id) FILTER (WHERE o.step_token IS NOT NULL), '{}'),
         coalesce(array_agg(o.id ORDER BY o.id) FILTER (WHERE o.step_token IS NULL), '{}')
     INTO v_durable, v_plain
@@ -40,9 +41,9 @@ BEGIN
     LOOP
         PERFORM pg_notify('tenure', 'cancel:' || v_owner);
     END LOOP;
-    IF cardinality(v_jobs) >= v_limit THEN
+    IF cardinality(v_page) >= v_limit THEN
         INSERT INTO tenure.workflow_event (kind, workflow_id, was, after)
-        VALUES ('cancel', p_event.workflow_id, p_event.was, v_jobs[cardinality(v_jobs)]::text);
+        VALUES ('cancel', p_event.workflow_id, p_event.was, (v_page[v_limit]).job_id::text);
     END IF;
     RETURN tenure.count_tasks(tenure.look_at_tasks(v_jobs), p_now);
 END

@@ -20,6 +20,7 @@ DECLARE
     -- As an array, so that jobs are looked up by key: joined, the planner may read the JSON once for every job.
     v_jobs uuid[] := ARRAY(SELECT (g.value ->> 0)::uuid FROM json_array_elements(coalesce(p_request -> 'tasks', '[]')) AS g);
     v_run tenure.workflow;
+    v_sent integer;
     v_is_astray boolean;
     v_is_back boolean;
 BEGIN
@@ -32,12 +33,14 @@ BEGIN
             USING ERRCODE = 'TN007';
     END IF;
     INSERT INTO tenure.workflow (
-        id, profile, kind, phase, total, policy, key, dedup_slot, digest, due_at, started_by, actor, tenant, data, created_at, updated_at
+        id, profile, kind, phase, total, missing, policy, key, dedup_slot, digest, due_at, started_by, actor, tenant, data, created_at,
+        updated_at
     )
     VALUES (
-        v_id, v_new ->> 'profile', v_new ->> 'name', 'loading', (v_new ->> 'total')::integer, v_new -> 'policy', v_new ->> 'key', v_slot,
-        v_new ->> 'digest', v_now + (v_new ->> 'deadline')::double precision * interval '1 second', tenure.login(), v_new ->> 'actor',
-        v_new ->> 'tenant', v_new -> 'data', v_now, v_now
+        v_id, v_new ->> 'profile', v_new ->> 'name', 'loading', (v_new ->> 'total')::integer, (v_new ->> 'total')::integer,
+        v_new -> 'policy', v_new ->> 'key', v_slot, v_new ->> 'digest',
+        v_now + (v_new ->> 'deadline')::double precision * interval '1 second', tenure.login(), v_new ->> 'actor', v_new ->> 'tenant',
+        v_new -> 'data', v_now, v_now
     )
     ON CONFLICT DO NOTHING;
     IF v_slot IS NOT NULL THEN
@@ -79,7 +82,7 @@ BEGIN
                 waiting_for = 'needs',
                 run_at = 'infinity',
                 is_due = false
-            WHERE j.id = ANY (v_jobs) AND j.state = 'queued' AND j.token = 0 AND NOT j.is_due;
+            WHERE j.id = ANY (v_jobs) AND j.state || '' = 'queued' AND j.token = 0 AND NOT j.is_due;  -- see tenure.queue_waiting
             PERFORM tenure.refuse_names(v_id, p_request -> 'tasks');
             PERFORM tenure.refuse_fan_outs(v_id, p_request -> 'tasks');
             INSERT INTO tenure.task (job_id, workflow_id, name, needs, depth, is_optional, fan_out)
@@ -87,6 +90,8 @@ BEGIN
                 CASE WHEN json_typeof(g.value -> 5) = 'object' THEN g.value -> 5 END
             FROM json_array_elements(p_request -> 'tasks') AS g
             ON CONFLICT (job_id) DO NOTHING;
+            GET DIAGNOSTICS v_sent = ROW_COUNT;
+            UPDATE tenure.workflow AS w SET missing = w.missing - v_sent WHERE w.id = v_id RETURNING w.missing INTO v_run.missing;
         END IF;
         IF p_request -> 'edges' IS NOT NULL THEN
             -- Each end is looked up by its key alone: with the workflow beside it, or as a join, the planner may read all tasks for each edge.
@@ -112,7 +117,7 @@ BEGIN
             ON CONFLICT DO NOTHING;
         END IF;
         IF (p_request ->> 'last')::boolean AND v_run.state = 'running' THEN
-            IF (SELECT count(*) FROM tenure.task AS t WHERE t.workflow_id = v_id) <> v_run.total THEN
+            IF v_run.missing <> 0 THEN
                 RAISE EXCEPTION 'Workflow % is to have % tasks, and others were sent. Nothing was started. Send every task before the last page.', v_id, v_run.total
                     USING ERRCODE = 'TN007';
             END IF;
