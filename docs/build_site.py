@@ -103,6 +103,8 @@ def _put(path: Path, source: Path, name: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix == ".md":
         path.write_text(adapted(source.read_text(encoding="utf-8"), name), encoding="utf-8")
+    elif name == "llms.txt":
+        path.write_text(built(source.read_text(encoding="utf-8")), encoding="utf-8")
     else:
         shutil.copyfile(source, path)
 
@@ -128,6 +130,16 @@ def adapted(markdown: str, page: str) -> str:
         done += [_prose(markdown[last : block.start()], page), _FENCE.sub(_fence, block.group(), count=1)]
         last = block.end()
     return "".join([*done, _prose(markdown[last:], page)])
+
+
+def built(text: str) -> str:
+    """A text that the site's builder copies as it is, with the names that it gives the pages."""
+
+    def link(found: re.Match[str]) -> str:
+        target = re.sub(r"[.]md(?=#|$)", ".html", found["target"].replace("README.md", "index.md"))
+        return f"[{found['text']}]({target})"
+
+    return _LINK.sub(link, text)
 
 
 def _fence(found: re.Match[str]) -> str:

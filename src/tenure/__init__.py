@@ -511,6 +511,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
+_PACKAGES = frozenset({"effects", "mcp", "testing", "web"})
+"""Found by `import tenure` alone, as in `tenure.web.asgi(app)`."""
+
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
@@ -521,6 +524,10 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         found = getattr(import_module(_HOME[name]), name)
+    elif name in _PACKAGES:
+        from importlib import import_module
+
+        return import_module(f"tenure.{name}")
     else:
         raise AttributeError(f"module 'tenure' has no attribute {name!r}")
     globals()[name] = found

@@ -86,7 +86,7 @@ def test_a_prefix_of_an_id_is_enough(cli: Cli, app: App) -> None:
     several = cli("jobs", "show", "0190")
     none = cli("jobs", "show", "0191ffff")
     assert (several.code, none.code) == (2, 3)
-    assert f"More than one job's id begins with 0190: {ids[2]}, {ids[1]}" in several.err
+    assert f"More than one job's id begins with 0190, such as {ids[2]} and {ids[1]}." in several.err
     assert "There is no job whose id begins with 0191ffff" in none.err
 
 
@@ -467,3 +467,13 @@ def test_explain_tells_why_a_queue_was_paused(cli: Cli, app: App) -> None:
     cli("queues", "pause", "mail", "--reason", "the printer burns")
 
     assert ": the printer burns." in cli("jobs", "explain", job.id).out
+    assert ": the printer burns\n" in cli("doctor").out
+
+
+def test_explain_and_doctor_tell_why_a_gate_was_closed(cli: Cli, app: App) -> None:
+    job = app.enqueue("work")
+    cli("gates", "close", "kind:work", "--reason", "the printer burns")
+
+    assert "no worker is given this job: the printer burns." in cli("jobs", "explain", job.id).out
+    assert "'kind:work' is closed" in (told := cli("doctor").out)
+    assert ": the printer burns\n" in told

@@ -173,6 +173,42 @@ def test_an_app_that_cannot_be_loaded_is_told_in_a_sentence(folder: Path, target
     assert ("Traceback" in done.stderr) == (target == "broken:app")  # of the user's own code
 
 
+def test_what_tenure_refuses_while_an_app_loads_is_shown_where_the_app_asked_for_it(folder: Path) -> None:
+    """A newcomer saw ten frames of ours beneath their own line."""
+    (folder / "wrong.py").write_text("import tenure\n\napp = tenure.App()\napp.schedule('x', job='y', every=-1)\n")
+
+    done = tenure("worker", "wrong:app", "--drain", cwd=folder)
+
+    assert done.returncode == 2
+    assert re.findall(r'File ".*?([^/"]+)", line (\d+)', done.stderr) == [("wrong.py", "4")]
+
+
+def test_commands_that_compare_an_app_with_its_database_make_none(folder: Path) -> None:
+    (folder / "fresh.py").write_text(
+        "import tenure\n\napp = tenure.App('sqlite:///fresh.db')\napp.use(tenure.effects.files(root='.'))\n"
+    )
+
+    for command in (["apply", "fresh:app", "--check"], ["reconcile", "fresh:app"]):
+        done = tenure(*command, cwd=folder)
+        assert done.returncode == 5, done.stdout + done.stderr
+        assert "There is no database file" in done.stderr
+    assert not (folder / "fresh.db").exists()
+
+
+def test_serve_without_its_extra_makes_no_database(folder: Path) -> None:
+    (folder / "uvicorn.py").write_text("raise ImportError('as if it were not installed')\n")
+    (folder / "shadow.py").write_text("import sys\nsys.path.insert(0, '.')\nfrom tenure.cli.main import main\nmain()\n")
+
+    done = subprocess.run(
+        [sys.executable, "shadow.py", "serve", "--url", "sqlite:///fresh.db"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 2
+    assert "[missing_extra]" in done.stderr
+    assert not (folder / "fresh.db").exists()
+
+
 def test_enqueue_with_an_app_checks_the_payload(folder: Path, app: App) -> None:
     good = tenure("enqueue", "double", "21", "--app", "tasks:app", cwd=folder)
     bad = tenure("enqueue", "double", '"many"', "--app", "tasks:app", cwd=folder)

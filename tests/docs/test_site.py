@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from docs.build_site import DOCS, ROOT, ROOT_PAGES, adapted, nav, write
+from docs.build_site import DOCS, ROOT, ROOT_PAGES, adapted, built, nav, write
 
 
 def listed(part: Any) -> list[str]:
@@ -59,6 +59,13 @@ def test_words_for_the_tests_are_taken_from_blocks_of_code_and_their_content_sta
     )
 
 
+def test_llms_txt_on_the_site_names_pages_of_the_site() -> None:
+    """The builder makes `faq.html` of `faq.md` and copies no Markdown: each link of the checkout was dead there."""
+    assert built("[a](faq.md) [b](decisions/README.md) [c](guides/x.md#y)") == (
+        "[a](faq.html) [b](decisions/index.html) [c](guides/x.html#y)"
+    )
+
+
 def test_a_list_or_a_table_begins_behind_a_blank_line() -> None:
     """GitHub does without it; the site would show one long paragraph."""
     for path in [*DOCS.rglob("*.md"), *(ROOT / name for name in ROOT_PAGES)]:
@@ -100,6 +107,8 @@ def test_the_site_is_built_without_a_warning_can_be_searched_and_asks_no_other_s
     for page in listed(nav()):
         made = page.replace("README.md", "index.md").removesuffix(".md") + ".html"
         assert (site / made).exists(), page
+    named = re.findall(r"\]\(([^)#]+)", (site / "llms.txt").read_text())
+    assert [name for name in named if not (site / name).exists()] == []
     text = (site / "guides" / "effects.html").read_text()
     assert "runnable" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     searched = json.dumps(json.loads((site / "search.json").read_text()))

@@ -645,7 +645,7 @@ async def test_a_folder_for_workspaces_that_others_could_change_is_refused(bed: 
 
     job = await bed.run("codex_exec", {"prompt": "x"})
 
-    assert "writable for nobody else" in (job.last_error or "")
+    assert "writable by no other user" in (job.last_error or "")
 
 
 @pytest.mark.parametrize("kind", ["claude_extraction", "codex_exec"])

@@ -20,8 +20,10 @@ import pytest
 import tenure
 from tenure import errors
 from tenure.client.connect import open_store
+from tenure.model.url import shown_url
 from tenure.move import mover
 from tenure.move.plan import LEFT_OUT, ONE_ENGINE_ONLY, plan
+from tenure.observe.doctor import examine
 from tenure.store.summary import Inspect
 from tests.conformance import rows
 from tests.move.conftest import Make
@@ -193,7 +195,7 @@ def test_a_move_waits_for_held_jobs_and_gives_up_without_harm(source: str, desti
         app.enqueue("plain", {"n": 1})
         (grant,) = app.claim(worker="w", queues=["default"], lease_seconds=600)
 
-        with pytest.raises(errors.IllegalMove, match="Workers still hold 1 jobs"):
+        with pytest.raises(errors.IllegalMove, match="Workers still hold 1 job of"):
             mover.move(source, destination, wait_seconds=0, actor="me")
 
         left = app.enqueue("plain", {"n": 2})
@@ -203,6 +205,45 @@ def test_a_move_waits_for_held_jobs_and_gives_up_without_harm(source: str, desti
             app.cancel(left.id)
     with tenure.App(destination) as app:
         assert {count.state: count.jobs for count in app.queues.counts()} == {"queued": 1, "succeeded": 1}
+
+
+def test_what_a_move_waits_for_is_told_by_it_and_by_doctor(source: str, destination: str) -> None:
+    told: list[str] = []
+    with tenure.App(source) as app:
+        app.enqueue("plain", {"n": 1})
+        (grant,) = app.claim(worker="w", queues=["default"], lease_seconds=600)
+
+        def tell(what: str, by: int) -> None:
+            if what.startswith("waiting") and not told:
+                told.extend([what, *_moves(source)])
+                app.complete(grant)
+
+        assert _moves(source) == []
+        mover.move(source, destination, actor="me", tell=tell)
+
+    there = shown_url(destination)
+    assert told == [
+        "waiting for 1 held job to end",
+        f"warn: a move to {there} is under way or was cut, and until its end no new job starts here",
+    ]
+    assert _moves(source) == [f"wrong: everything was moved to {there}, and no more writes are taken here"]
+    assert _moves(destination) == []
+    mover.reopen(source, actor="me")
+    assert _moves(source) == []
+
+
+def test_doctor_tells_of_a_move_that_was_cut_on_both_sides(source: str, destination: str) -> None:
+    with tenure.App(source) as app:
+        app.enqueue("plain", {"n": 1})
+    assert _run(source, destination, "compare", 0).returncode == -9
+
+    here, there = shown_url(source), shown_url(destination)
+    assert _moves(source) == [
+        f"warn: a move to {there} is under way or was cut, and until its end no writes are taken here"
+    ]
+    assert _moves(destination) == [
+        f"warn: a move from {here} fills this database or was cut, and no other writes are taken until its end"
+    ]
 
 
 def test_a_late_worker_is_refused_by_the_source_and_settles_in_the_destination(source: str, destination: str) -> None:
@@ -330,6 +371,12 @@ def _run(source: str, destination: str, point: str, skip: int) -> subprocess.Com
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds, check=False
     )
+
+
+def _moves(url: str) -> list[str]:
+    """What doctor says of moves."""
+    with closing(open_store(url, "never")) as store:
+        return [f"{one.status}: {one.says}" for one in examine(store, url) if one.name == "moved"]
 
 
 def _phases(url: str) -> list[str]:

@@ -57,6 +57,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         getattr(tenure, "Ap")  # noqa: B009 - mypy would find it first
 
 
+def test_packages_that_the_guides_name_are_found_by_importing_tenure_alone() -> None:
+    """`api.mount("/tenure", tenure.web.asgi(app))`, as the guide on FastAPI has it, was an AttributeError."""
+    code = "import tenure; tenure.web.asgi, tenure.effects.bulk, tenure.mcp.http, tenure.testing.drain"
+
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_version_is_that_of_the_distribution() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", tenure.__version__)
 

@@ -29,7 +29,7 @@ def apply(
     A policy that is changed in code changes nothing by itself: operators may have set another on purpose. Jobs already
     there keep what they were given. Schedules that are not in the code are named, and stay.
     """
-    with loaded(target, url) as tenure:
+    with loaded(target, url, create=not check) as tenure:
         found = tenure.policies.differences() if check else tenure.policies.apply()
         strange = tenure.policies.strange_schedules()
     rows = [(one.queue, one.setting, str(one.in_database), str(one.in_code)) for one in found]

@@ -38,7 +38,7 @@ def signal(
     screen = Screen(as_json)
     screen.show(
         {"id": sent.id, "key": key, "is_taken": sent.is_taken},
-        Facts([("signal", key), ("id", sent.id), ("taken", "yes" if sent.is_taken else "no")]),
+        Facts([("signal", key), ("id", sent.id), ("accepted", "yes" if sent.is_taken else "no")]),
     )
     if not sent.is_taken:
         screen.note(f"Another value was sent for {key!r} before, and stays. Nothing was changed.")

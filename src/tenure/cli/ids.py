@@ -67,7 +67,9 @@ def _full(given: str, what: str, noun: str, newest_below: Callable[[str], list[s
     if not found:
         raise NotFound(f"There is no {what} whose id begins with {given}. See `tenure {noun} ls`.")
     if len(found) > 1:
-        raise UsageError(f"More than one {what}'s id begins with {given}: {', '.join(found)}, … Type more of it.")
+        raise UsageError(
+            f"More than one {what}'s id begins with {given}, such as {' and '.join(found)}. Type more of it."
+        )
     return found[0]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
-from tenure.errors import AppNotLoaded, ConfigError, nearest
+from tenure.errors import AppNotLoaded, ConfigError, TenureError, nearest
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -75,7 +75,9 @@ def load_app(target: str | None) -> App:
 
     target = target or default_target()
     if target is None:
-        raise ConfigError("Which app? Name it as module:name, as in `tenure worker tasks:app`.")
+        raise ConfigError(
+            "There is no tasks.py here. Write one with `tenure init`, or name an app: `tenure worker shop:app`."
+        )
     where, _, attribute = target.partition(":")
     module_name, folder = _module_of(where)
     if not module_name.startswith("tenure.") and str(folder) not in sys.path:
@@ -95,10 +97,15 @@ def load_app(target: str | None) -> App:
 
 
 @contextmanager
-def loaded(target: str | None, url: str | None = None) -> Iterator[App]:
-    """The user's app, closed at the end. A `url` wins over the app's own."""
+def loaded(target: str | None, url: str | None = None, *, create: bool = True) -> Iterator[App]:
+    """The user's app, closed at the end. A `url` wins over the app's own. Commands that look do not `create`."""
+    from tenure.cli.options import opened
+
     found = load_app(target)
     with closing(found) if url is None else found.pointed_at(url):
+        if not create:
+            with opened(found.url) as there:
+                there.now()  # opens it, or says that there is none
         yield found
 
 
@@ -133,11 +140,18 @@ def _headline(exc: BaseException) -> str:
 
 
 def _own_traceback(exc: BaseException) -> str:
-    """The traceback from where the user's own code begins."""
+    """The traceback from where the user's own code begins. What Tenure refused is shown where it was asked for."""
     found: TracebackType | None = exc.__traceback__
     while found is not None and _is_machinery(found):
         found = found.tb_next
-    return "".join(traceback.format_exception(type(exc), exc, found)).rstrip()
+    told = traceback.TracebackException(type(exc), exc, found)
+    if is_refused := isinstance(exc, TenureError):
+        told.stack = traceback.StackSummary.from_list([step for step in told.stack if not _is_ours(step.filename)])
+    return "".join(told.format(chain=not is_refused)).rstrip()
+
+
+def _is_ours(file: str) -> bool:
+    return Path(file).is_relative_to(Path(__file__).parents[1]) or file == "<string>"
 
 
 def _is_machinery(step: TracebackType) -> bool:

@@ -13,6 +13,7 @@ from tenure.cli.screen import Facts, Grid, Screen, confirm, progress
 from tenure.errors import OperatorError, UsageError
 from tenure.model.frozen import frozen
 from tenure.move import mover
+from tenure.observe.plural import counted
 
 app = verbs()
 
@@ -117,10 +118,11 @@ def _show(screen: Screen, done: mover.Moved, *, is_done: bool) -> None:
     heads = ("table", "rows", "hash") if is_done else ("table", "rows")
     screen.show(MoveAnswer(done), Grid(heads, [row[: len(heads)] for row in rows]))
     if not is_done:
-        screen.note(f"{done.rows:,} rows would be moved, and {done.held:,} jobs are held now. Nothing was changed.")
+        held = counted(done.held, "job", "held")
+        screen.note(f"{counted(done.rows, 'row')} would be moved, and {held} now. Nothing was changed.")
         return
     screen.note(f"{done.rows:,} rows were moved and are equal on both sides. {done.source} takes no more writes.")
     if done.held:
-        screen.note(f"{done.held:,} jobs were held; their leases came along.")
+        screen.note(f"Leases that came along: {done.held:,}.")
     if done.profiles_missing:
         screen.note(f"Install these profiles there from their files: {', '.join(done.profiles_missing)}.")

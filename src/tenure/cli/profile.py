@@ -54,7 +54,7 @@ def ls(url: Url = None, as_json: Json = False) -> None:
         for one in found
     ]
     columns = ("profile", "is", "title", "queues", "shows")
-    Screen(as_json, now).show({"profiles": found}, Grid(columns, rows, drop=("queues", "title")))
+    Screen(as_json, now).show({"profiles": found}, Grid(columns, rows, wide="shows", drop=("queues", "title")))
 
 
 @app.command("show")

@@ -107,7 +107,7 @@ def _app(target: str | None, root: Path | None, url: str | None) -> Iterator[App
         raise ConfigError(
             "What is to be compared? Name an app, as in `tenure reconcile tasks:app`, or give --root DIR."
         )
-    with loaded(target, url) as found:
+    with loaded(target, url, create=False) as found:
         if not found.registry.checkers and not found.registry.verifiers:
             raise ConfigError(
                 "The app has no kinds or effects that know how to compare themselves with the world. Take them in with "

@@ -99,6 +99,7 @@ def serve(
     """Serve the HTTP API and the console. Other addresses than loopback need TLS files or --behind-proxy."""
     from tenure.worker.supervisor import die_with_supervisor
 
+    _uvicorn()  # before a file is made
     die_with_supervisor()
     check_address(host, has_tls=tls_cert is not None, proxies=behind_proxy or ())
     check_key(tls_cert, tls_key)
@@ -259,6 +260,14 @@ def _is_answered(path: Path) -> bool:
         return True
 
 
+def _uvicorn() -> Any:
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingExtra("web", "`tenure serve`") from None
+    return uvicorn
+
+
 def make_server(
     apps: dict[str, App],
     *,
@@ -271,10 +280,7 @@ def make_server(
     **limits: Any,
 ) -> Any:
     """A uvicorn server with our limits. Raises: MissingExtra."""
-    try:
-        import uvicorn
-    except ImportError:
-        raise MissingExtra("web", "`tenure serve`") from None
+    uvicorn = _uvicorn()
     import tenure.mcp
     from tenure.web import asgi
     from tenure.web.server import uvicorn_settings

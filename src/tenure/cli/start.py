@@ -89,7 +89,7 @@ def dev(
     """Run a worker that reloads when files change, with a live log and the console. Ctrl-C ends it."""
     if target is None and not Path("tasks.py").is_file():
         raise ConfigError(
-            "There is no tasks.py here. Write one with `tenure init`, or name an app: tenure dev shop:app."
+            "There is no tasks.py here. Write one with `tenure init`, or name an app: `tenure dev shop:app`."
         )
     command = [sys.executable, "-P", "-m", "tenure.cli.main", "worker", target or DEFAULT_TARGET]
     command += ["--concurrency", str(concurrency), "--log-level", log_level, "--grace", "2"]

@@ -73,8 +73,8 @@ def _prepare(parent: Path) -> None:
     found = parent.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise ConfigError(
-            f"The folder for agents' workspaces, {str(parent)!r}, must belong to the worker's user and be writable for "
-            "nobody else. Set `workspaces=` to a folder of its own."
+            f"The folder for agents' workspaces, {str(parent)!r}, must belong to the worker's user and be writable by "
+            "no other user. Set `workspaces=` to a folder of its own."
         )
     with os.scandir(parent) as entries:
         for entry in entries:

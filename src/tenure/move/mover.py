@@ -19,6 +19,7 @@ from tenure.model.ids import new_job_id
 from tenure.model.url import shown_url
 from tenure.move.digest import plus, row_hash
 from tenure.move.plan import SEEDS, Table, plan
+from tenure.observe.plural import counted
 from tenure.store.access import NewAudit, WriteAudit
 from tenure.store.admin import SetGate
 from tenure.store.contract import Reap, Store
@@ -260,11 +261,12 @@ class _Mover:
             return
         until = time.monotonic() + wait_seconds
         while held := self._reading.held():
+            self._tell(f"waiting for {counted(held, 'held job')} to end", 0)
             if time.monotonic() > until:
                 raise IllegalMove(
-                    f"Workers still hold {held} jobs of {self._source} after {wait_seconds:g} s. Nothing was moved, "
-                    "and work there goes on. Wait longer with --wait, stop the workers, or take the leases along "
-                    "with --leases carry."
+                    f"Workers still hold {counted(held, 'job')} of {self._source} after {wait_seconds:g} s. "
+                    "Nothing was moved, and work there goes on. Wait longer with --wait, stop the workers, or take the "
+                    "leases along with --leases carry."
                 )
             self._ours.do(Reap())
             time.sleep(POLL_SECONDS)

@@ -18,6 +18,7 @@ from typing import Literal
 from tenure.errors import SchemaError
 from tenure.model.budget import raise_command, show_amount, shown_name
 from tenure.model.frozen import frozen
+from tenure.observe import audited
 from tenure.observe.browse import DEATHS, Board, board
 from tenure.observe.liveness import is_alive
 from tenure.observe.plural import counted
@@ -32,7 +33,7 @@ from tenure.store.queries import (
     QueueRow,
     WorkerSeen,
 )
-from tenure.store.summary import Inspect, Inspection, Summed
+from tenure.store.summary import Inspect, Inspection, LastMove, Summed
 
 Status = Literal["ok", "warn", "wrong"]
 
@@ -86,6 +87,7 @@ def examine(store: Store, url: str, seen: Board | None = None) -> Iterator[Check
     yield from (_sqlite(inspection) if inspection.engine == "sqlite" else _postgres(inspection, url))
     yield from _clock(inspection)
     yield from _schema(store, inspection, url)
+    yield from _moved(inspection.last_move, url)
     if inspection.schema_version < inspection.schema_wanted:
         return
     if seen is None:
@@ -94,7 +96,7 @@ def examine(store: Store, url: str, seen: Board | None = None) -> Iterator[Check
     yield from _unknown_kinds(store.do(CountJobs(states=["queued"])), seen.workers, seen.queues, seen.summary)
     yield from _denied(seen.workers)
     yield from _stuck(seen.summary)
-    yield from _switches(seen.gates, seen.queues)
+    yield from _switches(store, seen.gates, seen.queues)
     yield from _empty_budgets(store)
     yield from _limiters(store, seen.summary)
     yield from _dead_letters(seen.deaths)
@@ -113,6 +115,34 @@ def _schema(store: Store, found: Inspection, url: str) -> Iterator[Check]:
         yield Check("schema", "wrong", f"version {has}, and this Tenure wants {wants}", f"tenure migrate --url {url}")
     else:
         yield Check("schema", "ok", f"version {has}, newer than this Tenure's {wants} and compatible with it")
+
+
+def _moved(last: LastMove | None, url: str) -> Iterator[Check]:
+    """A move that is under way or was cut, or that took everything away from here."""
+    if last is None or last.phase in {"reopened", "done"}:
+        return
+    if last.phase == "moved":
+        yield Check(
+            "moved",
+            "wrong",
+            f"everything was moved to {last.other}, and no more writes are taken here",
+            f"point workers and producers at {last.other}",
+        )
+    elif last.role == "source":
+        halts = "no new job starts" if last.phase == "draining" else "no writes are taken"
+        yield Check(
+            "moved",
+            "warn",
+            f"a move to {last.other} is under way or was cut, and until its end {halts} here",
+            f"if it was cut: tenure move {url} {last.other}, or to give it up: tenure move --reopen {url}",
+        )
+    else:
+        yield Check(
+            "moved",
+            "warn",
+            f"a move from {last.other} fills this database or was cut, and no other writes are taken until its end",
+            f"if it was cut: tenure move {last.other} {url}",
+        )
 
 
 def _sqlite(found: Inspection) -> Iterator[Check]:
@@ -356,7 +386,7 @@ def _stuck(summed: Summed) -> Iterator[Check]:
         )
 
 
-def _switches(gates: list[Gate], queues: list[QueueRow]) -> Iterator[Check]:
+def _switches(store: Store, gates: list[Gate], queues: list[QueueRow]) -> Iterator[Check]:
     for gate in gates:
         fix = f"tenure gates open {shlex.quote(gate.name)}"
         if not gate.is_open and gate.name.startswith("kind:") and gate.actor == "tenure":
@@ -364,15 +394,21 @@ def _switches(gates: list[Gate], queues: list[QueueRow]) -> Iterator[Check]:
             says = f"jobs of kind {kind!r} keep crashing their workers, so it was closed by itself and they wait"
             yield Check("quarantine", "wrong", says, f"tenure audit ls --subject {shlex.quote(gate.name)}, then: {fix}")
         elif not gate.is_open:
-            yield Check("gate", "warn", f"{gate.name!r} is closed, by {gate.actor}", fix)
+            says = f"{gate.name!r} is closed, by {gate.actor}{_why(store, gate.name, 'close_gate')}"
+            yield Check("gate", "warn", says, fix)
     for queue in queues:
         if queue.paused_at is not None:
             yield Check(
                 "paused",
                 "warn",
-                f"queue {queue.name!r} is paused, by {queue.paused_by}",
+                f"queue {queue.name!r} is paused, by {queue.paused_by}{_why(store, queue.name, 'pause_queue')}",
                 f"tenure queues resume {shlex.quote(queue.name)}",
             )
+
+
+def _why(store: Store, subject: str, act: str) -> str:
+    given = audited.reason(store, subject, act)
+    return f": {given}" if given else ""
 
 
 def _empty_budgets(store: Store) -> Iterator[Check]:

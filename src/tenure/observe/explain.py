@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from tenure.errors import AccessDenied, Forbidden, NotFound
+from tenure.errors import NotFound
 from tenure.model.approval import Approval
 from tenure.model.budget import Budget, parts_of, raise_command, show_amount, shown_name
 from tenure.model.frozen import frozen
@@ -21,6 +21,7 @@ from tenure.model.limiter import Limiter, keys_of
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import ALONE_FROM, HELD, ISOLATE_FROM, TERMINAL, State
 from tenure.model.step import DEADLINE, Group, Step
+from tenure.observe import audited
 from tenure.observe.liveness import alive
 from tenure.observe.plural import counted
 from tenure.store.approvals import ListApprovals
@@ -32,7 +33,6 @@ from tenure.store.queries import (
     Gate,
     GetJobs,
     ListAttempts,
-    ListAudit,
     ListGates,
     ListQueues,
     ListWorkers,
@@ -79,7 +79,8 @@ class _Scene:
     job: Job
     stood: Stood
     queue: QueueRow
-    gates: Mapping[str, Gate]
+    closed: Mapping[str, tuple[Gate, str | None]]
+    """The closed gates that hold it back, by name, and why each was closed, as the audit has it."""
     workers: list[WorkerSeen]
     """Those alive."""
     attempts: list[Attempt]
@@ -115,11 +116,13 @@ def explain(store: Store, job_id: str) -> Explanation:
         queues = store.do(ListQueues())
         policies = {one.name: one.policy for one in queues}
         queue = next(one for one in queues if one.name == job.queue)
-        gates = {one.name: one for one in store.do(ListGates())}
+        over = _gates_over(job, queue.policy)
+        shut = [one for one in store.do(ListGates()) if one.name in over and not one.is_open]
+        closed = {one.name: (one, audited.reason(store, one.name, "close_gate")) for one in shut}
         attempts = store.do(ListAttempts(job.id))
         live = alive(workers, policies, stood.at)
         limiters = store.do(ListLimiters(keys_of(job.limiter))) if job.limiter is not None else []
-        scene = _Scene(job, stood, queue, gates, live, attempts, _why_paused(store, queue), limiters)
+        scene = _Scene(job, stood, queue, closed, live, attempts, _why_paused(store, queue), limiters)
         reasons = list(_queued(scene))
     return Explanation(job.id, job.kind, job.queue, job.shown_state, stood.at, job.state is State.RUNNING, reasons)
 
@@ -130,13 +133,7 @@ def _approvals(store: Store, awaited: set[str]) -> dict[str, Approval]:
 
 
 def _why_paused(store: Store, queue: QueueRow) -> str | None:
-    if queue.paused_at is None:
-        return None
-    try:
-        audits = store.do(ListAudit(queue.name, 50))
-    except (Forbidden, AccessDenied):  # a login that reads jobs need not read the audit
-        return None
-    return next((one.reason for one in audits if one.act == "pause_queue"), None)
+    return None if queue.paused_at is None else audited.reason(store, queue.name, "pause_queue")
 
 
 def _ended(job: Job) -> Iterator[Reason]:
@@ -294,26 +291,33 @@ def _queued(scene: _Scene) -> Iterator[Reason]:
     yield from _after_crashes(scene)
 
 
-def _switched_off(scene: _Scene) -> Iterator[Reason]:
-    profile, queue = scene.policy.profile, scene.job.queue
-    for name in (
+def _gates_over(job: Job, policy: QueuePolicy) -> tuple[str, ...]:
+    """The gates whose closing keeps the job from workers."""
+    profile = policy.profile
+    return (
         "master",
         "worker",
         f"{profile}.master",
         f"{profile}.worker",
-        f"queue:{queue}",
-        f"kind:{scene.job.kind}",
-    ):
-        gate = scene.gates.get(name)
-        if gate is not None and not gate.is_open:
-            by = f" by {gate.actor}" if gate.actor else ""
-            if name.startswith("kind:") and gate.actor == "tenure":
-                by = " by itself, because jobs of this kind keep crashing their workers (quarantine)"
-            yield Reason(
-                "gate_closed",
-                f"Gate {name!r} was closed{by}, so no worker is given this job.",
-                fix=f"tenure gates open {shlex.quote(name)}",
-            )
+        f"queue:{job.queue}",
+        f"kind:{job.kind}",
+    )
+
+
+def _switched_off(scene: _Scene) -> Iterator[Reason]:
+    queue = scene.job.queue
+    for name in _gates_over(scene.job, scene.policy):
+        if name not in scene.closed:
+            continue
+        gate, why = scene.closed[name]
+        by = f" by {gate.actor}" if gate.actor else ""
+        if name.startswith("kind:") and gate.actor == "tenure":
+            by, why = " by itself, because jobs of this kind keep crashing their workers (quarantine)", None
+        yield Reason(
+            "gate_closed",
+            f"Gate {name!r} was closed{by}, so no worker is given this job{f': {why}' if why else ''}.",
+            fix=f"tenure gates open {shlex.quote(name)}",
+        )
     if scene.queue.paused_at is not None:
         since = f"{scene.queue.paused_at:%Y-%m-%d %H:%M:%S} UTC"
         yield Reason(

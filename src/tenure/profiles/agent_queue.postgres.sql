@@ -77,7 +77,7 @@ $$;
 CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON agent_queue.agent_jobs
 FOR EACH ROW EXECUTE FUNCTION agent_queue.enqueue_agent_job();
 
--- refuse_change: an UPDATE or DELETE of agent_jobs is an error, also one that would find no row: whoever writes it means something else.
+-- refuse_change: an UPDATE or DELETE of agent_jobs is an error even if it matches no row, so that a mistaken statement is noticed.
 CREATE OR REPLACE FUNCTION agent_queue.refuse_change() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, tenure, pg_temp

@@ -224,7 +224,7 @@ $$;
 CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON automechanica.tasks
 FOR EACH ROW EXECUTE FUNCTION automechanica.insert_task();
 
--- refuse_change: an UPDATE or DELETE of tasks is an error, also one that would find no row: whoever writes it means something else.
+-- refuse_change: an UPDATE or DELETE of tasks is an error even if it matches no row, so that a mistaken statement is noticed.
 -- The right to UPDATE is given all the same: it lets the specification's SELECT … FOR UPDATE run.
 CREATE OR REPLACE FUNCTION automechanica.refuse_change() RETURNS trigger
 LANGUAGE plpgsql

@@ -152,7 +152,7 @@ BEGIN
 END;
 CREATE TRIGGER automechanica_refuse_delete INSTEAD OF DELETE ON automechanica_tasks
 BEGIN
-    SELECT RAISE(ABORT, 'A task is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
+    SELECT RAISE(ABORT, 'A task is not removed by DELETE: its worker would work for nothing, and no record of it would remain. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
 END;
 
 DROP VIEW IF EXISTS automechanica_workflows;

@@ -75,7 +75,7 @@ BEGIN
 END;
 CREATE TRIGGER orchestrator_refuse_delete INSTEAD OF DELETE ON orchestrator_tasks
 BEGIN
-    SELECT RAISE(ABORT, 'A task is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
+    SELECT RAISE(ABORT, 'A task is not removed by DELETE: its worker would work for nothing, and no record of it would remain. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
 END;
 
 -- updated_at is refreshed after an UPDATE that has not moved it itself. Claims, heartbeats and completions do; this is for changes by hand.

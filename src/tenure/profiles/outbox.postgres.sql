@@ -84,7 +84,7 @@ $$;
 CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON outbox.jobs
 FOR EACH ROW EXECUTE FUNCTION outbox.enqueue_job();
 
--- refuse_change: an UPDATE or DELETE of jobs is an error, also one that would find no row: whoever writes it means something else.
+-- refuse_change: an UPDATE or DELETE of jobs is an error even if it matches no row, so that a mistaken statement is noticed.
 CREATE OR REPLACE FUNCTION outbox.refuse_change() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, tenure, pg_temp

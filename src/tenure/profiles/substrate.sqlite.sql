@@ -96,7 +96,7 @@ BEGIN
 END;
 CREATE TRIGGER substrate_refuse_delete INSTEAD OF DELETE ON substrate_job_queue
 BEGIN
-    SELECT RAISE(ABORT, 'A job is not removed by DELETE: whoever holds it would work for nothing, and no trace would stay. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
+    SELECT RAISE(ABORT, 'A job is not removed by DELETE: its worker would work for nothing, and no record of it would remain. Nothing was changed. Use tenure jobs cancel for one that is not done; tenure prune removes what ended long ago.');
 END;
 
 -- What was moved here because its attempts were spent. A job that was refused is `failed`, where it lies: Tenure's own list of dead letters

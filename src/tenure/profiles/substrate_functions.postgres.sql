@@ -173,7 +173,7 @@ END
 $$;
 
 -- fn_job_move_to_dead_letter: 3 parameters and the token. Buries a job before its attempts are spent. Its holder may, by the name under
--- which it holds it; operators and admins may for jobs that nobody holds.
+-- which it holds it; operators and admins may for jobs that no worker holds.
 CREATE OR REPLACE FUNCTION substrate.fn_job_move_to_dead_letter(p_job_id uuid, p_final_error text, p_moved_by text, p_token bigint DEFAULT NULL)
 RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER
@@ -322,7 +322,7 @@ $$;
 CREATE OR REPLACE TRIGGER enqueue INSTEAD OF INSERT ON substrate.job_queue
 FOR EACH ROW EXECUTE FUNCTION substrate.enqueue_job();
 
--- refuse_change: an UPDATE or DELETE of job_queue is an error, also one that would find no row: whoever writes it means something else.
+-- refuse_change: an UPDATE or DELETE of job_queue is an error even if it matches no row, so that a mistaken statement is noticed.
 CREATE OR REPLACE FUNCTION substrate.refuse_change() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, tenure, pg_temp

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
+from typing import Literal
 
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId, WorkerId
@@ -141,6 +142,17 @@ class Standing(Request[Stood | None]):
 
 
 @frozen
+class LastMove:
+    """The newest line of the ledger of moves: which part this database has in it."""
+
+    role: Literal["source", "destination"]
+    other: str
+    """The other database's URL, without a password."""
+    phase: str
+    """As in store.moving.Move."""
+
+
+@frozen
 class Inspection:
     """The answer to an Inspect. What an engine does not have is None."""
 
@@ -181,6 +193,7 @@ class Inspection:
     """created_at of the job with the highest id: in the future means that a clock was set back."""
     last_event: int = 0
     """The highest event number; 0 if there is none."""
+    last_move: LastMove | None = None
 
 
 @frozen

@@ -52,6 +52,7 @@ from tenure.store.queries import (
 from tenure.store.summary import (
     Backlog,
     Inspection,
+    LastMove,
     Prunable,
     PruneLag,
     Ran,
@@ -264,8 +265,9 @@ def inspect(url: str, newest: Callable[[], Any]) -> Inspection:
         row = connection.execute(statement("inspect")).fetchone()
     assert row is not None
     facts = row[0] | (newest() if version >= migrations.newest() else {"newest_created_at": None, "last_event": 0})
-    created = facts["newest_created_at"]
+    created, moved = facts["newest_created_at"], facts.get("last_move")
     facts |= {"at": from_us(facts["at"]), "newest_created_at": None if created is None else from_us(created)}
+    facts["last_move"] = LastMove(**moved) if moved else None
     return Inspection(engine="postgresql", schema_version=version, schema_wanted=migrations.newest(), **facts)
 
 

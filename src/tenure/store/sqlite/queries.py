@@ -45,6 +45,7 @@ from tenure.store.summary import (
     Backlog,
     Inspect,
     Inspection,
+    LastMove,
     Prunable,
     PruneLag,
     Ran,
@@ -314,6 +315,7 @@ def inspect(transaction: Transaction, _request: Inspect) -> Inspection:
     version, size, free, journal_mode, synchronous, path = row
     schema = migrate.version(transaction, None)
     newest, last_event = (transaction.one(_SQL["inspect_jobs"]) if schema else None) or (None, 0)
+    moved = transaction.one(_SQL["last_move"]) if schema else None
     wal = Path(f"{path}-wal")
     return Inspection(
         engine="sqlite",
@@ -329,6 +331,7 @@ def inspect(transaction: Transaction, _request: Inspect) -> Inspection:
         synchronous=_SYNCHRONOUS[synchronous],
         newest_created_at=codec.moment(newest),
         last_event=last_event,
+        last_move=LastMove(*moved) if moved else None,
     )
 
 

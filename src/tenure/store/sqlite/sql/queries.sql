@@ -399,6 +399,9 @@ SELECT sqlite_version(),
 -- When the newest job was made, and the highest event number.
 SELECT (SELECT created_at FROM tenure_job WHERE id = (SELECT max(id) FROM tenure_job)), coalesce((SELECT max(seq) FROM tenure_event), 0);
 
+-- name: last_move
+SELECT role, other, phase FROM tenure_move ORDER BY started_at DESC, id DESC LIMIT 1;
+
 -- name: prunable
 -- What a prune without a limit would remove. What it cleans may be old enough to go at once.
 WITH clean AS (

@@ -131,7 +131,7 @@ END
 $$;
 
 -- refuse_foreign_workers: a login removes its own workers, and those that a profile's worker_timeout_seconds calls dead; operators remove any.
--- What is held under such a name by another login stays that login's, whoever registered the name.
+-- Jobs that another login holds under such a name stay with that login, even if this one registered the name.
 CREATE OR REPLACE FUNCTION tenure.refuse_foreign_workers(p_ids text[], p_now timestamptz) RETURNS void
 LANGUAGE plpgsql
 AS $$

@@ -993,7 +993,7 @@ AS $$
         'more', false)
 $$;
 
--- newest: the clock, the newest job and the newest event, for `inspect`.
+-- newest: the clock, the newest job, event and move, for `inspect`.
 CREATE OR REPLACE FUNCTION tenure.newest() RETURNS json
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -1001,7 +1001,9 @@ AS $$
     SELECT json_build_object(
         'at', tenure.to_us(tenure.now()),
         'newest_created_at', (SELECT tenure.to_us(j.created_at) FROM tenure.job AS j ORDER BY j.id DESC LIMIT 1),
-        'last_event', coalesce((SELECT max(e.seq) FROM tenure.event AS e), 0))
+        'last_event', coalesce((SELECT max(e.seq) FROM tenure.event AS e), 0),
+        'last_move', (SELECT json_build_object('role', m.role, 'other', m.other, 'phase', m.phase)
+            FROM tenure.move AS m ORDER BY m.started_at DESC, m.id DESC LIMIT 1))
 $$;
 
 -- prune_lag: {"scan"} → since how many seconds the oldest of the jobs that ended first should have lost its payload; 0 if none should.
