@@ -103,7 +103,8 @@ def settle_all(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[in
         if ended < len(plain):
             refused = ((place, _refused(transaction, outcomes[place])) for place in plain)
             special.update((place, answer) for place, answer in refused if answer is not None)
-        transaction.record("completed", told)
+        if told:
+            transaction.record("completed", told)
     return special
 
 
