@@ -14,8 +14,8 @@ from tenure.cli.moves import AppName
 from tenure.cli.options import Json, Url, database_url, opened
 from tenure.cli.screen import Facts, Grid, Screen, state
 from tenure.errors import ConfigError, SchemaError, StoreUnavailable
+from tenure.model.plural import counted
 from tenure.observe.doctor import Check, diagnosis, examine
-from tenure.observe.plural import counted
 
 app = verbs()
 

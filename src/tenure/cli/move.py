@@ -12,8 +12,8 @@ from tenure.cli.options import Json, Yes, default_actor, duration
 from tenure.cli.screen import Facts, Grid, Screen, confirm, progress
 from tenure.errors import OperatorError, UsageError
 from tenure.model.frozen import frozen
+from tenure.model.plural import counted
 from tenure.move import mover
-from tenure.observe.plural import counted
 
 app = verbs()
 

@@ -20,7 +20,7 @@ from tenure.cli.screen import Screen
 from tenure.cli.serve import console_beside
 from tenure.cli.work import LogLevel, OwnUrl, Target
 from tenure.errors import ConfigError, IllegalMove
-from tenure.observe.plural import counted
+from tenure.model.plural import counted
 
 app = verbs()
 

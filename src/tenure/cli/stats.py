@@ -11,7 +11,7 @@ from tenure.cli.group import verbs
 from tenure.cli.options import Json, Queues, Url, duration, opened
 from tenure.cli.screen import Grid, Screen, state
 from tenure.errors import UsageError
-from tenure.observe.plural import counted
+from tenure.model.plural import counted
 from tenure.observe.stats import HOUR, Overview, overview
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from tenure.cli.group import verbs
 from tenure.cli.options import Json, Url, duration, opened
 from tenure.cli.screen import Cell, Grid, Screen, console, state
 from tenure.errors import StoreUnavailable
+from tenure.model.plural import counted
 from tenure.observe.liveness import is_alive
-from tenure.observe.plural import counted
 from tenure.observe.stats import Glance, glance
 
 if TYPE_CHECKING:

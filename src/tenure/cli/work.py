@@ -14,8 +14,8 @@ from tenure.cli.loading import loaded
 from tenure.cli.options import Json, Kinds, duration
 from tenure.cli.screen import Facts, Screen, colours_on
 from tenure.errors import UnknownQueue, UsageError, nearest
+from tenure.model.plural import counted
 from tenure.model.url import shown_url
-from tenure.observe.plural import counted
 from tenure.worker.config import CONCURRENCY, GRACE_SECONDS, POLL_SECONDS
 
 if TYPE_CHECKING:

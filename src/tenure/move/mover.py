@@ -16,10 +16,10 @@ from tenure.client.connect import is_file_to_make, open_store
 from tenure.errors import IllegalMove, SchemaBehind, StoreBusy, TenureError
 from tenure.model.frozen import frozen
 from tenure.model.ids import new_job_id
+from tenure.model.plural import counted
 from tenure.model.url import shown_url
 from tenure.move.digest import plus, row_hash
 from tenure.move.plan import SEEDS, Table, plan
-from tenure.observe.plural import counted
 from tenure.store.access import NewAudit, WriteAudit
 from tenure.store.admin import SetGate
 from tenure.store.contract import Reap, Store

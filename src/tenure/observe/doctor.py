@@ -18,10 +18,10 @@ from typing import Literal
 from tenure.errors import SchemaError
 from tenure.model.budget import raise_command, show_amount, shown_name
 from tenure.model.frozen import frozen
+from tenure.model.plural import counted
 from tenure.observe import audited
 from tenure.observe.browse import DEATHS, Board, board
 from tenure.observe.liveness import is_alive
-from tenure.observe.plural import counted
 from tenure.store.browsing import Death
 from tenure.store.budgets import ListBudgets
 from tenure.store.contract import Store

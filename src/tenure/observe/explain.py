@@ -18,12 +18,12 @@ from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.job import Attempt, Job
 from tenure.model.limiter import Limiter, keys_of
+from tenure.model.plural import counted
 from tenure.model.policy import QueuePolicy
 from tenure.model.state import ALONE_FROM, HELD, ISOLATE_FROM, TERMINAL, State
 from tenure.model.step import DEADLINE, Group, Step
 from tenure.observe import audited
 from tenure.observe.liveness import alive
-from tenure.observe.plural import counted
 from tenure.store.approvals import ListApprovals
 from tenure.store.budgets import ListBudgets
 from tenure.store.contract import Store
