@@ -80,6 +80,9 @@ def test_a_fork_that_no_hook_told_of_is_noticed_by_the_pid(store: SqliteStore) -
     put(store)
     database = store._database
     old = database.writer.writing.connection
+    assert database.writer.pause(
+        20
+    )  # a real child has no such thread: here it is to wait for the queue that is forgotten
     database.pid = os.getpid() + 1
 
     put(store)
