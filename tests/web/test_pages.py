@@ -333,6 +333,15 @@ def _unknown_effect(app: tenure.App, grant: tenure.Grant) -> None:
     app.suspend(grant, "effect")
 
 
+@pytest.mark.parametrize("typed", ["/", "/ui"])
+async def test_what_one_types_leads_to_the_overview(small: Server, typed: str) -> None:
+    """`/ui` without a slash was a problem document, signed in or not."""
+    async with small.client() as client:
+        led = await client.get(typed)
+
+    assert (led.status_code, led.headers["location"]) == (307, "/ui/")
+
+
 async def test_choices_are_kept_by_the_server_and_lead_back(small: Server) -> None:
     async with signed_in(small) as client:
         dark = await client.post("/ui/preferences", data={"theme": "dark", "times": "utc", "back": "/ui/jobs?q=kind:x"})

@@ -108,7 +108,8 @@ def _routes() -> tuple[BaseRoute, ...]:
     browsers = [
         PlainRoute(f"/ui{page.path}", _showing_errors(_paged(page)), methods=[page.verb]) for page in page_table()
     ]
-    return (*router.routes, *plain, *browsers, PlainRoute("/", _home, methods=["GET"]))
+    homes = [PlainRoute(path, _home, methods=["GET"]) for path in ("/", "/ui")]
+    return (*router.routes, *plain, *browsers, *homes)
 
 
 def _guarded(route: Route) -> type[APIRoute]:
