@@ -67,9 +67,14 @@ class RolledUp:
     """Further minutes are over: call again. If `until` does not move, a transaction that began before still writes."""
 
 
+COUNTED_MOST: Final = 5_000
+"""A count is one transaction, and on SQLite nothing else is written meanwhile."""
+
+
 @frozen
 class RollUp(Request[RolledUp]):
-    """Count minutes that are over, up to `minutes` of them. Any process may; a leader does.
+    """Count minutes that are over, up to `minutes` of them, and fewer where more than COUNTED_MOST jobs were made or
+    ended in them, but one at least. Any process may; a leader does.
 
     Each minute is counted once, in one transaction with the mark that says so: two that both believe to lead count
     nothing twice. The first count of a database begins an hour before it; what was not counted for 30 days is given up.

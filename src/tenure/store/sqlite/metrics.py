@@ -10,6 +10,7 @@ from typing import Any, Final
 from tenure.errors import InvalidArgument
 from tenure.model.clock import from_us, to_us
 from tenure.store.metrics import (
+    COUNTED_MOST,
     SPANS,
     CountedSpans,
     ListMetrics,
@@ -53,6 +54,11 @@ def roll_up(transaction: Transaction, request: RollUp) -> RolledUp:
     day = after // _DAY * _DAY if mark[2] is None else int(mark[2])
     rows = 0
     if until > after:
+        row = transaction.one(
+            _SQL["full_at"], {"after": after, "until": until, "minute": _MINUTE, "most": COUNTED_MOST}
+        )
+        if row is not None and row[0] is not None:
+            until = max(after + _MINUTE, int(row[0]) // _MINUTE * _MINUTE)
         values = {"after": after, "until": until, "now": transaction.now, "minute": _MINUTE, "present": _PRESENT}
         rows = transaction.run(_SQL["count"], values).rowcount
         transaction.run(_SQL["count_parts"], values)

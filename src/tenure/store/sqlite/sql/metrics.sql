@@ -8,6 +8,44 @@ SELECT counted_until, hour_until, day_until FROM tenure_metric_mark;
 -- Every minute before :counted is counted, every hour before :hour and day before :day folded.
 UPDATE tenure_metric_mark SET counted_until = :counted, hour_until = :hour, day_until = :day;
 
+-- name: full_at
+-- When the first job beyond :most of one sort was made or ended, from :after until just before :until; null if there are no more.
+SELECT min(at)
+FROM (
+    SELECT * FROM (
+        SELECT created_at AS at
+        FROM tenure_job
+        WHERE id >= printf('%08x-%04x', :after / 1000 >> 16, :after / 1000 & 65535)
+            AND id < printf('%08x-%04x', :until / 1000 >> 16, :until / 1000 & 65535)
+        ORDER BY id
+        LIMIT 1 OFFSET :most
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT finished_at
+        FROM tenure_job INDEXED BY job_finished_idx
+        WHERE finished_at IS NOT NULL AND cleaned_at IS NULL AND finished_at >= :after AND finished_at < :until
+        ORDER BY finished_at
+        LIMIT 1 OFFSET :most
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT finished_at
+        FROM tenure_job INDEXED BY job_cleaned_idx
+        WHERE cleaned_at IS NOT NULL AND finished_at >= :after AND finished_at < :until
+        ORDER BY finished_at
+        LIMIT 1 OFFSET :most
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT ended_at
+        FROM tenure_attempt INDEXED BY attempt_ended_idx
+        WHERE ended_at >= :after AND ended_at < :until
+        ORDER BY ended_at
+        LIMIT 1 OFFSET :most
+    )
+);
+
 -- name: count
 -- Write what happened from :after until just before :until. Created jobs are found by the time in their ids, a UUIDv7's first 48 bits of
 -- milliseconds, with a minute of patience for clocks that differ, and ids of another sort by an index of their own; deaths by their

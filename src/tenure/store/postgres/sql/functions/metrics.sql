@@ -15,6 +15,7 @@ DECLARE
     v_ripe timestamptz := date_trunc('minute', v_now - interval '1 minute', 'UTC');
     v_mark tenure.metric_mark;
     v_rows bigint := 0;
+    v_full_at timestamptz;
 BEGIN
     IF v_minutes NOT BETWEEN 1 AND 1440 THEN
         RAISE EXCEPTION 'Between 1 and 1440 minutes can be counted at once, not %.', v_minutes USING ERRCODE = 'TN007';
@@ -38,6 +39,10 @@ BEGIN
     END IF;
     IF v_mark.next_until IS NULL AND v_ripe > v_mark.counted_until THEN
         v_mark.next_until := least(v_ripe, v_mark.counted_until + v_minutes * interval '1 minute');
+        v_full_at := tenure.full_at(v_mark.counted_until, v_mark.next_until, 5000);
+        IF v_full_at IS NOT NULL THEN
+            v_mark.next_until := greatest(v_mark.counted_until + interval '1 minute', date_trunc('minute', v_full_at, 'UTC'));
+        END IF;
         v_mark.next_xid := pg_snapshot_xmax(pg_current_snapshot());
     END IF;
     UPDATE tenure.metric_mark AS m
@@ -50,6 +55,49 @@ BEGIN
         IS DISTINCT FROM (v_mark.counted_until, v_mark.next_until, v_mark.next_xid, v_mark.hour_until, v_mark.day_until);
     RETURN json_build_object(
         'until', tenure.to_us(v_mark.counted_until), 'rows', v_rows, 'more', v_mark.next_until IS NOT NULL
+    );
+END
+$$;
+
+-- full_at: when the first job beyond p_most of one sort was made or ended, from p_after until just before p_until; null if there are no
+-- more. tenure.store.metrics names the number that roll_up gives.
+CREATE OR REPLACE FUNCTION tenure.full_at(p_after timestamptz, p_until timestamptz, p_most integer) RETURNS timestamptz
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, tenure, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+BEGIN
+    RETURN least(
+        (
+            SELECT j.created_at
+            FROM tenure.job AS j
+            WHERE j.id >= tenure.id_from(p_after) AND j.id < tenure.id_from(p_until)
+            ORDER BY j.id
+            LIMIT 1 OFFSET p_most
+        ),
+        (
+            SELECT j.finished_at
+            FROM tenure.job AS j
+            WHERE j.finished_at IS NOT NULL AND j.cleaned_at IS NULL AND j.finished_at >= p_after AND j.finished_at < p_until
+            ORDER BY j.finished_at
+            LIMIT 1 OFFSET p_most
+        ),
+        (
+            SELECT j.finished_at
+            FROM tenure.job AS j
+            WHERE j.cleaned_at IS NOT NULL AND j.finished_at >= p_after AND j.finished_at < p_until
+            ORDER BY j.finished_at
+            LIMIT 1 OFFSET p_most
+        ),
+        (
+            SELECT a.ended_at
+            FROM tenure.attempt AS a
+            WHERE a.ended_at >= p_after AND a.ended_at < p_until
+            ORDER BY a.ended_at
+            LIMIT 1 OFFSET p_most
+        )
     );
 END
 $$;
