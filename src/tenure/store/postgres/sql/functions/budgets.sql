@@ -645,7 +645,7 @@ BEGIN
     FROM (
         SELECT s.job_id
         FROM tenure.step AS s
-        JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
+        JOIN tenure.job AS j ON j.id BETWEEN s.job_id AND s.job_id AND j.token = s.token AND j.state || '' = 'waiting'
         WHERE s.awaits = p_awaits AND s.state = 'open' AND (v_room IS NULL OR coalesce((s.value -> 'asked' ->> v_name[2])::bigint, 0) <= v_room)
         ORDER BY s.created_at, s.job_id
         LIMIT p_limit
@@ -662,8 +662,8 @@ BEGIN
     FOR v_step IN
         SELECT s.*
         FROM tenure.step AS s
-        JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state = 'waiting'
-        WHERE s.job_id = ANY (v_ids) AND s.awaits = p_awaits AND s.state = 'open'
+        JOIN tenure.job AS j ON j.id BETWEEN s.job_id AND s.job_id AND j.token = s.token AND j.state || '' = 'waiting'
+        WHERE s.job_id = ANY (v_ids) AND s.awaits = p_awaits AND s.state || '' = 'open'
         ORDER BY s.created_at, s.job_id
     LOOP
         SELECT * INTO v_job FROM tenure.job AS j WHERE j.id = v_step.job_id;

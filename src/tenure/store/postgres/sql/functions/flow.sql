@@ -3,6 +3,12 @@
 -- No wake-up is lost, and no lock is waited for: the transaction that makes a condition true and the one that parks a job on it both
 -- insert a flow event that names the condition. The sweep reads events in a transaction of its own. Whichever of the two commits last,
 -- its event is read after both have committed, so the sweep sees the fact and the waiting step.
+--
+-- No transaction grows with the flow, whatever the planner believed of the tables when it made a plan, which is kept:
+--   a join looks up a key by `BETWEEN x AND x` (see tenure.settle_outcomes), and `state || ''` keeps a partial index from being read from
+--   end to end instead (see tenure.queue_waiting);
+--   a page is read in the order of all columns of its index, compared as a row: to `workflow_id = x ORDER BY job_id` any index that begins
+--   with job_id has the order, too, and is read from end to end.
 
 -- put_flow_event: leave an event for the sweep, and note in this transaction that there is one.
 CREATE OR REPLACE FUNCTION tenure.put_flow_event(
@@ -638,7 +644,7 @@ BEGIN
             failed = g.failed + e.failed,
             cancelled = g.cancelled + e.cancelled
         FROM json_to_recordset(p_ends) AS e(group_id uuid, ended integer, failed integer, cancelled integer)
-        WHERE g.id = e.group_id
+        WHERE g.id BETWEEN e.group_id AND e.group_id
         RETURNING g.*
     LOOP
         IF tenure.end_group(v_group, p_now) THEN
@@ -665,27 +671,23 @@ CREATE OR REPLACE FUNCTION tenure.cancel_children(p_event tenure.flow_event, p_n
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    v_after integer := coalesce((p_event.detail ->> 'after')::integer, -1);
     v_ids uuid[];
-    v_places integer;
-    v_last integer;
 BEGIN
     UPDATE tenure.job_group AS g SET released = NULL WHERE g.id = p_event.group_id AND g.released IS NOT NULL;
-    SELECT count(*), max(m.position),
-        coalesce(array_agg(j.id ORDER BY j.id) FILTER (WHERE j.finished_at IS NULL AND j.cancel_requested_at IS NULL), '{}')
-    INTO v_places, v_last, v_ids
-    FROM (
-        SELECT o.position, o.job_id
-        FROM tenure.group_member AS o
-        WHERE o.group_id = p_event.group_id AND o.position > coalesce((p_event.detail ->> 'after')::integer, -1)
-        ORDER BY o.position
-        LIMIT 250
-    ) AS m
-    LEFT JOIN tenure.job AS j ON j.id BETWEEN m.job_id AND m.job_id;
+    v_ids := ARRAY(
+        SELECT j.id
+        FROM tenure.group_member AS m
+        JOIN tenure.job AS j ON j.id BETWEEN m.job_id AND m.job_id
+        WHERE m.group_id = p_event.group_id AND m.position > v_after AND m.position <= v_after + 250
+            AND j.finished_at IS NULL AND j.cancel_requested_at IS NULL
+        ORDER BY m.job_id
+    );
     PERFORM tenure.lock_runs(v_ids);
     PERFORM tenure.cancel_job(u.id, p_event.detail ->> 'actor', p_event.detail ->> 'reason', true, p_now) FROM unnest(v_ids) AS u(id);
-    IF v_places = 250 THEN
+    IF EXISTS (SELECT 1 FROM tenure.group_member AS m WHERE m.group_id = p_event.group_id AND m.position > v_after + 250) THEN
         PERFORM tenure.put_flow_event('cancel', NULL, p_event.group_id, NULL, json_build_object(
-            'actor', p_event.detail ->> 'actor', 'reason', p_event.detail ->> 'reason', 'after', v_last));
+            'actor', p_event.detail ->> 'actor', 'reason', p_event.detail ->> 'reason', 'after', v_after + 250));
     END IF;
     RETURN cardinality(v_ids);
 END
@@ -699,6 +701,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 AS $$
 DECLARE
     v_now timestamptz := tenure.now();
@@ -721,22 +724,16 @@ BEGIN
         v_events := 1;
         v_jobs := tenure.cancel_children(v_oldest, v_now);
     ELSIF v_oldest.what = 'budget' THEN
-        WITH picked AS MATERIALIZED (
-            SELECT e.seq
-            FROM tenure.flow_event AS e
-            WHERE e.what = 'budget' AND e.awaits = v_oldest.awaits
-            ORDER BY e.seq
-            LIMIT v_limit
-            FOR UPDATE SKIP LOCKED
-        )
-        DELETE FROM tenure.flow_event AS e USING picked AS p WHERE e.seq = p.seq;
+        DELETE FROM tenure.flow_event AS e
+        WHERE e.seq = ANY (ARRAY(
+            SELECT o.seq FROM tenure.flow_event AS o WHERE o.what = 'budget' AND o.awaits = v_oldest.awaits ORDER BY o.seq LIMIT v_limit FOR UPDATE SKIP LOCKED));
         GET DIAGNOSTICS v_events = ROW_COUNT;
         v_jobs := tenure.wake_budget(v_oldest.awaits, v_limit, v_now);
     ELSE
-        WITH picked AS MATERIALIZED (
-            SELECT e.seq FROM tenure.flow_event AS e WHERE e.what NOT IN ('cancel', 'budget') ORDER BY e.seq LIMIT v_limit FOR UPDATE SKIP LOCKED
-        ), gone AS (
-            DELETE FROM tenure.flow_event AS e USING picked AS p WHERE e.seq = p.seq
+        WITH gone AS (
+            DELETE FROM tenure.flow_event AS e
+            WHERE e.seq = ANY (ARRAY(
+                SELECT o.seq FROM tenure.flow_event AS o WHERE o.what NOT IN ('cancel', 'budget') ORDER BY o.seq LIMIT v_limit FOR UPDATE SKIP LOCKED))
             RETURNING e.what, e.awaits, e.group_id, e.job_id, e.ended, e.failed, e.cancelled
         )
         SELECT count(*), array_agg(DISTINCT g.awaits) FILTER (WHERE g.what = 'look' AND g.job_id IS NULL),
@@ -799,7 +796,7 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT s.job_id
         FROM tenure.step AS s
-        JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token AND j.state || '' = 'waiting'  -- as in tenure.queue_waiting
+        JOIN tenure.job AS j ON j.id BETWEEN s.job_id AND s.job_id AND j.token = s.token AND j.state || '' = 'waiting'
         WHERE s.awaits = a.awaits AND s.state = 'open'
         ORDER BY s.created_at, s.job_id
         LIMIT v_share
@@ -808,8 +805,8 @@ BEGIN
     FOR v_step IN
         SELECT s.*
         FROM tenure.step AS s
-        JOIN tenure.job AS j ON j.id = s.job_id AND j.token = s.token
-        WHERE s.job_id = ANY (v_ids) AND s.state = 'open' AND s.awaits IS NOT NULL AND (s.awaits = ANY (p_awaits) OR s.job_id = ANY (p_looking))
+        JOIN tenure.job AS j ON j.id BETWEEN s.job_id AND s.job_id AND j.token = s.token
+        WHERE s.job_id = ANY (v_ids) AND s.state || '' = 'open' AND s.awaits IS NOT NULL AND (s.awaits = ANY (p_awaits) OR s.job_id = ANY (p_looking))
         ORDER BY s.created_at, s.job_id
     LOOP
         IF v_step.awaits LIKE 'signal:%' AND v_step.job_id = ANY (v_woken) THEN

@@ -57,11 +57,10 @@ AS $$
 BEGIN
     PERFORM tenure.void_approvals(p_ids, p_now);
     PERFORM tenure.wake_on('memo:' || m.id) FROM tenure.memo AS m WHERE m.state = 'open' AND m.job_id = ANY (p_ids);
-    PERFORM tenure.wake_on(s.awaits)
-    FROM tenure.step AS s
-    WHERE s.awaits = ANY (ARRAY(SELECT 'job:' || u.id FROM unnest(p_ids) AS u(id))) AND s.state = 'open'
-    GROUP BY s.awaits
-    ORDER BY s.awaits;
+    PERFORM tenure.wake_on(w.awaits)
+    FROM unnest(p_ids) AS u(id)
+    CROSS JOIN LATERAL (SELECT s.awaits FROM tenure.step AS s WHERE s.awaits = 'job:' || u.id AND s.state = 'open' LIMIT 1) AS w
+    ORDER BY w.awaits;
 END
 $$;
 

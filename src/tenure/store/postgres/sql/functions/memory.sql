@@ -31,7 +31,7 @@ BEGIN
             'seconds', extract(epoch FROM p_now - j.claimed_at)::double precision,
             'cost_usd', CASE WHEN json_typeof(j.result) = 'object' AND json_typeof(j.result -> 'costUsd') = 'number' THEN j.result -> 'costUsd' END))
         FROM unnest(p_ids) WITH ORDINALITY AS m(id, nth)
-        JOIN tenure.job AS j ON j.id = m.id
+        JOIN tenure.job AS j ON j.id BETWEEN m.id AND m.id
         JOIN tenure.queue AS q ON q.name = j.queue AND (q.agent_events = 'ends' OR q.agent_events = 'completed' AND p_kind = 'completed')
         ORDER BY m.nth
         RETURNING id, job_id, tenant, data ->> 'token' AS token

@@ -231,7 +231,7 @@ AS $$
         'state', j.state, 'attempt', j.attempt, 'token', j.token, 'kind', j.kind, 'worker', j.lease_owner,
         'class', CASE WHEN p_kind IN ('retried', 'reclaimed', 'failed', 'dead', 'cancelled') THEN j.failure_class END)
     FROM unnest(p_ids) WITH ORDINALITY AS m(id, nth)
-    JOIN tenure.job AS j ON j.id = m.id
+    JOIN tenure.job AS j ON j.id BETWEEN m.id AND m.id
     JOIN tenure.queue AS q ON q.name = j.queue AND q.events
     ORDER BY m.nth;
     SELECT tenure.keep_agent_events(p_kind, p_ids, p_now) WHERE p_kind IN ('completed', 'failed', 'dead')

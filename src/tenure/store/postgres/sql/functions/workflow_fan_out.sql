@@ -129,7 +129,7 @@ BEGIN
         last_error = p_error,
         finished_at = p_now,
         updated_at = p_now
-    WHERE j.id = p_job AND j.state = 'waiting'
+    WHERE j.id = p_job AND j.state || '' = 'waiting'
     RETURNING j.step_token IS NOT NULL INTO v_is_durable;
     IF NOT FOUND THEN
         RETURN '{}';

@@ -1,5 +1,5 @@
 -- Folding: what the ends of tasks mean for their workflows: counts, releases, skips. The rules stand in store/workflows.py; the SQLite
--- engine has them in the same words in workflow_fold.py.
+-- engine has them in the same words in workflow_fold.py. The head of flow.sql says why keys are compared by `BETWEEN`, and pages as rows.
 
 -- note_tasks: jobs that name a workflow have ended or were revived. Insert-only: an exchange waits for nothing here.
 CREATE OR REPLACE FUNCTION tenure.note_tasks(p_jobs uuid[], p_workflows uuid[]) RETURNS void
@@ -18,7 +18,7 @@ BEGIN
     IF cardinality(p_jobs) > 1 THEN
         PERFORM 1
         FROM tenure.workflow AS w
-        WHERE w.id = ANY (ARRAY(SELECT j.workflow_id FROM tenure.job AS j WHERE j.id = ANY (p_jobs) AND j.workflow_id IS NOT NULL))
+        WHERE w.id = ANY (ARRAY(SELECT j.workflow_id FROM tenure.job AS j WHERE j.id = ANY (p_jobs)))
         ORDER BY w.id
         FOR UPDATE;
     END IF;
@@ -86,6 +86,7 @@ RETURNS integer
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
@@ -98,6 +99,7 @@ DECLARE
     v_changes tenure.task_change[];
     v_work tenure.task_change[] := '{}';
     v_looks uuid[];
+    v_cancelled uuid[];
     v_touched uuid[];
     v_release uuid[] := '{}';
     v_id uuid;
@@ -119,8 +121,8 @@ BEGIN
     IF v_events IS NULL THEN
         RETURN 0;
     END IF;
-    PERFORM 1 FROM tenure.workflow AS w WHERE w.id IN (SELECT e.workflow_id FROM unnest(v_events) AS e) ORDER BY w.id FOR UPDATE;
     v_touched := ARRAY(SELECT DISTINCT e.workflow_id FROM unnest(v_events) AS e ORDER BY 1);
+    PERFORM 1 FROM tenure.workflow AS w WHERE w.id = ANY (v_touched) ORDER BY w.id FOR UPDATE;
     v_looks := ARRAY(SELECT DISTINCT e.job_id FROM unnest(v_events) AS e WHERE e.kind = 'look' ORDER BY 1);
     IF cardinality(v_looks) > 0 THEN
         v_budget := v_budget - cardinality(v_looks);
@@ -156,14 +158,18 @@ BEGIN
             INSERT INTO tenure.workflow_event (kind, workflow_id, job_id, was, became, after)
             SELECT 'spread', w.workflow_id, w.job_id, w.was, w.became, w.after::text
             FROM unnest(v_work) AS w
-            WHERE EXISTS (SELECT 1 FROM tenure.edge AS e WHERE e.src = w.job_id AND e.dst > w.after);
+            WHERE EXISTS (SELECT 1 FROM tenure.edge AS e WHERE (e.src, e.dst) > (w.job_id, w.after) AND e.src <= w.job_id);
             EXIT;
         END IF;
         WITH walked AS MATERIALIZED (
             SELECT w.nth, w.was, w.became, e.dst, e.kind
             FROM unnest(v_work) WITH ORDINALITY AS w(job_id, workflow_id, was, became, parent, after, nth)
             CROSS JOIN LATERAL (
-                SELECT o.dst, o.kind FROM tenure.edge AS o WHERE o.src = w.job_id AND o.dst > w.after ORDER BY o.dst LIMIT v_budget
+                SELECT o.dst, o.kind
+                FROM tenure.edge AS o
+                WHERE (o.src, o.dst) > (w.job_id, w.after) AND o.src <= w.job_id
+                ORDER BY o.src, o.dst
+                LIMIT v_budget
             ) AS e
             LIMIT v_budget
         ), delta AS MATERIALIZED (
@@ -202,9 +208,9 @@ BEGIN
             v_work := v_work || tenure.count_tasks(v_step.mended, p_now);
         END IF;
         IF v_step.skipped IS NOT NULL THEN
-            v_looks := tenure.cancel_blocked(ARRAY(SELECT s.job_id FROM unnest(v_step.skipped) AS s), 'upstream',
+            v_cancelled := tenure.cancel_blocked(ARRAY(SELECT s.job_id FROM unnest(v_step.skipped) AS s), 'upstream',
                 'A task that it needs did not succeed.', p_now);
-            v_changes := ARRAY(SELECT s FROM unnest(v_step.skipped) AS s WHERE s.job_id = ANY (v_looks));
+            v_changes := ARRAY(SELECT s FROM unnest(v_step.skipped) AS s WHERE s.job_id = ANY (v_cancelled));
             v_work := v_work || tenure.count_tasks(v_changes, p_now);
         END IF;
         IF v_step.ready IS NOT NULL THEN
@@ -219,10 +225,9 @@ BEGIN
     END LOOP;
     FOR v_asked IN
         SELECT e.id, j.state, j.result, j.queue
-        FROM unnest(v_events) AS n
-        JOIN tenure.escalation AS e ON e.job_id = n.job_id AND e.state = 'open'
-        JOIN tenure.job AS j ON j.id = e.job_id
-        WHERE n.kind = 'look' AND j.finished_at IS NOT NULL
+        FROM tenure.escalation AS e
+        JOIN tenure.job AS j ON j.id BETWEEN e.job_id AND e.job_id
+        WHERE e.job_id = ANY (v_looks) AND e.state = 'open' AND j.finished_at IS NOT NULL
         ORDER BY e.id
     LOOP
         PERFORM tenure.hear_answer(v_asked.id, v_asked.state, v_asked.result, v_asked.queue, p_now);
@@ -235,17 +240,17 @@ $$;
 CREATE OR REPLACE FUNCTION tenure.look_at_tasks(p_jobs uuid[]) RETURNS tenure.task_change[]
 LANGUAGE sql VOLATILE
 AS $$
-    SELECT coalesce(array_agg(ROW(s.job_id, s.workflow_id, s.outcome, s.became, s.parent, NULL)::tenure.task_change ORDER BY s.job_id), '{}')
+    SELECT coalesce(array_agg(ROW(s.id, s.workflow_id, s.outcome, s.became, s.parent, NULL)::tenure.task_change ORDER BY s.id), '{}')
     FROM (
-        SELECT t.job_id, t.workflow_id, t.outcome, t.parent,
+        SELECT g.id, t.workflow_id, t.outcome, t.parent,
             CASE
                 WHEN j.state = 'succeeded' THEN 'succeeded'
                 WHEN j.state IN ('dead', 'failed') THEN CASE WHEN t.is_optional THEN 'tolerated' ELSE 'failed' END
                 WHEN j.state = 'cancelled' THEN CASE WHEN j.failure_class = 'upstream' THEN 'skipped' ELSE 'cancelled' END
             END AS became
         FROM unnest(p_jobs) AS g(id)
-        JOIN tenure.task AS t ON t.job_id = g.id
-        JOIN tenure.job AS j ON j.id = g.id
+        JOIN tenure.task AS t ON t.job_id BETWEEN g.id AND g.id
+        JOIN tenure.job AS j ON j.id BETWEEN g.id AND g.id
     ) AS s
     WHERE s.outcome IS DISTINCT FROM s.became
 $$;
@@ -290,7 +295,7 @@ BEGIN
         ) AS s
         GROUP BY s.workflow_id
     ) AS d
-    WHERE w.id = d.workflow_id;
+    WHERE w.id BETWEEN d.workflow_id AND d.workflow_id;
     v_walk := ARRAY(
         SELECT ROW(c.job_id, c.workflow_id, c.was, c.became, c.parent, '00000000-0000-0000-0000-000000000000')::tenure.task_change
         FROM unnest(p_changes) AS c);
@@ -306,7 +311,7 @@ BEGIN
         SET items_ended = t.items_ended + i.ended,
             items_failed = t.items_failed + i.failed
         FROM items AS i
-        WHERE t.job_id = i.parent
+        WHERE t.job_id BETWEEN i.parent AND i.parent
         RETURNING t.job_id
     )
     SELECT array_agg(c.job_id ORDER BY c.job_id) INTO v_fan_outs FROM changed AS c;
@@ -337,8 +342,8 @@ BEGIN
     WITH released AS (
         UPDATE tenure.task AS t
         SET is_released = true
-        FROM tenure.workflow AS w
-        WHERE t.job_id = ANY (p_jobs) AND w.id = t.workflow_id AND w.phase = 'forward' AND t.outcome IS NULL AND NOT t.is_released
+        WHERE t.job_id = ANY (p_jobs) AND t.outcome IS NULL AND NOT t.is_released
+            AND (SELECT w.phase FROM tenure.workflow AS w WHERE w.id = t.workflow_id) = 'forward'
         RETURNING t.job_id, t.workflow_id, t.fan_out
     ), expanded AS (
         INSERT INTO tenure.workflow_event (kind, workflow_id, job_id, after)
@@ -388,8 +393,8 @@ BEGIN
     v_jobs := ARRAY(
         SELECT t.job_id
         FROM tenure.task AS t
-        WHERE t.workflow_id = p_workflow AND t.needs <= 0 AND t.broken <= 0 AND NOT t.is_released AND t.outcome IS NULL
-        ORDER BY t.job_id
+        WHERE t.workflow_id BETWEEN p_workflow AND p_workflow AND t.needs <= 0 AND t.broken <= 0 AND NOT t.is_released AND t.outcome IS NULL
+        ORDER BY t.workflow_id, t.job_id
         LIMIT p_limit
     );
     PERFORM tenure.release_tasks(v_jobs, p_now);

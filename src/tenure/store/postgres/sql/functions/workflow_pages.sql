@@ -20,7 +20,7 @@ BEGIN
         SELECT t
         FROM tenure.task AS t
         WHERE t.workflow_id = p_event.workflow_id AND t.outcome IS NULL AND t.job_id > p_event.after::uuid
-        ORDER BY t.job_id
+        ORDER BY t.outcome, t.job_id
         LIMIT v_limit
     );
     v_jobs := ARRAY(SELECT p.job_id FROM unnest(v_page) AS p WHERE p_event.was = 'all' OR NOT p.is_released);
@@ -36,7 +36,7 @@ BEGIN
         SET cancel_requested_at = coalesce(j.cancel_requested_at, p_now),
             failure_class = CASE WHEN j.cancel_requested_at IS NULL THEN 'workflow' ELSE j.failure_class END,
             updated_at = p_now
-        WHERE j.id = ANY (v_plain) AND j.state IN ('leased', 'running')
+        WHERE j.id = ANY (v_plain) AND j.state || '' IN ('leased', 'running')
         RETURNING j.lease_owner
     LOOP
         PERFORM pg_notify('tenure', 'cancel:' || v_owner);
@@ -97,11 +97,10 @@ BEGIN
         RETURN '{}';
     END IF;
     FOR v_task IN
-        SELECT t.*, j.failure_class
+        SELECT t.*, (SELECT j.failure_class FROM tenure.job AS j WHERE j.id = t.job_id) AS failure_class
         FROM tenure.task AS t
-        JOIN tenure.job AS j ON j.id = t.job_id
-        WHERE t.workflow_id = p_event.workflow_id AND t.outcome = p_event.was AND t.job_id > p_event.after::uuid
-        ORDER BY t.job_id
+        WHERE t.workflow_id = p_event.workflow_id AND (t.outcome, t.job_id) > (p_event.was, p_event.after::uuid) AND t.outcome <= p_event.was
+        ORDER BY t.outcome, t.job_id
         LIMIT 250
     LOOP
         v_count := v_count + 1;

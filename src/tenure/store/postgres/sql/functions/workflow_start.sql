@@ -8,6 +8,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
@@ -195,7 +196,12 @@ BEGIN
         IF coalesce(btrim(v_task.name), '') = '' THEN
             RAISE EXCEPTION 'Workflow %: a task has no name. Nothing was started. Name each task.', p_workflow_id USING ERRCODE = 'TN007';
         ELSIF v_task.times > 1
-            OR EXISTS (SELECT 1 FROM tenure.task AS t WHERE t.workflow_id = p_workflow_id AND t.name = v_task.name AND t.job_id <> v_task.id)
+            OR (
+                SELECT t.workflow_id = p_workflow_id AND t.name = v_task.name AND t.job_id <> v_task.id
+                FROM tenure.task AS t
+                WHERE (t.workflow_id, t.name) >= (p_workflow_id, v_task.name)
+                ORDER BY t.workflow_id, t.name
+                LIMIT 1)
         THEN
             RAISE EXCEPTION 'Workflow %: two tasks are named %. Nothing was started. Give each its own name.', p_workflow_id, quote_literal(v_task.name)
                 USING ERRCODE = 'TN007';
@@ -215,11 +221,11 @@ DECLARE
 BEGIN
     -- The workflows are locked first, as everywhere; the jobs are new, so no one waits for those.
     PERFORM 1 FROM tenure.workflow AS w
-    WHERE w.id IN (
+    WHERE w.id = ANY (ARRAY(
         SELECT (s.value -> 'x' ->> 'workflow_id')::uuid
         FROM json_array_elements(p_request -> 'jobs' -> 'groups') AS g
         CROSS JOIN LATERAL json_array_elements(g.value -> 'jobs') AS s
-    )
+    ))
     ORDER BY w.id
     FOR UPDATE;
     v_answer := tenure.enqueue(p_request -> 'jobs');
