@@ -127,8 +127,22 @@ class WorkerRun:
         self.shutdown = Shutdown(steps, config.grace_seconds)
 
     async def serve(self, ready: asyncio.Event) -> None:
-        """Take jobs and run them until stopped, drained, or done once."""
+        """Take jobs and run them until stopped, drained, or done once.
+
+        If it is cancelled it stops at once, as after a second signal: what it holds is given back. Otherwise its jobs
+        would be taken back like those of a worker that crashed.
+        """
         await self.leader.declare()
+        serving = self._loop.create_task(self._serve(ready), name="tenure-worker")
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self.shutdown.request()
+            self.shutdown.request()
+            await asyncio.wait({serving})
+            raise
+
+    async def _serve(self, ready: asyncio.Event) -> None:
         _version()  # before there are jobs: the first call takes longer than a thousand jobs
         get_ready()
         self.executor.start()
