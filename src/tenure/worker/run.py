@@ -90,7 +90,7 @@ class WorkerRun:
         self._busy = asyncio.Event()
         """Set while jobs are held, so that the tasks that watch them sleep otherwise."""
         self._streams = Streams(store, log)
-        self.outbox = Outbox(self.held, log, lambda: self._run_suspects() if self._alone else None)
+        self.outbox = Outbox(self.held, log, self._run_suspects)
         self.leases = Leases(store, self.held, self._row, policies, log, self._busy)
         self._groups = QueueGroups(worker, config, policies.claimed_kinds, policies.is_there)
         self.fetcher = Fetcher(store, config, self.held, self.outbox, log, self._take, self.leases, self._groups)
@@ -201,7 +201,7 @@ class WorkerRun:
         execution.ended = True
         self.fetcher.count_end(execution.grant.queue)
         if outcome is None:
-            if self.held.get(execution.grant.id) is execution:
+            if self._is_held(execution):
                 del self.held[execution.grant.id]
             self.outbox.lost += 1
             self._run_suspects()
@@ -254,13 +254,12 @@ class WorkerRun:
 
     def _run_suspects(self) -> None:
         """Run the next suspect alone, once nothing else is held; claim again after the last one."""
-        if self._runs_alone and self.held.get(self._alone[0].grant.id) is not self._alone[0]:
-            self._alone.pop(0)  # it has ended and is settled
-            self._runs_alone = False
-            if not self._alone:
-                self.fetcher.resume()
-        self._alone = [execution for execution in self._alone if not execution.ended or self._runs_alone]
-        if not self._alone or self._runs_alone:
+        if not self._alone or (self._runs_alone and self._is_held(self._alone[0])):
+            return
+        self._runs_alone = False  # it has ended and is settled, or its lease was lost
+        self._alone = [execution for execution in self._alone if self._is_held(execution) and not execution.ended]
+        if not self._alone:
+            self.fetcher.resume()
             return
         self.fetcher.pause()
         self._give_back(self.executor.take_ready())
@@ -268,6 +267,10 @@ class WorkerRun:
             self._runs_alone = True
             self._log.job("runs_alone", WARNING, self._alone[0], "workers vanished while they held this job")
             self.executor.feed([self._alone[0]])
+
+    def _is_held(self, execution: Execution) -> bool:
+        """Whether it still is; its job may have been granted anew."""
+        return self.held.get(execution.grant.id) is execution
 
     def _run_here_alone(self, execution: Execution) -> None:
         """A suspect whose handler no process of its own can import runs in this process, alone."""
