@@ -156,11 +156,11 @@ async def test_a_worker_ends_its_job_on_a_full_disk(disk: Path, store: SqliteSto
 
     async with bed.working():
         await until(lambda: bed.job(job_id).state == "succeeded")
-        await until(lambda: "store_away" in bed.ear.names())
+        await until(lambda: "store_away" in bed.log.names())
 
     assert bed.attempts(job_id) == []
-    told = [notice for notice in bed.ear.notices if notice.name == "store_away"]
-    assert {notice.fields["code"] for notice in told} == {"disk_full"}
+    told = [event for event in bed.log.events if event.name == "store_away"]
+    assert {event.fields["code"] for event in told} == {"disk_full"}
 
 
 def test_without_room_for_a_reserve_there_is_none_and_work_goes_on(disk: Path, store: SqliteStore) -> None:

@@ -221,9 +221,9 @@ async def test_after_every_misbehaving_handler_a_healthy_job_runs_in_the_same_wo
         for _ in range(CONCURRENCY):
             job_id = await asyncio.to_thread(bed.enqueue, "healthy")
             await until(lambda job_id=job_id: bed.job(job_id).state == "succeeded", 2)  # type: ignore[misc]
-        assert bed.ear.names().count("left_behind") == CONCURRENCY
+        assert bed.log.names().count("left_behind") == CONCURRENCY
         swallows.is_over = True
-        assert "runner_died" not in bed.ear.names()
+        assert "runner_died" not in bed.log.names()
 
     kinds = {bed.job(job_id).kind: bed.job(job_id) for job_id in bad}
     assert {job.state for job in kinds.values()} <= {"succeeded", "failed", "dead", "queued", "waiting", "running"}
@@ -286,7 +286,7 @@ async def test_a_sync_handler_that_ignores_its_time_limit_gives_its_slot_back(be
         is_over.set()
 
     assert {bed.job(job_id).failure_class for job_id in ignoring} == {"timeout"}
-    assert bed.ear.names().count("left_behind") == 2
+    assert bed.log.names().count("left_behind") == 2
 
 
 async def test_a_sync_handler_that_ignores_a_lost_lease_gives_its_slot_back(bed: Bed) -> None:
@@ -327,7 +327,7 @@ async def test_a_job_that_no_thread_can_be_started_for_is_given_back(bed: Bed, m
         job_id = bed.enqueue(kind)
         size = threading.stack_size(1 << 47)  # more than there are addresses: the system refuses every thread
         try:
-            await until(lambda: "cannot_run" in bed.ear.names(job_id))
+            await until(lambda: "cannot_run" in bed.log.names(job_id))
         finally:
             threading.stack_size(size)
         await until(lambda: bed.job(job_id).state == "succeeded")
@@ -343,7 +343,7 @@ async def test_a_runner_that_other_code_cancels_is_replaced(bed: Bed) -> None:
         for task in asyncio.all_tasks():
             if task.get_name() == "tenure-runner":
                 task.cancel()
-        await until(lambda: bed.ear.names().count("runner_died") == 2)
+        await until(lambda: bed.log.names().count("runner_died") == 2)
         for _ in range(4):
             job_id = bed.enqueue(kind)
             await until(lambda job_id=job_id: bed.job(job_id).state == "succeeded")  # type: ignore[misc]
@@ -370,10 +370,10 @@ async def test_unknown_kinds_are_left_alone_and_named_once(bed: Bed) -> None:
     stranger: JobId = bed.enqueue("stranger")
     job_id = bed.enqueue("known")
     async with bed.working():
-        await until(lambda: bed.job(job_id).state == "succeeded" and "unknown_kind" in bed.ear.names())
+        await until(lambda: bed.job(job_id).state == "succeeded" and "unknown_kind" in bed.log.names())
 
     assert (bed.job(stranger).state, bed.job(stranger).attempt, bed.attempts(stranger)) == ("queued", 0, [])
-    named = [event.message or "" for event in bed.ear.notices if event.name == "unknown_kind"]
+    named = [event.message or "" for event in bed.log.events if event.name == "unknown_kind"]
     assert len(named) == 1
     assert "'stranger'" in named[0]
 
@@ -403,7 +403,7 @@ async def test_a_worker_that_has_jobs_to_claim_does_not_count_all_that_wait(bed:
     async with bed.working(concurrency=1, prefetch=0):
         await first.wait()
         go_on.set()
-        await until(lambda: "unknown_kind" in bed.ear.names())
+        await until(lambda: "unknown_kind" in bed.log.names())
 
     assert "CountJobs" not in while_busy[0]
     assert "CountJobs" in asked
@@ -423,7 +423,7 @@ async def test_observers_are_told_of_ends_that_are_settled_one_by_one(bed: Bed) 
     job_id = bed.enqueue("follows", max_attempts=1)
     await bed.drain()
 
-    assert (bed.job(job_id).state, "outcome_refused" in bed.ear.names()) == ("dead", True)
+    assert (bed.job(job_id).state, "outcome_refused" in bed.log.names()) == ("dead", True)
     assert told == [(job_id, Failed)]
 
 

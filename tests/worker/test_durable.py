@@ -592,7 +592,7 @@ async def test_a_handler_that_is_at_work_when_the_deadline_passes_is_stopped_and
 
     assert bed.job(job_id).failure_class == "deadline"
     assert undone == ["hotel"]
-    assert "overdue" in bed.ear.names(job_id)
+    assert "overdue" in bed.log.names(job_id)
 
 
 # --- processes of their own ---

@@ -27,7 +27,7 @@ from tests.conformance.acts import new_job
 from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_postgres, open_sqlite
 from tests.servers import PostgresServer
 from tests.waiting import until
-from tests.worker.bed import Ear
+from tests.worker.bed import EventLog
 
 
 @dataclass
@@ -47,10 +47,10 @@ class Ground:
     def metrics(self) -> list[Metric]:
         return self.store.do(ListMetrics())
 
-    def worker(self, name: str, ear: Ear | None = None) -> Leader:
+    def worker(self, name: str, log: EventLog | None = None) -> Leader:
         async def nothing() -> None: ...
 
-        reporter = WorkerLog(name, ear or Ear())
+        reporter = WorkerLog(name, log or EventLog())
         return Leader(self.store, WorkerId(name), WorkerConfig(), [], reporter, nothing)
 
 
@@ -170,8 +170,8 @@ async def test_the_leader_and_no_other_takes_back_leases_although_no_worker_clai
 
 @pytest.mark.anyio
 async def test_a_duty_that_is_denied_is_said_once_and_told_until_it_is_allowed(ground: Ground) -> None:
-    ear = Ear()
-    leader = ground.worker("one", ear)
+    log = EventLog()
+    leader = ground.worker("one", log)
     refusals = [AccessDenied("no right"), AccessDenied("no right"), None, AccessDenied("no right again")]
 
     async def act() -> None:
@@ -185,8 +185,8 @@ async def test_a_duty_that_is_denied_is_said_once_and_told_until_it_is_allowed(g
         told.append(dict(leader.denied))
 
     assert told == [{"prune": "no right"}, {"prune": "no right"}, {}, {"prune": "no right again"}]
-    assert ear.names() == ["upkeep_denied", "upkeep_denied"]
-    assert "tenure_operator" in str(ear.notices[0].message)
+    assert log.names() == ["upkeep_denied", "upkeep_denied"]
+    assert "tenure_operator" in str(log.events[0].message)
 
 
 @pytest.mark.anyio
