@@ -18,6 +18,7 @@ from tenure.errors import InvalidArgument, StoreUnavailable, TenureError
 from tenure.handler.context import EVENTS_KEPT, Context
 from tenure.handler.signals import Interrupt, Interrupted, Parked, Parking
 from tenure.model.ids import JobId
+from tenure.model.log_event import LogEvent
 from tenure.model.outcome import Failed, Rejected
 from tenure.model.policy import QueuePolicy
 from tenure.store.contract import Exchange
@@ -26,7 +27,7 @@ from tenure.worker.executor import TURN_SECONDS
 from tenure.worker.worker import Worker, WorkerConfig
 from tests.conformance.engines import open_sqlite
 from tests.waiting import until
-from tests.worker.bed import AT_ONCE, Bed
+from tests.worker.bed import AT_ONCE, Bed, EventLog
 
 pytestmark = pytest.mark.anyio
 
@@ -476,3 +477,33 @@ async def test_limits_of_the_app_hold_for_results_progress_and_follow_ups(tmp_pa
     assert refused == ["InvalidPayload", "InvalidPayload"]
     assert job.state == "failed"
     assert "InvalidResult" in (job.last_error or "")
+
+
+class Refusing(EventLog):
+    """A program's own log that takes no event."""
+
+    def __call__(self, event: LogEvent) -> None:
+        super().__call__(event)
+        raise BrokenPipeError("nothing reads this any more")
+
+
+async def test_a_log_that_raises_costs_no_job_and_no_heartbeat(bed: Bed) -> None:
+    """The first event that a program's own `emit` refused ended the worker, or the thread of its heartbeats."""
+    bed.log = Refusing()
+
+    async def fails() -> None:
+        raise ValueError("as it should")
+
+    async def healthy() -> None: ...
+
+    bed.handle(healthy)
+    failing = bed.enqueue(bed.handle(fails), max_attempts=1)
+    async with bed.working(heartbeat_seconds=0.05) as worker:
+        await until(lambda: bed.job(failing).state == "dead")
+        worker._run.leases._failed(StoreUnavailable("away"))  # type: ignore[union-attr]
+        beats = worker.stats().heartbeats
+        await until(lambda: worker.stats().heartbeats >= beats + 2)  # the first of them says that they are back
+        job_id = bed.enqueue("healthy")
+        await until(lambda: bed.job(job_id).state == "succeeded")
+
+    assert {"dead", "heartbeat_back", "completed"} <= set(bed.log.names())
