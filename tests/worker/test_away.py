@@ -249,7 +249,7 @@ async def test_each_further_try_waits_twice_as_long_up_to_half_a_minute() -> Non
     alone._log = WorkerLog(WorkerId("w"), Emit())
 
     for _ in range(20):
-        alone._back_off(StoreUnavailable("gone"), "store_unavailable")
+        alone._back_off(StoreUnavailable("gone"))
 
     waits = [event.fields["retry_seconds"] for event in told]
     for nth, wait in enumerate(waits):

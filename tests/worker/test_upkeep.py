@@ -236,3 +236,27 @@ async def test_by_default_a_leader_deletes_the_rows_of_jobs_that_ended_a_month_a
     await ground.worker("one").sweep()
 
     assert [job is None for job in ground.store.do(GetJobs([ended.id, died.id, left.id]))] == [True, False, False]
+
+
+@pytest.mark.anyio
+async def test_a_duty_that_fails_in_an_unforeseen_way_ends_neither_the_others_nor_the_worker(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that refused one more thread ended the whole worker, and with it all that it held."""
+    for name in ("REFRESH_SECONDS", "ROLL_UP_SECONDS"):
+        monkeypatch.setattr(leader, name, 0.05)
+    ground.happen()
+    log, tries = EventLog(), 0
+
+    async def refresh() -> None:
+        nonlocal tries
+        tries += 1
+        raise RuntimeError("can't start new thread")
+
+    one = Leader(ground.store, WorkerId("one"), WorkerConfig(), [], WorkerLog("one", log), refresh)
+    async with upkeep(one):
+        await until(lambda: tries >= 2)
+        await until(ground.metrics)
+
+    failed = [event for event in log.events if event.name == "upkeep_failed"]
+    assert {(event.message, event.fields["code"]) for event in failed} == {("can't start new thread", "RuntimeError")}
