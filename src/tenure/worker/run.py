@@ -90,7 +90,7 @@ class WorkerRun:
         self._busy = asyncio.Event()
         """Set while jobs are held, so that the tasks that watch them sleep otherwise."""
         self._streams = Streams(store, log)
-        self.outbox = Outbox(self.held, log, self._run_suspects)
+        self.outbox = Outbox(self.held, log, lambda: self._run_suspects() if self._alone else None)
         self.leases = Leases(store, self.held, self._row, policies, log, self._busy)
         self._groups = QueueGroups(worker, config, policies.claimed_kinds, policies.is_there)
         self.fetcher = Fetcher(store, config, self.held, self.outbox, log, self._take, self.leases, self._groups)
