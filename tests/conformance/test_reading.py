@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from tenure.model.ids import JobId, WorkerId, new_job_id
-from tenure.model.policy import SUBSTRATE_FORBIDDEN_KEYS, Backoff, QueuePolicy
+from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.state import State
 from tenure.store.admin import SetQueues
 from tenure.store.queries import CountJobs, GetJobs, ListAudit, ListJobs, ListQueues
@@ -155,7 +155,7 @@ FULL_POLICY = QueuePolicy(
     key_conflict="tolerate",
     revive="clone",
     on_unknown_kind="release",
-    forbidden_keys=SUBSTRATE_FORBIDDEN_KEYS,
+    forbidden_keys=("secret", "token", "password"),
     concurrency=7,
     concurrency_per_key=2,
     retain_seconds=None,

@@ -21,7 +21,7 @@ from tenure.effects import EffectCall, Verdict, effect, files
 from tenure.effects.reconcile import Discrepancy
 from tenure.testing import ManualClock, drain, temporary_app
 from tests.effects.points import watch
-from tests.worker.bed import Ear
+from tests.worker.bed import EventLog
 
 LONG = bool(os.environ.get("TENURE_LONG"))
 JOBS = 100_000 if LONG else 2_000
@@ -210,12 +210,12 @@ def test_effects_are_verified_and_what_cannot_be_looked_at_is_told(app: tenure.A
 def test_a_worker_may_compare_at_its_start(app: tenure.App, clock: ManualClock, root: Path) -> None:
     job_id = create(app, clock, "f")
     (root / "f").unlink()
-    ear = Ear()
+    log = EventLog()
 
-    app.run_worker(emit=ear, reconcile=True, drain=True, handle_signals=False)
+    app.run_worker(emit=log, reconcile=True, drain=True, handle_signals=False)
 
-    (notice,) = [notice for notice in ear.notices if notice.name == "discrepancy_found"]
-    assert (notice.job, notice.fields["sort"]) == (job_id, "missing")
+    (event,) = [event for event in log.events if event.name == "discrepancy_found"]
+    assert (event.job, event.fields["sort"]) == (job_id, "missing")
 
 
 def plant(root: Path, paths: list[str], gone: list[str], chance: random.Random) -> dict[str, str]:

@@ -99,7 +99,7 @@ async def lease_kept(bed: Bed, config: WorkerConfig, lease: float) -> list[str]:
     rival.start()
     try:
         async with asyncio.timeout(PATIENCE):
-            await Worker(bed.store, bed.registry, config, emit=bed.ear).run()
+            await Worker(bed.store, bed.registry, config, emit=bed.log).run()
     finally:
         over.set()
         begun.set()

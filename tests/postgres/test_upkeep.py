@@ -18,7 +18,7 @@ from tenure.worker.log import WorkerLog
 from tenure.worker.worker import Worker
 from tests.servers import USER
 from tests.waiting import until
-from tests.worker.bed import Bed, Ear
+from tests.worker.bed import Bed, EventLog
 
 pytestmark = pytest.mark.postgres
 
@@ -29,15 +29,15 @@ async def test_a_leader_that_may_not_prune_says_so_once_and_counts_all_the_same(
 ) -> None:
     monkeypatch.setattr(leader, "SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(leader, "ROLL_UP_SECONDS", 0.05)
-    ear = Ear()
+    log = EventLog()
     store, owner = PostgresStore(login("worker")), PostgresStore(url)
     config = WorkerConfig(heartbeat_seconds=0.1, handle_signals=False, grace_seconds=5.0)
     bed = Bed(store)
     bed.handle(_nothing)
-    worker = Worker(store, bed.registry, config, emit=ear)
+    worker = Worker(store, bed.registry, config, emit=log)
     running = asyncio.ensure_future(worker.run())
     try:
-        await until(lambda: "upkeep_denied" in ear.names())
+        await until(lambda: "upkeep_denied" in log.names())
         await until(lambda: _status(owner) == "warn")
         await until(lambda: _counted(admin))
         sweeps = store.stats().requests
@@ -49,7 +49,7 @@ async def test_a_leader_that_may_not_prune_says_so_once_and_counts_all_the_same(
         store.close()
         owner.close()
 
-    [said] = [notice for notice in ear.notices if notice.name == "upkeep_denied"]
+    [said] = [event for event in log.events if event.name == "upkeep_denied"]
     assert said.fields["duty"] == "prune"
     assert "may not prune" in str(said.message)
     assert "tenure_operator" in str(said.message)
@@ -69,11 +69,11 @@ async def test_a_worker_that_may_not_stand_for_election_says_so_once(
     admin.execute("DROP ROLE IF EXISTS bound_login")
     admin.execute("CREATE ROLE bound_login LOGIN")
     admin.execute("SELECT tenure.bind_login('bound_login', 'default')")
-    store, ear = PostgresStore(url.replace(f"{USER}@", "bound_login@")), Ear()
+    store, log = PostgresStore(url.replace(f"{USER}@", "bound_login@")), EventLog()
 
     async def nothing() -> None: ...
 
-    upkeep = leader.Leader(store, WorkerId("w1"), WorkerConfig(), [], WorkerLog("w1", ear), nothing)
+    upkeep = leader.Leader(store, WorkerId("w1"), WorkerConfig(), [], WorkerLog("w1", log), nothing)
     standing = asyncio.ensure_future(upkeep._repeat(upkeep.stand_for_election, 0.02, at_once=True))
     try:
         await until(lambda: upkeep.denied)
@@ -85,7 +85,7 @@ async def test_a_worker_that_may_not_stand_for_election_says_so_once(
         admin.execute("SELECT tenure.unbind_login('bound_login', 'default')")
         admin.execute("DROP ROLE bound_login")
 
-    [said] = ear.notices
+    [said] = log.events
     assert (said.name, said.fields["duty"]) == ("upkeep_denied", "stand_for_election")
 
 

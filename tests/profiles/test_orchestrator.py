@@ -17,7 +17,7 @@ from tenure.worker.leader import Leader
 from tenure.worker.log import WorkerLog
 from tests.profiles.ground import Ground, PostgresGround, wait_until_blocked
 from tests.waiting import wait_until
-from tests.worker.bed import Ear
+from tests.worker.bed import EventLog
 
 TASKS = "orchestrator.tasks"
 WORKERS = "orchestrator.workers"
@@ -304,7 +304,7 @@ def test_a_worker_of_another_profile_that_leads_the_database_does_not_lead_this_
         async def nothing() -> None: ...
 
         store = ground.app._state.open_store()
-        log = WorkerLog("host-1-a", Ear())
+        log = WorkerLog("host-1-a", EventLog())
         worker = Leader(
             store, WorkerId("host-1-a"), WorkerConfig(), [], log, nothing, profiles=lambda: ["orchestrator"]
         )

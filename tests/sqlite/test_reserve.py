@@ -15,13 +15,17 @@ from typing import Any
 import pytest
 
 from tenure.errors import DiskFull
-from tenure.model.ids import JobId
+from tenure.model.ids import JobId, new_job_id
 from tenure.model.job import Grant
 from tenure.model.outcome import Completed, Failed
-from tenure.store.contract import Claim, Enqueue, Exchange, Heartbeat, Hold, Settle
+from tenure.model.step import NewGroup
+from tenure.store.contract import Claim, EditJob, Enqueue, Exchange, Heartbeat, Hold, Settle
+from tenure.store.flow import FillGroup, Signal
+from tenure.store.memory import WriteAgentEvents, WriteMemories
 from tenure.store.queries import CountJobs, GetJobs
 from tenure.store.sqlite import reserve
 from tenure.store.sqlite.store import SqliteStore
+from tenure.store.workflows import JoinWorkflow, NewWorkflow, StartWorkflow
 from tests.sqlite.bed import WORKER, job, put, small_disk, start_child
 from tests.waiting import until
 from tests.worker.bed import Bed
@@ -104,6 +108,29 @@ def test_what_was_done_is_written_on_a_full_disk_and_nothing_new_is_taken_on(dis
     assert waiting in {grant.id for grant in store.do(Claim(WORKER, ["default"], 500))}
 
 
+def test_nothing_else_that_grows_the_database_takes_up_what_is_kept_for_outcomes(
+    disk: Path, store: SqliteStore
+) -> None:
+    """Memories, signals, workflows and the children of groups were written into it until it was full."""
+    [grant] = held(store, 1)
+    waiting = put(store)
+    fill(disk)
+    refusal(store, LARGE)
+    store.do(Heartbeat([Hold(grant.id, grant.token)]))
+    group = NewGroup("children", (job(),))
+
+    for request in (
+        FillGroup(grant.id, grant.token, group),
+        Signal("go"),
+        StartWorkflow(NewWorkflow(new_job_id(), "w", total=0, digest="")),
+        JoinWorkflow([job()]),
+        EditJob(waiting, "ann", "larger", payload='"more"'),
+        WriteAgentEvents([]),
+        WriteMemories([]),
+    ):
+        assert "Make 24 MB free" in refusal(store, request)
+
+
 def test_a_thousand_outcomes_one_by_one_fit_into_the_reserve(disk: Path, store: SqliteStore) -> None:
     """Far more pages than it has: the WAL is checkpointed, and used again from its start."""
     grants = held(store, 2000)
@@ -156,11 +183,11 @@ async def test_a_worker_ends_its_job_on_a_full_disk(disk: Path, store: SqliteSto
 
     async with bed.working():
         await until(lambda: bed.job(job_id).state == "succeeded")
-        await until(lambda: "store_away" in bed.ear.names())
+        await until(lambda: "store_away" in bed.log.names())
 
     assert bed.attempts(job_id) == []
-    told = [notice for notice in bed.ear.notices if notice.name == "store_away"]
-    assert {notice.fields["code"] for notice in told} == {"disk_full"}
+    told = [event for event in bed.log.events if event.name == "store_away"]
+    assert {event.fields["code"] for event in told} == {"disk_full"}
 
 
 def test_without_room_for_a_reserve_there_is_none_and_work_goes_on(disk: Path, store: SqliteStore) -> None:

@@ -30,38 +30,38 @@ VALUES (?, 'work', '{}', 'default', 'default', 0, 0, 3, 0, 1, 0, 0)
 """
 
 
-class Ear:
+class Subscriber:
     """Counts wake-ups."""
 
     def __init__(self, store: SqliteStore, *queues: str) -> None:
-        self.heard = threading.Event()
-        self.subscription = store.subscribe(queues or ("default",), self.heard.set)
+        self.woken = threading.Event()
+        self.subscription = store.subscribe(queues or ("default",), self.woken.set)
 
-    def hears(self, seconds: float = 10.0) -> bool:
-        return self.heard.wait(seconds)
+    def waits(self, seconds: float = 10.0) -> bool:
+        return self.woken.wait(seconds)
 
 
 def test_a_subscriber_in_the_same_process_is_woken_before_the_enqueue_returns(store: SqliteStore) -> None:
-    ear = Ear(store)
+    subscriber = Subscriber(store)
 
     put(store)
 
-    assert ear.heard.is_set()
-    ear.subscription.close()
+    assert subscriber.woken.is_set()
+    subscriber.subscription.close()
 
 
 def test_nobody_is_woken_for_another_queue_or_a_later_job(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "POLL_SECONDS", 60.0)
-    ear, other = Ear(store, "default"), Ear(store, "elsewhere")
+    subscriber, other = Subscriber(store, "default"), Subscriber(store, "elsewhere")
     later = job()
 
     store.do(Enqueue([type(later)(later.id, "work", delay_seconds=60)]))
-    assert not ear.heard.is_set()
+    assert not subscriber.woken.is_set()
     put(store)
 
-    assert ear.heard.is_set()
-    assert not other.heard.is_set()
-    ear.subscription.close()
+    assert subscriber.woken.is_set()
+    assert not other.woken.is_set()
+    subscriber.subscription.close()
     other.subscription.close()
 
 
@@ -100,69 +100,69 @@ def test_a_listener_in_a_process_with_thousands_of_open_files_hears(store: Sqlit
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
-        ear = Ear(store)
+        subscriber = Subscriber(store)
         with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute(INSERT, [new_job_id()])
-        heard = ear.hears()
-        ear.subscription.close()
+        is_woken = subscriber.waits()
+        subscriber.subscription.close()
     finally:
         for each in files:
             os.close(each)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    assert heard
+    assert is_woken
 
 
 def test_a_cancel_wakes_whoever_may_hold_the_job(store: SqliteStore) -> None:
     job_id = put(store)
     store.do(Claim(WORKER, ["default"]))
-    ear = Ear(store, "elsewhere")
+    subscriber = Subscriber(store, "elsewhere")
 
     store.do(Cancel([job_id], "ann", "no longer wanted"))
 
-    assert ear.heard.is_set()
-    ear.subscription.close()
+    assert subscriber.woken.is_set()
+    subscriber.subscription.close()
 
 
 def test_resuming_a_queue_wakes(store: SqliteStore) -> None:
     store.do(PauseQueues(["default"], paused=True, actor="ann"))
     put(store)
-    ear = Ear(store)
+    subscriber = Subscriber(store)
 
     store.do(PauseQueues(["default"], paused=False, actor="ann"))
 
-    assert ear.heard.is_set()
-    ear.subscription.close()
+    assert subscriber.woken.is_set()
+    subscriber.subscription.close()
 
 
 def test_a_closed_notify_gate_keeps_wake_ups_back(store: SqliteStore) -> None:
     store.do(SetGate("notify", is_open=False, actor="ann"))
-    ear = Ear(store)
+    subscriber = Subscriber(store)
 
     put(store)
 
-    assert not ear.hears(0.2)
+    assert not subscriber.waits(0.2)
     store.do(SetGate("notify", is_open=True, actor="ann"))
-    assert ear.hears()
-    ear.subscription.close()
+    assert subscriber.waits()
+    subscriber.subscription.close()
 
 
 def test_a_job_inserted_by_another_program_is_found_by_the_poll(store: SqliteStore, path: Path) -> None:
-    ear = Ear(store)
+    subscriber = Subscriber(store)
     with sqlite3.connect(path) as other:
         other.execute(INSERT, (new_job_id(),))
     other.close()
 
-    assert ear.hears()
-    ear.subscription.close()
+    assert subscriber.waits()
+    subscriber.subscription.close()
 
 
 def test_commits_with_nothing_to_claim_wake_nobody(store: SqliteStore, path: Path) -> None:
-    ear = Ear(store)
+    subscriber = Subscriber(store)
     store.do(PauseQueues(["default"], paused=True, actor="ann"))
     listener = store._database.hub._listener
     assert listener is not None
-    ear.heard.clear()
+    subscriber.woken.clear()
     with sqlite3.connect(path) as other:
         other.execute(INSERT, (new_job_id(),))
         seen = listener._version
@@ -170,21 +170,21 @@ def test_commits_with_nothing_to_claim_wake_nobody(store: SqliteStore, path: Pat
 
     wait_until(lambda: listener._version != seen)
 
-    assert not ear.heard.is_set()
-    ear.subscription.close()
+    assert not subscriber.woken.is_set()
+    subscriber.subscription.close()
 
 
 def test_a_job_in_a_callers_transaction_wakes_after_the_commit_and_not_before(store: SqliteStore, path: Path) -> None:
-    ear = Ear(store)
+    subscriber = Subscriber(store)
     connection = sqlite3.connect(path)
     store.enqueue_on(connection, Enqueue([job()]))
-    assert not ear.hears(0.1)
+    assert not subscriber.waits(0.1)
 
     connection.commit()
 
-    assert ear.hears()
+    assert subscriber.waits()
     connection.close()
-    ear.subscription.close()
+    subscriber.subscription.close()
 
 
 def test_datagrams_pass_where_the_path_is_too_long_for_a_socket(tmp_path: Path) -> None:
@@ -215,15 +215,15 @@ def test_a_listener_that_does_not_read_costs_the_sender_nothing(tmp_path: Path) 
 
 
 def test_a_subscription_lives_until_it_is_closed(store: SqliteStore, path: Path) -> None:
-    ear = Ear(store)
-    assert ear.subscription.is_alive()
+    subscriber = Subscriber(store)
+    assert subscriber.subscription.is_alive()
 
-    ear.subscription.close()
-    ear.subscription.close()
+    subscriber.subscription.close()
+    subscriber.subscription.close()
     put(store)
 
-    assert not ear.subscription.is_alive()
-    assert not ear.heard.is_set()
+    assert not subscriber.subscription.is_alive()
+    assert not subscriber.woken.is_set()
     assert list(Path(f"{path}-tenure").glob("*.sock")) == []
 
 
@@ -232,17 +232,17 @@ def test_a_callback_that_fails_costs_nobody_a_commit(store: SqliteStore) -> None
         raise RuntimeError("on purpose")
 
     bad = store.subscribe(["default"], broken)
-    ear = Ear(store)
+    subscriber = Subscriber(store)
 
     put(store)
 
-    assert ear.heard.is_set()
+    assert subscriber.woken.is_set()
     bad.close()
-    ear.subscription.close()
+    subscriber.subscription.close()
 
 
 def test_a_datagram_that_cannot_be_read_wakes_everybody_and_ends_nothing(store: SqliteStore) -> None:
-    ear = Ear(store)
+    subscriber = Subscriber(store)
     listener = store._database.hub._listener
     assert listener is not None
     assert listener.mailbox.path is not None
@@ -250,12 +250,12 @@ def test_a_datagram_that_cannot_be_read_wakes_everybody_and_ends_nothing(store: 
         for message in (b"q\xff\xfe", b"", b"\x00" * 5000):
             other.sendto(message, str(listener.mailbox.path))
 
-    assert ear.hears()
-    ear.heard.clear()
+    assert subscriber.waits()
+    subscriber.woken.clear()
     put(store)
-    assert ear.heard.is_set()
-    assert ear.subscription.is_alive()
-    ear.subscription.close()
+    assert subscriber.woken.is_set()
+    assert subscriber.subscription.is_alive()
+    subscriber.subscription.close()
 
 
 def test_sockets_in_a_folder_that_others_may_enter_are_ignored(tmp_path: Path) -> None:
@@ -269,3 +269,29 @@ def test_sockets_in_a_folder_that_others_may_enter_are_ignored(tmp_path: Path) -
     assert mailbox.receive() == set()
     mailbox.close()
     sender.close()
+
+
+def test_datagrams_that_follow_each_other_without_a_pause_do_not_keep_the_listener_from_looking(
+    store: SqliteStore, path: Path
+) -> None:
+    """It looked at the file only after a pause, so what a caller's own transaction had put in was left to the poll of
+    the workers for as long as other queues were busy."""
+    subscriber = Subscriber(store)
+    is_over = threading.Event()
+
+    def send() -> None:
+        sender = Sender(path)
+        while not is_over.wait(0.002):
+            sender.send(b"qelsewhere", None)
+        sender.close()
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute(INSERT, [new_job_id()])
+    is_woken = subscriber.waits()
+    is_over.set()
+    sending.join()
+    subscriber.subscription.close()
+
+    assert is_woken

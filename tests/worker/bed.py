@@ -24,19 +24,19 @@ AT_ONCE = QueuePolicy(backoff=Backoff(shape="none"))
 """Failed jobs are due again at once."""
 
 
-class Ear:
-    """Hears every notice."""
+class EventLog:
+    """Keeps every log event."""
 
     level = DEBUG
 
     def __init__(self) -> None:
-        self.notices: list[LogEvent] = []
+        self.events: list[LogEvent] = []
 
-    def __call__(self, notice: LogEvent) -> None:
-        self.notices.append(notice)
+    def __call__(self, event: LogEvent) -> None:
+        self.events.append(event)
 
     def names(self, job: JobId | None = None) -> list[str]:
-        return [notice.name for notice in self.notices if job is None or notice.job == job]
+        return [event.name for event in self.events if job is None or event.job == job]
 
 
 async def _nothing() -> None: ...
@@ -48,7 +48,7 @@ class Bed:
 
     store: Store
     registry: Registry = field(default_factory=Registry)
-    ear: Ear = field(default_factory=Ear)
+    log: EventLog = field(default_factory=EventLog)
 
     def handle(
         self,
@@ -104,7 +104,7 @@ class Bed:
         if not self.registry:  # a worker without handlers refuses to start
             self.handle(_nothing, kind="nothing")
         config = WorkerConfig(**{**defaults, **settings})
-        return Worker(self.store, self.registry, config, emit=self.ear, schedules=schedules)
+        return Worker(self.store, self.registry, config, emit=self.log, schedules=schedules)
 
     async def drain(self, **settings: Any) -> WorkerStats:
         """Run a worker until nothing is due."""

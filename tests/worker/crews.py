@@ -19,7 +19,7 @@ CREW = Path(__file__).parent / "children" / "crew.py"
 
 
 class Crew:
-    """A worker in a process of its own; its log is read back as notices."""
+    """A worker in a process of its own; its log is read back as events."""
 
     def __init__(
         self, url: str, log: Path, settings: dict[str, Any], environment: dict[str, str] | None = None
@@ -35,12 +35,12 @@ class Crew:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def notices(self) -> list[dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         lines = self._log.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     def names(self) -> list[str]:
-        return [notice["event"] for notice in self.notices()]
+        return [event["event"] for event in self.events()]
 
     def text(self) -> str:
         return self._log.read_text()

@@ -53,8 +53,8 @@ async def test_an_outcome_that_could_not_be_written_is_written_on_return(bed: Be
 
     job = bed.job(job_id)
     assert (job.result, job.attempt, runs) == ("kept", 1, 1)
-    assert "store_away" in bed.ear.names()
-    assert "store_back" in bed.ear.names()
+    assert "store_away" in bed.log.names()
+    assert "store_back" in bed.log.names()
 
 
 async def test_a_grant_whose_reply_was_lost_is_found_again(bed: Bed, troubled: Troubled) -> None:
@@ -179,7 +179,7 @@ async def test_a_settlement_whose_reply_was_lost_is_repeated_without_harm(bed: B
         await until(lambda: bed.job(job_id).state == "succeeded" and children == 1 and worker.stats().held == 0)
 
     assert worker.stats().lost == 0
-    assert bed.ear.names(job_id).count("completed") == 1
+    assert bed.log.names(job_id).count("completed") == 1
 
 
 async def test_many_jobs_through_a_connection_that_keeps_breaking(bed: Bed, troubled: Troubled) -> None:
@@ -233,7 +233,7 @@ async def test_a_worker_that_cannot_extend_a_lease_stops_the_handler_before_it_e
         assert stopped[0] < cut_at + lease
         troubled.requests = lambda _: False
 
-    assert "fenced" in bed.ear.names()
+    assert "fenced" in bed.log.names()
 
 
 async def test_each_further_try_waits_twice_as_long_up_to_half_a_minute() -> None:
@@ -249,7 +249,7 @@ async def test_each_further_try_waits_twice_as_long_up_to_half_a_minute() -> Non
     alone._log = WorkerLog(WorkerId("w"), Emit())
 
     for _ in range(20):
-        alone._back_off(StoreUnavailable("gone"), "store_unavailable")
+        alone._back_off(StoreUnavailable("gone"))
 
     waits = [event.fields["retry_seconds"] for event in told]
     for nth, wait in enumerate(waits):

@@ -18,6 +18,7 @@ from tenure.errors import InvalidArgument, StoreUnavailable, TenureError
 from tenure.handler.context import EVENTS_KEPT, Context
 from tenure.handler.signals import Interrupt, Interrupted, Parked, Parking
 from tenure.model.ids import JobId
+from tenure.model.log_event import LogEvent
 from tenure.model.outcome import Failed, Rejected
 from tenure.model.policy import QueuePolicy
 from tenure.store.contract import Exchange
@@ -26,7 +27,7 @@ from tenure.worker.executor import TURN_SECONDS
 from tenure.worker.worker import Worker, WorkerConfig
 from tests.conformance.engines import open_sqlite
 from tests.waiting import until
-from tests.worker.bed import AT_ONCE, Bed
+from tests.worker.bed import AT_ONCE, Bed, EventLog
 
 pytestmark = pytest.mark.anyio
 
@@ -221,9 +222,9 @@ async def test_after_every_misbehaving_handler_a_healthy_job_runs_in_the_same_wo
         for _ in range(CONCURRENCY):
             job_id = await asyncio.to_thread(bed.enqueue, "healthy")
             await until(lambda job_id=job_id: bed.job(job_id).state == "succeeded", 2)  # type: ignore[misc]
-        assert bed.ear.names().count("left_behind") == CONCURRENCY
+        assert bed.log.names().count("left_behind") == CONCURRENCY
         swallows.is_over = True
-        assert "runner_died" not in bed.ear.names()
+        assert "runner_died" not in bed.log.names()
 
     kinds = {bed.job(job_id).kind: bed.job(job_id) for job_id in bad}
     assert {job.state for job in kinds.values()} <= {"succeeded", "failed", "dead", "queued", "waiting", "running"}
@@ -286,7 +287,7 @@ async def test_a_sync_handler_that_ignores_its_time_limit_gives_its_slot_back(be
         is_over.set()
 
     assert {bed.job(job_id).failure_class for job_id in ignoring} == {"timeout"}
-    assert bed.ear.names().count("left_behind") == 2
+    assert bed.log.names().count("left_behind") == 2
 
 
 async def test_a_sync_handler_that_ignores_a_lost_lease_gives_its_slot_back(bed: Bed) -> None:
@@ -327,7 +328,7 @@ async def test_a_job_that_no_thread_can_be_started_for_is_given_back(bed: Bed, m
         job_id = bed.enqueue(kind)
         size = threading.stack_size(1 << 47)  # more than there are addresses: the system refuses every thread
         try:
-            await until(lambda: "cannot_run" in bed.ear.names(job_id))
+            await until(lambda: "cannot_run" in bed.log.names(job_id))
         finally:
             threading.stack_size(size)
         await until(lambda: bed.job(job_id).state == "succeeded")
@@ -343,7 +344,7 @@ async def test_a_runner_that_other_code_cancels_is_replaced(bed: Bed) -> None:
         for task in asyncio.all_tasks():
             if task.get_name() == "tenure-runner":
                 task.cancel()
-        await until(lambda: bed.ear.names().count("runner_died") == 2)
+        await until(lambda: bed.log.names().count("runner_died") == 2)
         for _ in range(4):
             job_id = bed.enqueue(kind)
             await until(lambda job_id=job_id: bed.job(job_id).state == "succeeded")  # type: ignore[misc]
@@ -370,10 +371,10 @@ async def test_unknown_kinds_are_left_alone_and_named_once(bed: Bed) -> None:
     stranger: JobId = bed.enqueue("stranger")
     job_id = bed.enqueue("known")
     async with bed.working():
-        await until(lambda: bed.job(job_id).state == "succeeded" and "unknown_kind" in bed.ear.names())
+        await until(lambda: bed.job(job_id).state == "succeeded" and "unknown_kind" in bed.log.names())
 
     assert (bed.job(stranger).state, bed.job(stranger).attempt, bed.attempts(stranger)) == ("queued", 0, [])
-    named = [event.message or "" for event in bed.ear.notices if event.name == "unknown_kind"]
+    named = [event.message or "" for event in bed.log.events if event.name == "unknown_kind"]
     assert len(named) == 1
     assert "'stranger'" in named[0]
 
@@ -403,7 +404,7 @@ async def test_a_worker_that_has_jobs_to_claim_does_not_count_all_that_wait(bed:
     async with bed.working(concurrency=1, prefetch=0):
         await first.wait()
         go_on.set()
-        await until(lambda: "unknown_kind" in bed.ear.names())
+        await until(lambda: "unknown_kind" in bed.log.names())
 
     assert "CountJobs" not in while_busy[0]
     assert "CountJobs" in asked
@@ -423,7 +424,7 @@ async def test_observers_are_told_of_ends_that_are_settled_one_by_one(bed: Bed) 
     job_id = bed.enqueue("follows", max_attempts=1)
     await bed.drain()
 
-    assert (bed.job(job_id).state, "outcome_refused" in bed.ear.names()) == ("dead", True)
+    assert (bed.job(job_id).state, "outcome_refused" in bed.log.names()) == ("dead", True)
     assert told == [(job_id, Failed)]
 
 
@@ -476,3 +477,33 @@ async def test_limits_of_the_app_hold_for_results_progress_and_follow_ups(tmp_pa
     assert refused == ["InvalidPayload", "InvalidPayload"]
     assert job.state == "failed"
     assert "InvalidResult" in (job.last_error or "")
+
+
+class Refusing(EventLog):
+    """A program's own log that takes no event."""
+
+    def __call__(self, event: LogEvent) -> None:
+        super().__call__(event)
+        raise BrokenPipeError("nothing reads this any more")
+
+
+async def test_a_log_that_raises_costs_no_job_and_no_heartbeat(bed: Bed) -> None:
+    """The first event that a program's own `emit` refused ended the worker, or the thread of its heartbeats."""
+    bed.log = Refusing()
+
+    async def fails() -> None:
+        raise ValueError("as it should")
+
+    async def healthy() -> None: ...
+
+    bed.handle(healthy)
+    failing = bed.enqueue(bed.handle(fails), max_attempts=1)
+    async with bed.working(heartbeat_seconds=0.05) as worker:
+        await until(lambda: bed.job(failing).state == "dead")
+        worker._run.leases._failed(StoreUnavailable("away"))  # type: ignore[union-attr]
+        beats = worker.stats().heartbeats
+        await until(lambda: worker.stats().heartbeats >= beats + 2)  # the first of them says that they are back
+        job_id = bed.enqueue("healthy")
+        await until(lambda: bed.job(job_id).state == "succeeded")
+
+    assert {"dead", "heartbeat_back", "completed"} <= set(bed.log.names())

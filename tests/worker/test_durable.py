@@ -19,13 +19,14 @@ from tenure.model.ids import JobId, WorkerId
 from tenure.model.outcome import Released
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.step import NewStep, Step
-from tenure.store.contract import Cancel, Claim, Settle
+from tenure.store.contract import Cancel, Claim, Request, Settle
 from tenure.store.flow import ListSteps, RecordSteps, Signal
 from tenure.store.queries import ListJobs
 from tests.waiting import until
 from tests.worker.bed import Bed
 from tests.worker.children import crew as handlers
 from tests.worker.crews import words
+from tests.worker.trouble import Troubled, as_store
 
 pytestmark = pytest.mark.anyio
 
@@ -592,7 +593,7 @@ async def test_a_handler_that_is_at_work_when_the_deadline_passes_is_stopped_and
 
     assert bed.job(job_id).failure_class == "deadline"
     assert undone == ["hotel"]
-    assert "overdue" in bed.ear.names(job_id)
+    assert "overdue" in bed.log.names(job_id)
 
 
 # --- processes of their own ---
@@ -616,3 +617,31 @@ async def test_an_isolated_handler_has_steps_waits_and_children(isolated: Bed, k
     assert result == {"step": "done", "signal": "now", "children": ["child", "child"], "same": True}
     assert len(words(file, "step")) == 1
     assert len(words(file, "run")) == 3
+
+
+async def test_a_handler_that_is_not_wanted_any_more_once_its_steps_are_read_does_not_begin(bed: Bed) -> None:
+    """Only the first look asked whether the job was to stop, so one that was cancelled during the reading of its many
+    steps ran to its end."""
+    begun: list[int] = []
+
+    async def large(ctx: Context) -> None:
+        begun.append(ctx.attempt)
+        for number in range(4):
+            await ctx.step(str(number), lambda: "x" * 100_000)
+        if len(begun) == 1:
+            raise ValueError("once more")
+
+    store = bed.store
+    bed.store = troubled = as_store(Troubled(store))
+    job_id = bed.enqueue(bed.handle(large, is_durable=True))
+
+    async def cancel(request: Request[Any]) -> None:
+        if isinstance(request, ListSteps):
+            store.do(Cancel([job_id], "ann", "not wanted"))
+            await until(lambda: worker._run.held[job_id].interrupt)  # type: ignore[union-attr]
+
+    troubled.meanwhile = cancel  # type: ignore[attr-defined]
+    async with bed.working(heartbeat_seconds=0.05) as worker:
+        await until(lambda: bed.job(job_id).state == "cancelled")
+
+    assert begun == [1]

@@ -140,7 +140,7 @@ async def test_what_became_of_an_attempt_is_told_even_if_the_job_has_come_back_b
 
     assert not is_armed, "the race was staged"
     # The answer that was held back may be heard after the end of the next attempt.
-    assert sorted(name for name in bed.ear.names(job_id) if name in {"retried", "dead"}) == ["dead", *["retried"] * 3]
+    assert sorted(name for name in bed.log.names(job_id) if name in {"retried", "dead"}) == ["dead", *["retried"] * 3]
     assert worker.stats().completed == 0
 
 
@@ -165,8 +165,8 @@ async def test_an_exception_is_retried_until_attempts_are_spent(bed: Bed, mode: 
     assert "fall" in letter.final_error
     assert "run.py" not in letter.final_error
     assert [attempt.outcome for attempt in bed.attempts(job_id)] == ["retried", "retried", "dead"]
-    assert bed.ear.names(job_id).count("retried") == 2
-    assert bed.ear.names(job_id)[-1] == "dead"
+    assert bed.log.names(job_id).count("retried") == 2
+    assert bed.log.names(job_id)[-1] == "dead"
 
 
 async def test_system_exit_in_a_handler_does_not_end_the_worker(bed: Bed) -> None:
@@ -366,7 +366,7 @@ async def test_a_cancel_request_stops_the_handler(bed: Bed, mode: str) -> None:
         bed.store.do(Cancel([job_id], "ops", "not wanted"))
         await until(lambda: bed.job(job_id).state == "cancelled")
 
-    assert bed.ear.names(job_id)[-1] == "cancelled"
+    assert bed.log.names(job_id)[-1] == "cancelled"
 
 
 async def test_a_handler_that_survives_its_cancellation_still_ends_cancelled(bed: Bed) -> None:
@@ -558,7 +558,7 @@ async def test_a_handler_that_blocks_in_a_thread_does_not_hold_up_its_quick_neig
     bed.enqueue_many([*quick[:200], slow, *quick[200:]])
     async with bed.working(concurrency=4):
         await until(stuck.is_set)
-        await until(lambda: bed.ear.names().count("completed") == 400)
+        await until(lambda: bed.log.names().count("completed") == 400)
         assert bed.job(slow.id).state == "running"
         go_on.set()
         await until(lambda: bed.job(slow.id).state == "succeeded")

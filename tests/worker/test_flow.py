@@ -325,7 +325,7 @@ async def test_a_closed_gate_keeps_a_worker_waiting_and_it_says_so_once(bed: Bed
     async with bed.working(poll_seconds=0.05) as worker:
         await until(lambda: worker.stats().exchanges >= 4)
         assert bed.job(job_id).attempt == 0
-        assert bed.ear.names().count("gate_closed") == 1
+        assert bed.log.names().count("gate_closed") == 1
         bed.store.do(SetGate("worker", is_open=True, actor="ops"))
         await until(lambda: bed.job(job_id).state == "succeeded")
 

@@ -133,7 +133,7 @@ async def test_a_handler_is_stopped_by_the_lease_that_its_queue_allows_it(bed: B
         await until(stopped.is_set, 20)
         troubled.requests = lambda _: False
 
-    assert "fenced" in bed.ear.names()
+    assert "fenced" in bed.log.names()
 
 
 async def test_a_long_lease_of_a_kind_does_not_fence_it_before_its_first_heartbeat(bed: Bed) -> None:
@@ -153,7 +153,7 @@ async def test_a_long_lease_of_a_kind_does_not_fence_it_before_its_first_heartbe
         await until(lambda: bed.job(job_id).state == "succeeded")
 
     assert bed.job(job_id).token == 1
-    assert "fenced" not in bed.ear.names()
+    assert "fenced" not in bed.log.names()
 
 
 @pytest.mark.parametrize("mode", ["async", "thread"])
@@ -185,7 +185,7 @@ async def test_a_lost_lease_stops_the_handler_and_its_result_is_not_written(bed:
         await until(stopped.is_set)
         await until(lambda: worker.stats().lost == 1)
 
-    assert "lease_lost" in bed.ear.names(job_id)
+    assert "lease_lost" in bed.log.names(job_id)
     assert (bed.job(job_id).attempt, bed.job(job_id).result) == (1, None)
 
 

@@ -1,4 +1,4 @@
-"""Logs: one line per notice whatever is in it, at the level that was asked for, with nothing secret."""
+"""Logs: one line per event whatever is in it, at the level that was asked for, with nothing secret."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FORGED = 'x\r\n{"event": "completed"}\x1b[2J\u2028\x85\0'
 
 def test_json_is_one_object_a_line_with_the_fields_that_are_set() -> None:
     stream = io.StringIO()
-    notice = LogEvent("completed", INFO, "w1", "j1", "mail", "default", 2, 0.25, None, {"token": 3})
+    event = LogEvent("completed", INFO, "w1", "j1", "mail", "default", 2, 0.25, None, {"token": 3})
 
-    JsonLog(stream, INFO)(notice)
+    JsonLog(stream, INFO)(event)
 
     told = json.loads(stream.getvalue())
     assert told.pop("time").endswith("Z")
@@ -103,14 +103,14 @@ def test_nothing_is_made_that_nobody_reads() -> None:
     class Picky:
         level = WARNING
 
-        def __call__(self, notice: LogEvent) -> None:
-            made.append(notice)
+        def __call__(self, event: LogEvent) -> None:
+            made.append(event)
 
     report = WorkerLog("w", Picky())
     report.event("quiet", INFO)
     report.event("loud", WARNING)
 
-    assert [notice.name for notice in made] == ["loud"]
+    assert [event.name for event in made] == ["loud"]
 
 
 @pytest.mark.parametrize(("log_format", "level"), [("xml", "info"), ("json", "chatty")])

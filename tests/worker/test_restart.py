@@ -59,5 +59,5 @@ async def test_a_server_that_is_restarted_under_load_loses_and_doubles_nothing(
 
     assert all(runs[job.id] == 1 for job in jobs)
     assert {bed.job(job.id).attempt for job in jobs} == {1}
-    assert bed.ear.names().count("store_back") >= 1
+    assert bed.log.names().count("store_back") >= 1
     store.close()

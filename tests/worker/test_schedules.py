@@ -25,7 +25,7 @@ from tenure.worker.config import WorkerConfig
 from tenure.worker.leader import Leader
 from tenure.worker.log import WorkerLog
 from tests.waiting import until
-from tests.worker.bed import Bed, Ear
+from tests.worker.bed import Bed, EventLog
 
 VIENNA = ZoneInfo("Europe/Vienna")
 
@@ -228,12 +228,12 @@ def test_a_tick_has_one_id_whoever_makes_it() -> None:
     assert tick_job_id("s", tick)[14] == "7"
 
 
-def believer(store: Store, schedules: list[Schedule], name: str, ear: Ear | None = None) -> Leader:
+def believer(store: Store, schedules: list[Schedule], name: str, log: EventLog | None = None) -> Leader:
     from tenure.model.ids import WorkerId
 
     async def nothing() -> None: ...
 
-    return Leader(store, WorkerId(name), WorkerConfig(), schedules, WorkerLog(name, ear or Ear()), nothing)
+    return Leader(store, WorkerId(name), WorkerConfig(), schedules, WorkerLog(name, log or EventLog()), nothing)
 
 
 def declared(bed: Bed, schedule: Schedule) -> datetime:
@@ -311,21 +311,21 @@ async def test_a_schedule_whose_job_is_refused_holds_up_no_other(bed: Bed) -> No
         declared(bed, Schedule(name, "* * * * *", "tick", queue=queue))
     bed.queue(QueuePolicy(), "shut")
     bed.store.do(SetGate("queue:shut", is_open=False, actor="ops"))
-    ear = Ear()
-    leader = believer(bed.store, [], "one", ear)
+    log = EventLog()
+    leader = believer(bed.store, [], "one", log)
     await leader.read_schedules()
     leader._offset += timedelta(minutes=1)
 
     await leader.tick_schedules()
 
     assert {job.queue for job in bed.store.do(ListJobs(kinds=["tick"])).items} == {"default"}
-    failed = [notice for notice in ear.notices if notice.name == "schedule_failed"]
-    assert [notice.fields["schedule"] for notice in failed] == ["a", "b"]
-    assert [notice.fields["code"] for notice in failed] == ["unknown_queue", "gate_closed"]
+    failed = [event for event in log.events if event.name == "schedule_failed"]
+    assert [event.fields["schedule"] for event in failed] == ["a", "b"]
+    assert [event.fields["code"] for event in failed] == ["unknown_queue", "gate_closed"]
 
     bed.store.do(SetGate("queue:shut", is_open=True, actor="ops"))
     await leader.tick_schedules()
-    assert ear.names().count("schedule_failed") == 2, "what failed is tried again after the next look"
+    assert log.names().count("schedule_failed") == 2, "what failed is tried again after the next look"
     await leader.read_schedules()
     leader._offset += timedelta(minutes=1)
     await leader.tick_schedules()

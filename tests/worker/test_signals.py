@@ -77,7 +77,7 @@ async def test_a_worker_that_was_paused_past_its_lease_is_refused(
 
     job = bed.job(job_id)
     assert (job.state, job.result, job.token) == ("succeeded", "the newer one", 2)
-    refused = [notice for notice in zombie.notices() if notice["event"] == "lease_lost"]
+    refused = [event for event in zombie.events() if event["event"] == "lease_lost"]
     assert refused[0]["job"] == job_id
     assert refused[0]["token"] == 1
 
@@ -186,7 +186,7 @@ def test_the_log_names_what_happened_and_nothing_of_the_payload(
     with crew(url, tmp_path, drain=True) as first:
         assert first.process.wait(20) == 0
 
-    told = [notice for notice in first.notices() if notice.get("job") == job_id]
-    assert [notice["event"] for notice in told] == ["claimed", "started", "completed"]
+    told = [event for event in first.events() if event.get("job") == job_id]
+    assert [event["event"] for event in told] == ["claimed", "started", "completed"]
     assert {"worker", "queue", "kind", "attempt", "duration", "time", "level"} <= set(told[-1])
     assert "4711-xyz" not in first.text()

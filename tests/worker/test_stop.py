@@ -9,6 +9,8 @@ import pytest
 
 import tenure
 from tenure.handler.context import Context
+from tenure.model.ids import WorkerId
+from tenure.store.contract import Claim
 from tests.waiting import until
 from tests.worker.bed import Bed
 
@@ -56,7 +58,7 @@ async def test_a_worker_that_is_stopping_keeps_the_leases_of_what_still_runs(bed
     assert before is not None
     assert after is not None
     assert after > before
-    assert "heartbeat_refused" not in bed.ear.names()
+    assert "heartbeat_refused" not in bed.log.names()
     assert bed.job(job_id).state == "succeeded"
 
 
@@ -160,7 +162,7 @@ async def test_an_async_handler_that_swallows_its_cancellation_is_left_behind(be
         worker.stop()
 
     assert (bed.job(job_id).state, bed.job(job_id).attempt) == ("queued", 0)
-    assert "left_behind" in bed.ear.names()
+    assert "left_behind" in bed.log.names()
     go_on.set()
     await asyncio.sleep(0)
 
@@ -185,7 +187,7 @@ async def test_a_worker_whose_store_was_closed_ends_and_says_why(bed: Bed) -> No
         await bed.store.aclose()
 
         await task
-    assert "store_closed" in bed.ear.names()
+    assert "store_closed" in bed.log.names()
 
 
 async def test_stopping_a_worker_that_has_ended_is_harmless(bed: Bed) -> None:
@@ -201,3 +203,34 @@ async def test_stopping_a_worker_that_has_ended_is_harmless(bed: Bed) -> None:
     worker.stop()
 
     assert bed.job(job_id).state == "succeeded"
+
+
+async def test_a_worker_whose_task_is_cancelled_gives_its_jobs_back(bed: Bed) -> None:
+    """Ctrl-C of `asyncio.run` cancels the task. The jobs were taken back like those of a worker that had crashed: each
+    lost an attempt, and ran alone in a process of its own from then on."""
+    begun: list[str] = []
+
+    async def endless(payload: str) -> None:
+        begun.append(payload)
+        await asyncio.Event().wait()
+
+    def stubborn(payload: str) -> None:
+        begun.append(payload)
+        is_over.wait(30)
+
+    is_over = threading.Event()
+    ids = [bed.enqueue(bed.handle(endless), '"loop"'), bed.enqueue(bed.handle(stubborn), '"thread"')]
+    worker = bed.worker(grace_seconds=60.0)
+    task = asyncio.ensure_future(worker.run())
+    await until(lambda: len(begun) == 2)
+
+    task.cancel()
+    await asyncio.wait({task})
+    is_over.set()
+
+    assert task.cancelled()
+    for job_id in ids:
+        job = bed.job(job_id)
+        assert (job.state, job.attempt, job.crashes, job.failure_class) == ("queued", 0, 0, None)
+        assert [attempt.failure_class for attempt in bed.attempts(job_id)] == ["shutdown"]
+    assert [grant.suspicion for grant in bed.store.do(Claim(WorkerId("next"), ["default"], 10))] == [0, 0]

@@ -152,7 +152,7 @@ async def test_a_stream_of_far_too_much_is_cut_and_the_job_goes_on(bed: Bed) -> 
     found = chunks(bed, job_id)
     assert found[-1].kind == "truncated"
     assert sum(len(one.text) for one in found) <= 8 * 1024 * 1024
-    assert "stream_full" in bed.ear.names()
+    assert "stream_full" in bed.log.names()
 
 
 async def test_secrets_are_taken_out(bed: Bed) -> None:

@@ -35,10 +35,10 @@ sys.exit(Supervisor([sys.executable, "-c", sys.argv[1], *sys.argv[3:]], int(sys.
 
 
 class Family:
-    def __init__(self, folder: Path, count: int, how: str) -> None:
+    def __init__(self, folder: Path, count: int, how: str, *before: str) -> None:
         self._file = folder / "pids"
         self.parent = subprocess.Popen(
-            [sys.executable, "-c", _PARENT, _CHILD, str(count), str(self._file), how],
+            [*before, sys.executable, "-c", _PARENT, _CHILD, str(count), str(self._file), how],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
 
@@ -61,8 +61,8 @@ def families(tmp_path: Path) -> Iterator[list[Family]]:
         family.parent.wait()
 
 
-def start(families: list[Family], folder: Path, count: int, how: str) -> Family:
-    families.append(Family(folder, count, how))
+def start(families: list[Family], folder: Path, count: int, how: str, *before: str) -> Family:
+    families.append(Family(folder, count, how, *before))
     return families[-1]
 
 
@@ -109,3 +109,18 @@ def test_children_stop_when_their_parent_is_killed(families: list[Family], tmp_p
     family.parent.wait()
 
     wait_until(lambda: family.alive() == [])
+
+
+def test_workers_under_nohup_outlive_the_end_of_their_terminal(families: list[Family], tmp_path: Path) -> None:
+    """The parent waits for blocked signals, which the kernel keeps even where they are ignored, and its children were
+    started with the default for SIGHUP: both stopped."""
+    family = start(families, tmp_path, 2, "wait", "nohup")
+    wait_until(lambda: len(family.alive()) == 2)
+    first, second = family.pids()
+
+    for pid in (family.parent.pid, first):
+        os.kill(pid, signal.SIGHUP)
+    os.kill(second, signal.SIGKILL)
+
+    wait_until(lambda: len(family.pids()) == 3 and len(family.alive()) == 2)
+    assert first in family.alive()

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from tenure.handler.context import Context
-from tenure.model.ids import JobId
-from tenure.store.contract import Exchange, Request, Store
+from tenure.model.clock import steady_now
+from tenure.model.ids import JobId, new_job_id
+from tenure.model.job import NewJob
+from tenure.model.outcome import Released
+from tenure.store.contract import Claim, Exchange, Request, Settle, Store
 from tenure.store.queries import GetJobs
 from tests.waiting import until
 from tests.worker.bed import Bed
@@ -83,7 +86,7 @@ async def test_a_suspect_that_needs_the_store_runs_in_the_workers_process(bed: B
     await bed.drain()
 
     assert {(bed.job(job_id).state, bed.job(job_id).result) for job_id in jobs} == {("succeeded", os.getpid())}
-    assert bed.ear.names().count("suspect_not_importable") == 1, "once per kind"
+    assert bed.log.names().count("suspect_not_importable") == 1, "once per kind"
 
 
 async def test_a_suspect_of_the_second_degree_runs_alone(bed: Bed, suspecting: Suspecting) -> None:
@@ -119,7 +122,7 @@ async def test_a_suspect_of_the_second_degree_runs_alone(bed: Bed, suspecting: S
 
     assert beside == [[], []]
     assert bed.job(first).state == "succeeded"
-    assert bed.ear.names(suspect_id).count("suspect_not_importable") == 1
+    assert bed.log.names(suspect_id).count("suspect_not_importable") == 1
     assert bed.job(later).attempt == 1
 
 
@@ -138,3 +141,38 @@ async def test_jobs_that_have_not_started_are_released_for_a_suspect(bed: Bed, s
     assert sorted(ran) == [str(n) for n in range(6)]
     assert {bed.job(job_id).state for job_id in jobs} == {"succeeded"}
     assert {bed.job(job_id).attempt for job_id in jobs} == {1}
+
+
+async def test_a_suspect_that_is_granted_anew_while_it_waits_for_its_turn_runs(
+    bed: Bed, suspecting: Suspecting
+) -> None:
+    """The older grant counted as one more job to wait for, so where the others ended at once, the worker never claimed
+    anything again."""
+    begun: list[None] = []
+    go_on = asyncio.Event()
+
+    async def slow() -> None:
+        begun.append(None)
+        await go_on.wait()
+
+    async def suspect() -> None: ...
+
+    bed.handle(slow)
+    bed.enqueue("slow")
+    bed.enqueue("slow")
+    job = NewJob(id=new_job_id(), kind=bed.handle(suspect), payload="{}")
+    async with bed.working(concurrency=3) as worker:
+        await until(lambda: len(begun) == 2)
+        suspecting.suspicion[job.id] = 2
+        job_id = bed.enqueue_many([job])[0].id
+        await until(lambda: job_id in worker._run.held)  # type: ignore[union-attr]
+        older = worker._run.held[job_id].grant  # type: ignore[union-attr]
+        bed.store.do(Settle([Released(job_id, older.token)]))
+        [newer] = bed.store.do(Claim(worker.id, ["default"]))
+        newer.suspicion = 2
+        worker._run.fetcher.unfinished += 1  # type: ignore[union-attr]
+        worker._run._take([newer], steady_now())  # type: ignore[union-attr]
+        go_on.set()
+        await until(lambda: bed.job(job_id).state == "succeeded")
+        other = bed.enqueue("suspect")
+        await until(lambda: bed.job(other).state == "succeeded")

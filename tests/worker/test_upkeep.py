@@ -27,7 +27,7 @@ from tests.conformance.acts import new_job
 from tests.conformance.engines import START, SteeredClock, SteeredDatabase, open_postgres, open_sqlite
 from tests.servers import PostgresServer
 from tests.waiting import until
-from tests.worker.bed import Ear
+from tests.worker.bed import EventLog
 
 
 @dataclass
@@ -47,10 +47,10 @@ class Ground:
     def metrics(self) -> list[Metric]:
         return self.store.do(ListMetrics())
 
-    def worker(self, name: str, ear: Ear | None = None) -> Leader:
+    def worker(self, name: str, log: EventLog | None = None) -> Leader:
         async def nothing() -> None: ...
 
-        reporter = WorkerLog(name, ear or Ear())
+        reporter = WorkerLog(name, log or EventLog())
         return Leader(self.store, WorkerId(name), WorkerConfig(), [], reporter, nothing)
 
 
@@ -170,8 +170,8 @@ async def test_the_leader_and_no_other_takes_back_leases_although_no_worker_clai
 
 @pytest.mark.anyio
 async def test_a_duty_that_is_denied_is_said_once_and_told_until_it_is_allowed(ground: Ground) -> None:
-    ear = Ear()
-    leader = ground.worker("one", ear)
+    log = EventLog()
+    leader = ground.worker("one", log)
     refusals = [AccessDenied("no right"), AccessDenied("no right"), None, AccessDenied("no right again")]
 
     async def act() -> None:
@@ -185,8 +185,8 @@ async def test_a_duty_that_is_denied_is_said_once_and_told_until_it_is_allowed(g
         told.append(dict(leader.denied))
 
     assert told == [{"prune": "no right"}, {"prune": "no right"}, {}, {"prune": "no right again"}]
-    assert ear.names() == ["upkeep_denied", "upkeep_denied"]
-    assert "tenure_operator" in str(ear.notices[0].message)
+    assert log.names() == ["upkeep_denied", "upkeep_denied"]
+    assert "tenure_operator" in str(log.events[0].message)
 
 
 @pytest.mark.anyio
@@ -236,3 +236,27 @@ async def test_by_default_a_leader_deletes_the_rows_of_jobs_that_ended_a_month_a
     await ground.worker("one").sweep()
 
     assert [job is None for job in ground.store.do(GetJobs([ended.id, died.id, left.id]))] == [True, False, False]
+
+
+@pytest.mark.anyio
+async def test_a_duty_that_fails_in_an_unforeseen_way_ends_neither_the_others_nor_the_worker(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that refused one more thread ended the whole worker, and with it all that it held."""
+    for name in ("REFRESH_SECONDS", "ROLL_UP_SECONDS"):
+        monkeypatch.setattr(leader, name, 0.05)
+    ground.happen()
+    log, tries = EventLog(), 0
+
+    async def refresh() -> None:
+        nonlocal tries
+        tries += 1
+        raise RuntimeError("can't start new thread")
+
+    one = Leader(ground.store, WorkerId("one"), WorkerConfig(), [], WorkerLog("one", log), refresh)
+    async with upkeep(one):
+        await until(lambda: tries >= 2)
+        await until(ground.metrics)
+
+    failed = [event for event in log.events if event.name == "upkeep_failed"]
+    assert {(event.message, event.fields["code"]) for event in failed} == {("can't start new thread", "RuntimeError")}

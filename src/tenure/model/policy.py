@@ -21,20 +21,6 @@ ReviveRule = Literal["revive", "clone"]
 UnknownKindRule = Literal["leave", "reject", "release"]
 AgentEventsRule = Literal["none", "completed", "ends"]
 
-SUBSTRATE_FORBIDDEN_KEYS = (
-    "body",
-    "content",
-    "raw",
-    "vector",
-    "embedding",
-    "secret",
-    "token",
-    "password",
-    "ssn",
-    "personal_data",
-)
-"""The ten keys that specification 002 keeps out of payloads."""
-
 
 @frozen
 class Backoff:

@@ -11,7 +11,7 @@ written once. Every request that touches jobs takes a batch. The promises that h
   lease has not run out by the store's clock; otherwise nothing is changed and the answer says that the lease is lost.
 - **The store's clock judges**: no argument is a worker's own time.
 
-The moves of a job stand here; `queries` and `admin` hold what people and doors ask for, and each further room (`flow`,
+The moves of a job stand here, reads in `queries`, operators' acts in `admin`; each further subject (`flow`,
 `workflows`, `budgets`, …) has a module of its own. The conformance suite quotes these docstrings; both engines pass the
 same suite.
 """

@@ -103,7 +103,7 @@ class Executor:
         self._named: set[str] = set()
         """Kinds that the log has named as not importable."""
         self.ran_on_loop: set[str] = set()
-        """Kinds of the async handlers that began lately; emptied by who looks whether they block."""
+        """Kinds of the async handlers that began lately; emptied by the look whether one of them blocks."""
         self.left_behind = 0
         """Handlers that did not stop when asked to and may still be running."""
 
@@ -240,13 +240,13 @@ class Executor:
     async def _run(self, execution: Execution, task: asyncio.Task[Any]) -> Outcome | None:
         """One attempt, wherever it is to run. `task`: the runner's."""
         handler, grant = execution.handler, execution.grant
-        if execution.interrupt is not None:
+        if grant.has_more_steps and handler is not None and execution.interrupt is None:
+            grant.steps = await read_all_steps(Context(grant, self._services))
+            grant.has_more_steps = False
+        if execution.interrupt is not None:  # it may have come while the steps were read
             return outcome_of(grant, Interrupted(execution.interrupt), None, handler)
         if handler is None:
             return outcome_of(grant, NoHandler(self._unknown_kind_rule(grant.queue)))
-        if grant.has_more_steps:
-            grant.steps = await read_all_steps(Context(grant, self._services))
-            grant.has_more_steps = False
         is_suspect = grant.suspicion >= ISOLATE_FROM and not execution.stays_here
         if handler.mode == "process" or is_suspect:
             return await self._run_in_process(execution, handler)

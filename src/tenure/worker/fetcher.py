@@ -36,7 +36,7 @@ from tenure.worker.config import WorkerConfig
 from tenure.worker.execution import Held, is_held
 from tenure.worker.flow_sweep import FlowSweep
 from tenure.worker.leases import Leases
-from tenure.worker.log import WorkerLog
+from tenure.worker.log import WorkerLog, code_of
 from tenure.worker.settle import Outbox, settle_singly
 
 BATCH = 1000
@@ -84,7 +84,7 @@ class Fetcher:
         """Jobs held whose handlers have not ended."""
         self._unfinished_by_queue: dict[str, int] = {}
         self.prefetch = Prefetch(config.prefetch)
-        self._flow = FlowSweep(store, self._look)
+        self._flow = FlowSweep(store, log, self._look)
         self.exchanges = self.claimed = 0
         self._is_paused = False
         self.is_finishing = False
@@ -279,7 +279,7 @@ class Fetcher:
             self._outbox.put_back(outcomes)
             if claim is not None:  # a repeat takes up what was lost before it, so its own limit covers both
                 self._unheard = claim.limit if claim.held is not None else self._unheard + claim.limit
-            self._back_off(exc, exc.code)
+            self._back_off(exc)
         except GateClosed as exc:
             self._outbox.put_back(outcomes)
             self._gate_closed(exc)
@@ -343,7 +343,7 @@ class Fetcher:
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 
-    def _back_off(self, exc: Exception, code: str) -> None:
+    def _back_off(self, exc: Exception) -> None:
         self._groups.wake()
         delay = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(self._failures, 16)) * random.uniform(0.5, 1.0)
         self._failures += 1
@@ -352,7 +352,7 @@ class Fetcher:
             "store_away",
             WARNING,
             str(exc),
-            code=code,
+            code=code_of(exc),
             retry_seconds=round(delay, 3),
             unwritten=len(self._outbox.waiting),
         )
@@ -362,7 +362,7 @@ class Fetcher:
         if isinstance(exc, GateClosed):
             self._gate_closed(exc)
         else:
-            self._back_off(exc, exc.code)
+            self._back_off(exc)
 
     def _gate_closed(self, exc: GateClosed) -> None:
         """Nothing is granted for now. The poll looks whether the gate is open again; a drain has no more to do, and a
@@ -381,10 +381,9 @@ class Fetcher:
             if outcomes:
                 await settle_singly(self._store, self._outbox, outcomes, self._log)
             else:
-                code = exc.code if isinstance(exc, TenureError) else type(exc).__name__
-                self._log.event("claim_refused", ERROR, str(exc), code=code)
-                self._back_off(exc, code)
+                self._log.event("claim_refused", ERROR, str(exc), code=code_of(exc))
+                self._back_off(exc)
             if isinstance(exc, UnknownQueue) and self.find_queues is not None:
                 await self.find_queues()
         except StoreUnavailable as away:
-            self._back_off(away, away.code)
+            self._back_off(away)

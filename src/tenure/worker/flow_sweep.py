@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tenure.errors import StoreUnavailable, TenureError
+from tenure.errors import StoreUnavailable
+from tenure.model.log_event import ERROR
 from tenure.store.contract import Store
 from tenure.store.flow import SweepFlow
+from tenure.worker.log import WorkerLog, code_of
 
 TRIES = 5
 PAUSE_SECONDS = 0.1
@@ -21,8 +23,9 @@ PAUSE_SECONDS = 0.1
 class FlowSweep:
     """Lives on the event loop's thread. `done` is called after each sweep: jobs may have become claimable."""
 
-    def __init__(self, store: Store, done: Callable[[], None]) -> None:
+    def __init__(self, store: Store, log: WorkerLog, done: Callable[[], None]) -> None:
         self._store = store
+        self._log = log
         self._done = done
         self._wanted = asyncio.Event()
         self.is_busy = False
@@ -45,7 +48,8 @@ class FlowSweep:
                     break
                 except StoreUnavailable:
                     await asyncio.sleep(number * PAUSE_SECONDS)
-                except TenureError:
-                    break  # the events stay, and another sweep finds them
+                except Exception as exc:  # noqa: BLE001 - the events stay, and another sweep finds them
+                    self._log.event("upkeep_failed", ERROR, str(exc), code=code_of(exc))
+                    break
             self.is_busy = self._wanted.is_set()
             self._done()

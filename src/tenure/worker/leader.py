@@ -35,7 +35,7 @@ from tenure.store.metrics import RollUp
 from tenure.store.schedules import ListSchedules, ScheduleRow, SetSchedules, TickSchedule
 from tenure.store.workflows import AdvanceWorkflows, AreWorkflowsDue, TendWorkflows
 from tenure.worker.config import WorkerConfig
-from tenure.worker.log import WorkerLog
+from tenure.worker.log import WorkerLog, code_of
 from tenure.worker.policies import REFRESH_SECONDS
 
 LEADER = "leader"
@@ -249,8 +249,8 @@ class Leader:
                 self._tell_denied(act.__name__.strip("_"), exc)
             except StoreUnavailable:
                 pass  # the fetcher logs it already, and the next round comes
-            except TenureError as exc:
-                self._log.event("upkeep_failed", ERROR, str(exc), code=exc.code)
+            except Exception as exc:  # noqa: BLE001 - a duty that fails must end neither the others nor the worker
+                self._log.event("upkeep_failed", ERROR, str(exc), code=code_of(exc))
             await asyncio.sleep(seconds * random.uniform(0.7, 1.0))
 
     async def _orchestrate_as_leader(self) -> None:
@@ -351,9 +351,9 @@ class Leader:
             except StoreUnavailable:
                 self._rows_read_at = None
                 delay = 1.0
-            except TenureError as exc:
+            except Exception as exc:  # noqa: BLE001 - see _repeat
                 self._rows_read_at = None
-                self._log.event("schedule_failed", ERROR, str(exc), code=exc.code)
+                self._log.event("schedule_failed", ERROR, str(exc), code=code_of(exc))
             await asyncio.sleep(delay + random.uniform(0.0, 0.05))
 
     async def _tick(self, row: ScheduleRow, schedule: Schedule, tick: datetime, runs: list[datetime]) -> bool:

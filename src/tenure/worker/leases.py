@@ -28,7 +28,7 @@ import threading
 from collections.abc import Callable, Iterable
 from time import monotonic
 
-from tenure.errors import GateClosed, StoreUnavailable, TenureError
+from tenure.errors import GateClosed, StoreUnavailable
 from tenure.handler.context import Context
 from tenure.handler.signals import Interrupt
 from tenure.model.clock import steady_now
@@ -39,7 +39,7 @@ from tenure.store.contract import Heartbeat, Hold, Store, WorkerRow
 from tenure.worker import systemd
 from tenure.worker.config import HEARTBEATS_PER_LEASE
 from tenure.worker.execution import Execution, Held, snapshot
-from tenure.worker.log import WorkerLog
+from tenure.worker.log import WorkerLog, code_of
 from tenure.worker.policies import Policies
 
 GAP_SECONDS = 0.5
@@ -184,12 +184,11 @@ class Leases:
                 per_job = max(self._seconds, 1e-6) / self._jobs
                 self.capacity = int(self._policies.shortest_lease() / HEARTBEATS_PER_LEASE / per_job)
         except StoreUnavailable as exc:
-            self._failed(exc, exc.code)
+            self._failed(exc)
             return False
         except Exception as exc:  # noqa: BLE001 - without this thread every lease of the worker would run out
-            code = exc.code if isinstance(exc, TenureError) else type(exc).__name__
-            self._log.event("heartbeat_refused", ERROR, str(exc), code=code)
-            self._failed(exc, code)
+            self._log.event("heartbeat_refused", ERROR, str(exc), code=code_of(exc))
+            self._failed(exc)
             return False
         self.heartbeats += 1
         if self.failures:
@@ -230,8 +229,7 @@ class Leases:
         except Exception as exc:
             if is_bare or (row is None and not progress):
                 raise
-            code = exc.code if isinstance(exc, TenureError) else type(exc).__name__
-            self._log.event("row_refused", ERROR, str(exc), code=code)
+            self._log.event("row_refused", ERROR, str(exc), code=code_of(exc))
             self._send(executions, lease, None, is_bare=True)
             return
         self._kept(executions, progress, beat, sent)
@@ -249,9 +247,9 @@ class Leases:
             if execution.context is not None and execution.context.progress_text is text:
                 execution.context.progress_text = None
 
-    def _failed(self, exc: Exception, code: str) -> None:
+    def _failed(self, exc: Exception) -> None:
         self.failures += 1
-        self._log.event("heartbeat_failed", WARNING, str(exc), code=code, failures=self.failures)
+        self._log.event("heartbeat_failed", WARNING, str(exc), code=code_of(exc), failures=self.failures)
 
     # --- back on the loop ---------------------------------------------------------------------------------------------
 

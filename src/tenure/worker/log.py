@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
+from tenure.errors import TenureError
 from tenure.model.job import NewJob
 from tenure.model.log_event import ERROR, INFO, NOTHING, WARNING, Emit, LogEvent
 from tenure.model.outcome import Completed, Failed, Outcome, Rejected, Released, Settled, Stopped, Suspended
@@ -19,6 +21,7 @@ _LEVELS = {
     "cancelled": INFO,
     "lease_lost": WARNING,
 }
+_log = logging.getLogger(__name__)
 
 
 class NoLog:
@@ -40,13 +43,13 @@ class WorkerLog:
     def event(self, name: str, level: int, message: str | None = None, **fields: Any) -> None:
         """Something happened to the worker itself."""
         if self._emit.level <= level:
-            self._emit(LogEvent(name, level, self._worker, message=message, fields=fields))
+            self._tell(LogEvent(name, level, self._worker, message=message, fields=fields))
 
     def queued(self, jobs: Iterable[NewJob]) -> None:
         """Jobs that this worker has put into a queue."""
         if self._emit.level <= INFO:
             for job in jobs:
-                self._emit(LogEvent("queued", INFO, self._worker, job.id, job.kind, job.queue))
+                self._tell(LogEvent("queued", INFO, self._worker, job.id, job.kind, job.queue))
 
     def taken_back(self, taken: Iterable[Settled]) -> None:
         """Jobs whose leases had run out, as they stand since this worker took them back."""
@@ -85,7 +88,7 @@ class WorkerLog:
         """Something happened to a job."""
         if self._emit.level <= level:
             grant = execution.grant
-            self._emit(
+            self._tell(
                 LogEvent(
                     name,
                     level,
@@ -100,6 +103,18 @@ class WorkerLog:
                     traceback,
                 )
             )
+
+    def _tell(self, event: LogEvent) -> None:
+        """Hand an event to the program. What its function raises must cost no heartbeat and no outcome."""
+        try:
+            self._emit(event)
+        except Exception:  # noqa: BLE001 - it is the program's own function, and may raise anything
+            _log.exception("The log event %r could not be handed over", event.name)
+
+
+def code_of(exc: BaseException) -> str:
+    """By what an event names an error: our code, or the class of any other."""
+    return exc.code if isinstance(exc, TenureError) else type(exc).__name__
 
 
 def _name(outcome: Outcome, answer: Settled) -> str:

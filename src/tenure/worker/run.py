@@ -127,8 +127,22 @@ class WorkerRun:
         self.shutdown = Shutdown(steps, config.grace_seconds)
 
     async def serve(self, ready: asyncio.Event) -> None:
-        """Take jobs and run them until stopped, drained, or done once."""
+        """Take jobs and run them until stopped, drained, or done once.
+
+        If it is cancelled it stops at once, as after a second signal: what it holds is given back. Otherwise its jobs
+        would be taken back like those of a worker that crashed.
+        """
         await self.leader.declare()
+        serving = self._loop.create_task(self._serve(ready), name="tenure-worker")
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self.shutdown.request()
+            self.shutdown.request()
+            await asyncio.wait({serving})
+            raise
+
+    async def _serve(self, ready: asyncio.Event) -> None:
         _version()  # before there are jobs: the first call takes longer than a thousand jobs
         get_ready()
         self.executor.start()
@@ -187,7 +201,7 @@ class WorkerRun:
         execution.ended = True
         self.fetcher.count_end(execution.grant.queue)
         if outcome is None:
-            if self.held.get(execution.grant.id) is execution:
+            if self._is_held(execution):
                 del self.held[execution.grant.id]
             self.outbox.lost += 1
             self._run_suspects()
@@ -240,13 +254,12 @@ class WorkerRun:
 
     def _run_suspects(self) -> None:
         """Run the next suspect alone, once nothing else is held; claim again after the last one."""
-        if self._runs_alone and self.held.get(self._alone[0].grant.id) is not self._alone[0]:
-            self._alone.pop(0)  # it has ended and is settled
-            self._runs_alone = False
-            if not self._alone:
-                self.fetcher.resume()
-        self._alone = [execution for execution in self._alone if not execution.ended or self._runs_alone]
-        if not self._alone or self._runs_alone:
+        if not self._alone or (self._runs_alone and self._is_held(self._alone[0])):
+            return
+        self._runs_alone = False  # it has ended and is settled, or its lease was lost
+        self._alone = [execution for execution in self._alone if self._is_held(execution) and not execution.ended]
+        if not self._alone:
+            self.fetcher.resume()
             return
         self.fetcher.pause()
         self._give_back(self.executor.take_ready())
@@ -254,6 +267,10 @@ class WorkerRun:
             self._runs_alone = True
             self._log.job("runs_alone", WARNING, self._alone[0], "workers vanished while they held this job")
             self.executor.feed([self._alone[0]])
+
+    def _is_held(self, execution: Execution) -> bool:
+        """Whether it still is; its job may have been granted anew."""
+        return self.held.get(execution.grant.id) is execution
 
     def _run_here_alone(self, execution: Execution) -> None:
         """A suspect whose handler no process of its own can import runs in this process, alone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tenure.errors import StoreUnavailable, TenureError
+from tenure.errors import StoreUnavailable
 from tenure.handler.observers import ObserveSettle, tell
 from tenure.model.clock import steady_now
 from tenure.model.ids import JobId, Token
@@ -18,7 +18,7 @@ from tenure.model.outcome import Completed, Failed, Outcome, Settled
 from tenure.model.redact import clean
 from tenure.store.contract import Exchange, Store
 from tenure.worker.execution import Execution, Held
-from tenure.worker.log import WorkerLog
+from tenure.worker.log import WorkerLog, code_of
 
 
 class Outbox:
@@ -118,19 +118,15 @@ async def settle_singly(store: Store, outbox: Outbox, outcomes: Sequence[Outcome
             except StoreUnavailable:
                 raise
             except Exception as exc:  # noqa: BLE001 - whatever the store or its driver raises is about this outcome
-                log.event("outcome_refused", ERROR, str(exc), job=outcome.job_id, code=_code(exc))
+                log.event("outcome_refused", ERROR, str(exc), job=outcome.job_id, code=code_of(exc))
                 left[0] = outcome = Failed(outcome.job_id, outcome.token, clean(f"{type(exc).__name__}: {exc}"))
                 answer = await store.ado(Exchange([outcome], None))
         except StoreUnavailable:
             outbox.put_back(left)
             raise
         except Exception as exc:  # noqa: BLE001 - its lease runs out, and the job is taken back
-            log.event("outcome_dropped", ERROR, str(exc), job=outcome.job_id, code=_code(exc))
+            log.event("outcome_dropped", ERROR, str(exc), job=outcome.job_id, code=code_of(exc))
             outbox.forget([left.pop(0)])
             continue
         left.pop(0)
         outbox.settled([outcome], answer.settled, sent)
-
-
-def _code(exc: Exception) -> str:
-    return exc.code if isinstance(exc, TenureError) else type(exc).__name__

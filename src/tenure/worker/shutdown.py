@@ -2,7 +2,8 @@
 
 1. Asked once (SIGINT, SIGTERM, SIGHUP, `stop()`): it claims nothing more, gives back what has not begun, and lets
    running handlers go on. `ctx.stopping` is set: a long handler saves what it has and gives its job back.
-2. Asked twice, or the grace period is over: running handlers are stopped. Their jobs are released, attempts refunded.
+2. Asked twice, cancelled, or the grace period is over: running handlers are stopped. Their jobs are released, attempts
+   refunded.
 3. A handler that does not stop even so (a thread cannot be forced) is left behind: its job is released all the same,
    and the token keeps whatever it still does from counting.
 4. If the database is away, what could not be written is given up after a while: the leases run out.

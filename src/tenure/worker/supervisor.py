@@ -2,7 +2,8 @@
 
 The parent opens no database and runs no handler. Children are started afresh (`posix_spawn`), never forked, so nothing
 is shared with them. One that dies is started again, later and later if it keeps dying; one that ends by itself
-(drained, told to, or misconfigured) is not. Signals are passed on. As process 1 the parent also reaps the orphans that
+(drained, told to, or misconfigured) is not. Signals are passed on, but for SIGHUP where it is ignored, as under nohup.
+As process 1 the parent also reaps the orphans that
 end up with it. If the parent is killed, its children stop by themselves (`die_with_supervisor`).
 """
 
@@ -65,11 +66,14 @@ class Supervisor:
     _places: list[_Place] = field(default_factory=list)
     _stop_signals: int = 0
     _kill_at: float | None = None
+    _heard: frozenset[signal.Signals] = _HEARD
 
     def run(self) -> int:
         """Start the children and see to them. 0 if all ended well, otherwise the first bad exit code."""
         log = WorkerLog(f"supervisor-{os.getpid()}", self.emit)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # a blocked signal would be heard all the same
+            self._heard = _HEARD - {signal.SIGHUP}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, self._heard)
         try:
             self._places = [_Place(number) for number in range(self.processes)]
             while any(place.code is None for place in self._places):
@@ -98,12 +102,12 @@ class Supervisor:
             list(self.command),
             environment,
             setsigmask=[],
-            setsigdef=[signal.SIGPIPE, *_HEARD],
+            setsigdef=[signal.SIGPIPE, *self._heard],
         )
 
     def _hear(self, log: WorkerLog) -> None:
         """Wait for a signal or for the next thing that is due."""
-        heard = signal.sigtimedwait(_HEARD, self._seconds_to_wait())
+        heard = signal.sigtimedwait(self._heard, self._seconds_to_wait())
         number = signal.SIGCHLD if heard is None else heard.si_signo
         if number in {*_STOP, signal.SIGHUP}:
             self._stop_signals += 1
@@ -128,7 +132,7 @@ class Supervisor:
                     os.kill(place.pid, number)
 
     def _reap(self, log: WorkerLog) -> None:
-        """Take in every process that has ended: children, and as process 1 also orphans of anybody."""
+        """Take in every process that has ended: children, and as process 1 also orphans."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -93,7 +93,8 @@ class Worker:
     async def run(self) -> WorkerStats:
         """Work until stopped, drained, or done once. Answers what was done.
 
-        Signals are left to the program that runs the event loop, unless `handle_signals` is set.
+        Signals are left to the program that runs the event loop, unless `handle_signals` is set. If its task is
+        cancelled, it stops at once as after two requests, which takes some seconds at most.
 
         Raises: ConfigError if there are no handlers, or heartbeats do not fit a queue's lease; StoreUnavailable if the
         database is not there.

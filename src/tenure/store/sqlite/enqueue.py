@@ -214,7 +214,7 @@ def check_payload(job: NewJob, term: Terms) -> None:
 
 
 def check_priority(job: NewJob, priority: int, term: Terms) -> None:
-    """32 bits, and what the profile of the queue says of priorities, for every door alike."""
+    """Refuse a priority that does not fit into 32 bits, or that the profile of the queue does not allow."""
     if not -(2**31) <= priority < 2**31:
         raise InvalidArgument(f"priority: {priority} does not fit into 32 bits. Nothing was changed.")
     least, most = term.priority_min, term.priority_max

@@ -165,6 +165,7 @@ class _Listener:
         self._stop_in, self._stop_out = socket.socketpair()
         self._is_stopping = False
         self._looked_at = time.monotonic()
+        """When it looked at the file last."""
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._version: int | None = None
@@ -212,14 +213,14 @@ class _Listener:
             self._stop_out.close()
 
     def _listen(self, selector: selectors.BaseSelector) -> None:
-        ready = selector.select(POLL_SECONDS)
-        self._looked_at = time.monotonic()
+        selector.select(max(0.0, self._looked_at + POLL_SECONDS - time.monotonic()))
         queues = self.mailbox.receive()
         if queues is None or queues:
             self._hub.wake(queues)
-        if not ready:
+        if time.monotonic() >= self._looked_at + POLL_SECONDS:  # also where one datagram follows the other
             with self.looking:
                 self._look()
+            self._looked_at = time.monotonic()
 
     def _look(self) -> None:
         """Has another connection committed, and is there something to claim?"""

@@ -1,6 +1,6 @@
 """Space kept free for jobs that are held: on a full disk new work is refused, but what was done can still be written.
 
-A file beside the database takes up some megabytes. A process makes it before its first claim, because who claims will
+A file beside the database takes up some megabytes. A process makes it before its first claim, because a worker will
 have outcomes to write. When an outcome, a heartbeat or a prune finds the disk full, the file is cut to nothing and the
 request repeated. From then on the file's emptiness tells every process that what is free belongs to outcomes: whatever
 grows the database, a claim among it, is refused until there is room again for the file and twice as much besides.
@@ -25,9 +25,11 @@ from tenure.store import admin as ordered
 from tenure.store import budgets as budgeted
 from tenure.store import contract
 from tenure.store import flow as flowing
+from tenure.store import memory as remembered
 from tenure.store import metrics as metered
 from tenure.store import schedules as timed
 from tenure.store import streams as streamed
+from tenure.store import workflows as graphed
 
 T = TypeVar("T")
 
@@ -39,8 +41,10 @@ LOOK_SECONDS: Final = 0.25
 
 _CLAIMS: Final = frozenset({contract.Claim, contract.Exchange})
 _GROWS: Final = frozenset(
-    {contract.Enqueue, contract.Claim, contract.Clone, ordered.AppendEvents, metered.RollUp, timed.TickSchedule}
-    | {streamed.AppendStreams, budgeted.ReserveBudget}
+    {contract.Enqueue, contract.Claim, contract.Clone, contract.EditJob, timed.TickSchedule}
+    | {flowing.FillGroup, flowing.Signal, graphed.StartWorkflow, graphed.JoinWorkflow, budgeted.ReserveBudget}
+    | {ordered.AppendEvents, streamed.AppendStreams, metered.RollUp}
+    | {remembered.WriteAgentEvents, remembered.WriteMemories}
 )
 _MAY_SPEND: Final = frozenset(
     {

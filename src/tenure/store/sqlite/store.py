@@ -1,4 +1,4 @@
-"""The door: a Store on one SQLite file."""
+"""The Store on one SQLite file: each request goes to its function, by way of the writer or a reader."""
 
 from __future__ import annotations
 

@@ -91,9 +91,8 @@ class Writer:
             with self._starting:
                 if self._thread is None:
                     self._is_closing = False
-                    thread = threading.Thread(
-                        target=self._run, args=[self._queue], name="tenure-sqlite-writer", daemon=True
-                    )
+                    name = "tenure-sqlite-writer"
+                    thread = threading.Thread(target=self._run, args=(self._queue,), name=name, daemon=True)
                     thread.start()
                     self._thread = thread
         return item.future
@@ -128,6 +127,7 @@ class Writer:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self, queue: SimpleQueue[_Pending | None]) -> None:
+        """Carry out what comes into the queue, until `close`. `abandon` gives the next thread another queue."""
         # In this order: a request that comes after the queue was seen empty comes after `close`: it starts a thread.
         while not self._is_closing or self._pending or not queue.empty():
             if not self._pending:

@@ -139,7 +139,7 @@ SET term = term + (owner <> excluded.owner),
 WHERE until <= :now OR owner = excluded.owner;
 
 -- name: lease_read
--- Who has a named lease.
+-- The holder of a named lease.
 SELECT owner, term, until FROM tenure_lease WHERE name = ?;
 
 -- name: lease_release
@@ -305,7 +305,7 @@ SET spec = excluded.spec,
 WHERE spec <> excluded.spec;
 
 -- name: schedule_tick
--- Deal with all ticks up to one. Invariant: the row decides; who comes second finds another last tick.
+-- Deal with all ticks up to one. Invariant: the row decides; a second leader finds another last tick.
 UPDATE tenure_schedule
 SET last_tick = :tick,
     updated_at = :now
