@@ -297,8 +297,8 @@ AS $$
 DECLARE
     v_token bigint := automechanica.hold(p_task_id, p_worker_id, p_token);
 BEGIN
-    PERFORM tenure.start(json_build_object('holds', json_build_array(json_build_object('i', p_task_id, 't', v_token))));
-    RETURN automechanica.answer(p_task_id, v_token IS NOT NULL);
+    RETURN automechanica.answer(p_task_id,
+        json_array_length(tenure.start(json_build_object('holds', json_build_array(json_build_object('i', p_task_id, 't', v_token))))) = 0);
 END
 $$;
 
@@ -312,9 +312,8 @@ AS $$
 DECLARE
     v_token bigint := automechanica.hold(p_task_id, p_worker_id, p_token);
 BEGIN
-    PERFORM tenure.heartbeat(json_strip_nulls(json_build_object(
-        'holds', json_build_array(json_build_object('i', p_task_id, 't', v_token)), 'lease', p_lease_seconds)));
-    RETURN automechanica.answer(p_task_id, v_token IS NOT NULL);
+    RETURN automechanica.answer(p_task_id, json_array_length(tenure.heartbeat(json_strip_nulls(json_build_object(
+        'holds', json_build_array(json_build_object('i', p_task_id, 't', v_token)), 'lease', p_lease_seconds))) -> 'lost') = 0);
 END
 $$;
 

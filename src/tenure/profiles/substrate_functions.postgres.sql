@@ -135,10 +135,9 @@ BEGIN
     IF v_refusal IS NOT NULL THEN
         RETURN v_refusal;
     END IF;
-    IF v_token IS NULL THEN
+    IF tenure.settle_one(p_job_id, v_token, jsonb_build_object('o', 'complete', 'r', p_result)) IS NULL THEN
         RETURN substrate.lost(p_job_id);
     END IF;
-    PERFORM tenure.settle_one(p_job_id, v_token, jsonb_build_object('o', 'complete', 'r', p_result));
     RETURN (SELECT jsonb_build_object('ok', true, 'job_id', q.job_id, 'state', q.state, 'attempts', q.attempts)
         FROM substrate.job_queue AS q WHERE q.job_id = p_job_id);
 END
@@ -158,10 +157,9 @@ BEGIN
     IF v_refusal IS NOT NULL THEN
         RETURN v_refusal;
     END IF;
-    IF v_token IS NULL THEN
+    IF tenure.settle_one(p_job_id, v_token, jsonb_build_object('o', 'fail', 'c', 'error', 'e', p_error, 'd', p_retry_after_sec)) IS NULL THEN
         RETURN substrate.lost(p_job_id);
     END IF;
-    PERFORM tenure.settle_one(p_job_id, v_token, jsonb_build_object('o', 'fail', 'c', 'error', 'e', p_error, 'd', p_retry_after_sec));
     RETURN (
         SELECT jsonb_build_object('ok', true, 'job_id', q.job_id, 'state', q.state, 'attempts', q.attempts, 'max_attempts', q.max_attempts,
             'scheduled_at', CASE WHEN q.state = 'retry_waiting' THEN q.scheduled_at END,
@@ -249,7 +247,11 @@ BEGIN
     END IF;
     IF p_current_job_id IS NOT NULL THEN
         v_token := tenure.grant_of('substrate', p_current_job_id, p_lease_owner, p_token);
-        PERFORM tenure.heartbeat(json_build_object('holds', json_build_array(json_build_object('i', p_current_job_id, 't', v_token))));
+        IF json_array_length(tenure.heartbeat(
+            json_build_object('holds', json_build_array(json_build_object('i', p_current_job_id, 't', v_token)))) -> 'lost') > 0
+        THEN
+            v_token := NULL;
+        END IF;
     END IF;
     PERFORM tenure.refresh_worker(
         json_build_object(
