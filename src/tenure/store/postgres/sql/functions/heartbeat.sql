@@ -181,13 +181,15 @@ BEGIN
 END
 $$;
 
--- worker_name: the name, unless it is blank, which is refused: a name is what a lease, an attempt and a dead letter are told by.
+-- worker_name: the name, unless it is blank or too long, which is refused: a name is what a lease, an attempt and a dead letter are told by,
+-- and a cancel is notified with it. WORKER_ID of tenure.model.ids is the same rule.
 CREATE OR REPLACE FUNCTION tenure.worker_name(p_worker text) RETURNS text
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF coalesce(p_worker, '') !~ '\S' THEN
-        RAISE EXCEPTION 'A worker needs a name that is not blank, and unique per process. Nothing was changed.' USING ERRCODE = 'TN007';
+    IF coalesce(p_worker, '') !~ '\S' OR length(p_worker) > 500 THEN
+        RAISE EXCEPTION 'A worker needs a name of 1 to 500 characters that is not blank, and unique per process. Nothing was changed.'
+            USING ERRCODE = 'TN007';
     END IF;
     RETURN p_worker;
 END
