@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import psycopg
 import pytest
 
 from tenure.errors import InvalidArgument, TenureError
@@ -98,6 +99,29 @@ def test_tenure_enqueue_refuses_the_same_from_plain_sql(
 
     assert why in refused(server_ground, "SELECT tenure.enqueue(?::json)", json.dumps(request))
     assert why != "job_kind_not_blank" or server_ground.execute("SELECT 1 FROM tenure.job") == []
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "insert",
+    [
+        "agent_queue.agent_jobs (type, max_attempts) VALUES ('k', 0)",
+        "automechanica.tasks (agent_name, task_type, max_attempts) VALUES ('A', 'k', 0)",
+        "substrate.job_queue (job_kind, idempotency_key, actor, max_attempts) VALUES ('k', 'a', 'me', -1)",
+        "orchestrator.tasks (type, max_retries) VALUES ('k', -1)",
+        "orchestrator.tasks (type, max_retries) VALUES ('k', 2147483647)",
+        "outbox.jobs (type, max_attempts) VALUES ('k', 0)",
+    ],
+)
+def test_an_insert_says_how_often_a_job_may_be_attempted(server_ground: Ground, insert: str) -> None:
+    """It was the error of a domain, or of the addition, with a page of our own statements as its context."""
+    server_ground.open()
+
+    with pytest.raises(psycopg.Error, match="A job is attempted 1 to") as refused:
+        server_ground.execute(f"INSERT INTO {insert}")
+
+    assert refused.value.sqlstate == "TN007"
+    assert server_ground.execute("SELECT 1 FROM tenure.job") == []
 
 
 @pytest.mark.postgres

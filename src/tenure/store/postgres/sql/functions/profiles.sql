@@ -152,6 +152,9 @@ BEGIN
     IF coalesce(btrim(p_kind), '') = '' THEN
         RAISE EXCEPTION 'A job needs a kind that says which handler it is for; it is empty. Nothing was enqueued.' USING ERRCODE = 'TN007';
     END IF;
+    IF (p_job ->> 'm')::bigint NOT BETWEEN 1 AND 2147483647 THEN
+        RAISE EXCEPTION 'A job is attempted 1 to 2,147,483,647 times, not % times. Nothing was enqueued.', p_job ->> 'm' USING ERRCODE = 'TN007';
+    END IF;
     IF EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = p_queue AND q.profile <> p_profile) THEN
         PERFORM tenure.set_queues(json_build_object('only_new', true, 'actor', p_profile, 'policies', (
             SELECT json_build_object(p_queue, p.policy) FROM tenure.profile AS p WHERE p.name = p_profile)));
