@@ -282,6 +282,10 @@ BEGIN
     IF TG_OP <> 'INSERT' THEN
         PERFORM tenure.refuse_foreign_workers(CASE TG_OP WHEN 'UPDATE' THEN ARRAY[OLD.id, NEW.id] ELSE ARRAY[OLD.id] END, v_now);
     END IF;
+    IF TG_OP = 'UPDATE' AND (NEW.id, NEW.hostname, NEW.started_at) IS DISTINCT FROM (OLD.id, OLD.hostname, OLD.started_at) THEN
+        RAISE EXCEPTION 'Worker % keeps its id, hostname and started_at. Nothing was changed. Register another worker by INSERT.', quote_literal(OLD.id)
+            USING ERRCODE = 'TN008';
+    END IF;
     IF TG_OP = 'DELETE' THEN
         IF OLD.is_leader THEN
             PERFORM tenure.release_lease(json_build_object(

@@ -348,7 +348,12 @@ SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_actor text := coalesce(nullif(btrim(NEW.triaged_by), ''), session_user);
+    v_triage constant text[] := '{triage_status,triage_note,triaged_at,triaged_by}';
 BEGIN
+    IF to_jsonb(NEW) - v_triage <> to_jsonb(OLD) - v_triage THEN
+        RAISE EXCEPTION 'Of dead letter % only triage_status, triage_note and triaged_by can be set: the rest says what happened. Nothing was changed.',
+            OLD.dead_letter_id USING ERRCODE = 'TN008';
+    END IF;
     IF NEW.triage_status = 'manual_replay' AND OLD.triage_status <> 'manual_replay'
         AND tenure.revive(json_build_object('job_ids', json_build_array(OLD.job_id), 'actor', v_actor, 'reason',
             coalesce(NEW.triage_note, 'manual_replay'))) #>> '{0,2}' IS NULL
