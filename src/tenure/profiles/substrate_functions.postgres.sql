@@ -194,9 +194,7 @@ BEGIN
             RETURN substrate.lost(p_job_id);
         END IF;
     ELSIF v_job.state = 'queued' THEN
-        IF NOT EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname IN ('tenure_operator', 'tenure_admin') AND pg_has_role(session_user, r.oid, 'MEMBER'))
-            AND NOT pg_has_role(session_user, current_user, 'MEMBER')
-        THEN
+        IF NOT tenure.may('cancel') THEN
             RETURN substrate.lost(p_job_id);
         END IF;
     ELSE
