@@ -399,6 +399,22 @@ def test_an_update_of_what_a_dead_letter_says_is_refused(server_ground: Ground, 
     assert server_ground.row("substrate.job_dead_letter") == before
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("word", ["'bogus'", "NULL"])
+def test_a_word_that_is_no_triage_is_refused_without_a_word_of_the_payload(server_ground: Ground, word: str) -> None:
+    """The table's CHECK refused it, and told the client and the server's log the row, payload and all."""
+    server_ground.open()
+    put(server_ground, max_attempts=1)
+    server_ground.app.fail(server_ground.claim("substrate", worker="w1"), "out of memory")
+
+    with pytest.raises(psycopg.Error, match="A dead letter is triaged as pending") as refused:
+        server_ground.execute(f"UPDATE substrate.job_dead_letter SET triage_status = {word}")
+
+    assert refused.value.sqlstate == "TN007"
+    assert "out of memory" not in str(refused.value.diag.message_detail)
+    assert server_ground.row("substrate.job_dead_letter")["triage_status"] == "pending"
+
+
 def test_a_dead_letter_is_a_copy_that_needs_triage_and_outlives_its_job(ground: Ground) -> None:
     ground.open()
     ground.app.queues.set("substrate", retain_seconds=0)
