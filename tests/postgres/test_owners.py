@@ -14,12 +14,12 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from tenure import App
+from tenure import App, Grant
 from tenure.errors import Forbidden, InvalidArgument, KeyConflict, NotFound
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, WorkerId, new_job_id
 from tenure.model.job import NewJob
-from tenure.model.outcome import Completed, EffectRecord, Failed, Rejected
+from tenure.model.outcome import Completed, EffectRecord, Failed, FailureClass, Rejected, Released
 from tenure.model.step import NewStep
 from tenure.model.stream import NewChunk
 from tenure.store.admin import AppendEvents, RecordEffect
@@ -92,20 +92,26 @@ def store(login: Callable[..., str]) -> Iterator[Callable[..., PostgresStore]]:
 def lives(producer: PostgresStore, worker: PostgresStore) -> list[JobId]:
     """Jobs of one producer and one worker in every stage of their lives, with canaries in whatever either may write."""
     name = WorkerId("holder-1")
-    for _ in range(4):
+    for _ in range(5):
         producer.do(Enqueue([canary_job()]))
-    grants = worker.do(Claim(name, ["default"], limit=4, lease_seconds=300))
+    grants = worker.do(Claim(name, ["default"], limit=5, lease_seconds=300))
     for grant in grants:
         worker.do(Heartbeat([Hold(grant.id, grant.token, progress=json.dumps(canary()))], lease_seconds=300))
         worker.do(AppendEvents(grant.id, grant.token, [NewEvent(canary(), json.dumps({"x": canary()}))]))
         worker.do(RecordEffect(grant.id, grant.token, EffectRecord("pay", "confirmed", result=json.dumps(canary()))))
         worker.do(RecordSteps(grant.id, grant.token, [NewStep("charge", value=json.dumps(canary()))]))
-    done, failed, dead, held = grants
+    done, failed, dead, held, limited = grants
+    worker.do(Settle([refused_by_provider(limited, canary())]))
     worker.do(Settle([Completed(done.id, done.token, result=json.dumps(canary()), result_summary=canary())]))
     worker.do(Settle([Failed(failed.id, failed.token, canary())]))
     worker.do(Settle([Rejected(dead.id, dead.token, canary())]))
     [queued] = producer.do(Enqueue([canary_job()]))
-    return [done.id, failed.id, dead.id, held.id, queued.id]
+    return [done.id, failed.id, dead.id, held.id, limited.id, queued.id]
+
+
+def refused_by_provider(grant: Grant, error: str) -> Released:
+    """A job that a service has refused: it blocks the limiter of that service, with its error as the reason."""
+    return Released(grant.id, grant.token, 30.0, FailureClass.RATE_LIMITED, error, limiter="provider")
 
 
 def ask(connection: psycopg.Connection, statement: str, *values: Any) -> str:
@@ -285,10 +291,11 @@ GIVES_JOBS: Final = frozenset({"claim", "exchange", "settle"})
 
 def asking(producer: PostgresStore, worker: PostgresStore, admin: psycopg.Connection) -> list[JobId]:
     """A job that is held and one that waits for an approval; a budget of its tenant; a stream. All carry the secret."""
-    jobs = [new_job("report", {"x": SECRET}, tenant=SECRET, key=str(number)) for number in range(2)]
+    jobs = [new_job("report", {"x": SECRET}, tenant=SECRET, key=str(number)) for number in range(3)]
     for job in jobs:
         producer.do(Enqueue([job]))
-    held, waits = worker.do(Claim(WorkerId("w-1"), ["default"], limit=2, lease_seconds=300))
+    held, waits, limited = worker.do(Claim(WorkerId("w-1"), ["default"], limit=3, lease_seconds=300))
+    worker.do(Settle([refused_by_provider(limited, SECRET)]))
     for grant in (held, waits):
         worker.do(Heartbeat([Hold(grant.id, grant.token, progress=json.dumps(SECRET))], lease_seconds=300))
         worker.do(RecordSteps(grant.id, grant.token, [NewStep("charge", value=json.dumps(SECRET))]))
@@ -302,7 +309,7 @@ def asking(producer: PostgresStore, worker: PostgresStore, admin: psycopg.Connec
     ask(admin, "SELECT set_config('role', 'none', false)")
     budgets = [{"scope": f"tenant:{SECRET}", "unit": "usd", "limit": 5_000_000}]
     ask(admin, "SELECT tenure.set_budgets(%s::json)", json.dumps({"budgets": budgets, "actor": "ops"}))
-    return [held.id, waits.id]
+    return [held.id, waits.id, limited.id]
 
 
 def test_a_worker_is_told_by_no_function_what_anothers_job_carries(

@@ -8,6 +8,7 @@ import time
 from datetime import datetime
 from typing import Any
 
+import psycopg
 import pytest
 
 from tenure import Escalation, Forbidden, Grant, IllegalMove, InvalidArgument, LeaseLost, Workflow
@@ -95,6 +96,60 @@ def test_create_task_takes_the_structured_definition_of_the_orchestrator(ground:
         "generate_fitment",
     )
     assert (row["priority"], row["status"], row["attempts"], row["max_attempts"]) == (0, "pending", 0, 3)
+
+
+@pytest.mark.parametrize("values", ["('FitmentAgent', 'k')", "('FitmentAgent', 'k', NULL)"], ids=["left out", "null"])
+def test_a_task_inserted_without_a_payload_has_an_empty_one(ground: Ground, values: str) -> None:
+    """On PostgreSQL it was JSON null, for which no handler's payload type has a place."""
+    columns = "agent_name, task_type" + (", payload" if "NULL" in values else "")
+
+    ground.execute(f"INSERT INTO {ground.view(VIEW)} ({columns}) VALUES {values}")
+
+    assert ground.claim("FitmentAgent").payload == {}
+
+
+@pytest.mark.parametrize("told", ["plain", ["a", 1], None, 7])
+def test_an_error_info_that_is_no_object_leaves_the_message_where_it_is(ground: Ground, told: object) -> None:
+    """On PostgreSQL error_info became an array, in which `error_info ->> 'message'` found nothing; on SQLite a text
+    made every look at the view fail with "malformed JSON"."""
+    task_id, beside = create(ground), create(ground)
+    ground.app.queues.set("FitmentAgent", max_attempts=1)
+    grant = ground.claim("FitmentAgent")
+    ground.app.heartbeat(grant, progress={"error_info": told})
+
+    ground.app.fail(grant, "no fit")
+
+    assert {row["id"] if isinstance(row["id"], str) else str(row["id"]) for row in ground.rows(VIEW)} == {
+        task_id,
+        beside,
+    }
+    assert info(shown(ground, task_id)) == {"class": "error", "message": "no fit"}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [("NULL", "failed"), ("'\"plain\"'", "plain"), ("'[1]'", "[1]"), ("""'{"message": "m"}'""", "m")],
+)
+def test_fail_task_says_the_error_whatever_json_it_is_given(server_ground: Ground, told: str, message: str) -> None:
+    task_id = create(server_ground)
+    server_ground.claim("FitmentAgent")
+
+    [row] = server_ground.execute(f"SELECT automechanica.fail_task(?, 'host-1-a', {told}) AS answer", task_id)
+
+    assert row["answer"]["task"]["error_info"] == {"class": "error", "message": message}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("moment", ["nonsense", "2026-13-01", "99999999-01-01"])
+def test_create_task_in_sql_refuses_what_is_no_moment_in_our_own_words(server_ground: Ground, moment: str) -> None:
+    task = json.dumps({"agent_name": "A", "task_type": "k", "available_at": moment})
+
+    with pytest.raises(psycopg.Error, match="available_at is a moment, not") as refused:
+        server_ground.execute("SELECT automechanica.create_task(?)", task)
+
+    assert refused.value.sqlstate == "TN007"
+    assert server_ground.rows(VIEW) == []
 
 
 def test_create_task_names_what_is_wrong(ground: Ground) -> None:

@@ -87,6 +87,28 @@ def test_the_printed_statement_makes_one_task_and_returns_its_id_again(
     assert {grant.id for grant in grants} == {str(first), str(other)}
 
 
+VARIANTS: Final = (
+    "ON CONFLICT (type, idempotency_key) DO UPDATE SET updated_at = EXCLUDED.updated_at RETURNING *",
+    "ON CONFLICT ON CONSTRAINT unique_idempotency_key DO UPDATE SET updated_at = NOW() RETURNING id, status",
+    "ON CONFLICT (type, idempotency_key) DO UPDATE SET updated_at = NOW() WHERE tasks.status = 'pending' RETURNING id",
+)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_producer_may_write_the_statement_in_other_legal_ways(
+    server_ground: Ground, postgres_ground: PostgresGround, variant: str
+) -> None:
+    """Its login could read three columns of its own tasks, so that EXCLUDED.updated_at and RETURNING * were refused."""
+    insert = f"INSERT INTO tasks (type, idempotency_key) VALUES ('k', 'a'), ('k', 'b') {variant}"
+
+    with session(postgres_ground.login("producer")) as producer:
+        first, again = ([row[0] for row in producer.execute(insert.encode()).fetchall()] for _ in range(2))
+        shown = producer.execute("SELECT id FROM tasks WHERE status = 'pending' ORDER BY idempotency_key").fetchall()
+
+    assert first == again == [row[0] for row in shown]
+    assert len(set(first)) == 2
+
+
 def test_two_sessions_at_once_get_one_id(server_ground: Ground) -> None:
     """The second waits for the first to commit, then finds its task; after a rollback it makes its own."""
     for end in ("commit", "rollback"):
@@ -246,7 +268,7 @@ def test_no_insert_forges_a_task(server_ground: Ground) -> None:
 
 
 def test_a_producer_sees_its_own_tasks_and_no_others(server_ground: Ground, postgres_ground: PostgresGround) -> None:
-    server_ground.app.enqueue("secret:type", {}, queue="orchestrator", key="secret-key")
+    server_ground.app.enqueue("secret:type", {"secret": "payload"}, queue="orchestrator", key="secret-key")
 
     with session(postgres_ground.login("producer"), autocommit=False) as connection:
         seen = connection.execute("SELECT id, type, idempotency_key FROM tasks").fetchall()
@@ -255,11 +277,11 @@ def test_a_producer_sees_its_own_tasks_and_no_others(server_ground: Ground, post
         connection.commit()
         after = connection.execute("SELECT id, type, idempotency_key FROM tasks").fetchall()
         connection.commit()
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute("SELECT payload FROM tasks")
+        carried = connection.execute("SELECT payload FROM tasks").fetchall()
 
     assert seen == []
     assert then == after == [(mine, "email:send", "email-user-123")]
+    assert carried == [({"to": "user@example.com"},)]
 
 
 def test_the_holder_of_a_key_is_returned_to_its_own_login_alone(

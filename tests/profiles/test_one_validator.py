@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import psycopg
 import pytest
 
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.ids import WorkerId, new_job_id
-from tenure.store.contract import Claim, Enqueue
+from tenure.store.contract import Claim, Enqueue, Heartbeat, WorkerRow
 from tests.conformance.acts import new_job
 from tests.profiles.ground import Ground
 
@@ -60,10 +61,23 @@ def test_a_blank_kind_is_refused_at_every_door(ground: Ground) -> None:
         ground.app.store.do(Enqueue([new_job("two\nlines")]))
 
 
-def test_a_blank_worker_is_refused(ground: Ground) -> None:
-    for name in ("", " "):
-        with pytest.raises(InvalidArgument):
-            ground.app.store.do(Claim(WorkerId(name), ["default"]))
+@pytest.mark.parametrize("name", ["", " ", "w" * 501, "w" * 9000], ids=["empty", "blank", "long", "very long"])
+def test_a_worker_without_a_name_that_tells_it_is_refused(ground: Ground, name: str) -> None:
+    row = WorkerRow(WorkerId(name), "host", 1)
+    for request in (Claim(WorkerId(name), ["default"]), Heartbeat([], worker=row)):
+        with pytest.raises(InvalidArgument, match="1 to 500 characters"):
+            ground.app.store.do(request)
+
+
+def test_a_job_is_cancelled_whose_worker_has_the_longest_name(ground: Ground) -> None:
+    """PostgreSQL notifies of at most 8,000 bytes: the cancel of a job whose worker had a longer name failed, and with
+    it that of every other job of the same request."""
+    ids = [ground.app.enqueue("k").id for _ in range(2)]
+    [grant] = ground.app.store.do(Claim(WorkerId("\N{GRINNING FACE}" * 500), ["default"]))
+
+    ground.app.cancel_many(ids, actor="ops", reason="no longer wanted")
+
+    assert ground.app.heartbeat(grant).cancel_requested == {grant.id}
 
 
 @pytest.mark.postgres
@@ -85,6 +99,29 @@ def test_tenure_enqueue_refuses_the_same_from_plain_sql(
 
     assert why in refused(server_ground, "SELECT tenure.enqueue(?::json)", json.dumps(request))
     assert why != "job_kind_not_blank" or server_ground.execute("SELECT 1 FROM tenure.job") == []
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "insert",
+    [
+        "agent_queue.agent_jobs (type, max_attempts) VALUES ('k', 0)",
+        "automechanica.tasks (agent_name, task_type, max_attempts) VALUES ('A', 'k', 0)",
+        "substrate.job_queue (job_kind, idempotency_key, actor, max_attempts) VALUES ('k', 'a', 'me', -1)",
+        "orchestrator.tasks (type, max_retries) VALUES ('k', -1)",
+        "orchestrator.tasks (type, max_retries) VALUES ('k', 2147483647)",
+        "outbox.jobs (type, max_attempts) VALUES ('k', 0)",
+    ],
+)
+def test_an_insert_says_how_often_a_job_may_be_attempted(server_ground: Ground, insert: str) -> None:
+    """It was the error of a domain, or of the addition, with a page of our own statements as its context."""
+    server_ground.open()
+
+    with pytest.raises(psycopg.Error, match="A job is attempted 1 to") as refused:
+        server_ground.execute(f"INSERT INTO {insert}")
+
+    assert refused.value.sqlstate == "TN007"
+    assert server_ground.execute("SELECT 1 FROM tenure.job") == []
 
 
 @pytest.mark.postgres

@@ -277,6 +277,20 @@ def test_a_worker_registers_beats_and_goes_by_plain_sql(server_ground: Ground) -
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("change", ["id = 'host-8-y'", "hostname = 'other'", "started_at = NOW()"])
+def test_an_update_of_what_a_worker_is_says_that_it_changes_nothing(server_ground: Ground, change: str) -> None:
+    """It answered UPDATE 1, and nothing had changed."""
+    server_ground.execute(f"INSERT INTO {WORKERS} (id, hostname, pool_size) VALUES ('host-7-x', 'host', 4)")
+    before = server_ground.row(WORKERS)
+
+    with pytest.raises(psycopg.Error, match="keeps its id, hostname and started_at") as refused:
+        server_ground.execute(f"UPDATE {WORKERS} SET {change} WHERE id = 'host-7-x'")
+
+    assert refused.value.sqlstate == "TN008"
+    assert server_ground.row(WORKERS) == before
+
+
+@pytest.mark.postgres
 def test_the_leadership_update_of_the_specification_runs_against_the_view(
     server_ground: Ground, postgres_ground: PostgresGround
 ) -> None:

@@ -23,7 +23,10 @@ SCHEMAS: Final = "(" + ", ".join(f"'{name}'::regnamespace" for name in PROFILES)
 VIEWS: Final = {
     "agent_queue.agent_jobs": {"SELECT": "worker reader operator admin", "INSERT": "producer worker operator admin"},
     "outbox.jobs": {"SELECT": "worker reader operator admin", "INSERT": "producer worker operator admin"},
-    "orchestrator.tasks": {"SELECT": "worker reader operator admin", "INSERT": "producer worker operator admin"},
+    "orchestrator.tasks": {
+        "SELECT": "producer worker reader operator admin",  # its rows are of one login each
+        "INSERT": "producer worker operator admin",
+    },
     "orchestrator.workers": {
         "SELECT": "worker reader operator admin",
         "INSERT": "worker admin",

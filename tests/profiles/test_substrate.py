@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+import psycopg
 import pytest
 
 from tenure import ForbiddenKey, GateClosed, InvalidArgument, KeyRequired
@@ -378,6 +379,40 @@ def test_lower_priorities_go_first(ground: Ground) -> None:
     last, first, default = put(ground, "a", priority=200), put(ground, "b", priority=1), put(ground, "c")
 
     assert [ground.claim("substrate", worker=f"w{n}").id for n in range(3)] == [first, default, last]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "change", ["final_error = 'none'", "attempts = 0, triage_status = 'closed'", "payload_json = '{}'"]
+)
+def test_an_update_of_what_a_dead_letter_says_is_refused(server_ground: Ground, change: str) -> None:
+    """It answered UPDATE 1 and left an audit row, and what it set had not changed."""
+    server_ground.open()
+    put(server_ground, max_attempts=1)
+    server_ground.app.fail(server_ground.claim("substrate", worker="w1"), "out of memory")
+    before = server_ground.row("substrate.job_dead_letter")
+
+    with pytest.raises(psycopg.Error, match="only triage_status, triage_note and triaged_by") as refused:
+        server_ground.execute(f"UPDATE substrate.job_dead_letter SET {change}")
+
+    assert refused.value.sqlstate == "TN008"
+    assert server_ground.row("substrate.job_dead_letter") == before
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("word", ["'bogus'", "NULL"])
+def test_a_word_that_is_no_triage_is_refused_without_a_word_of_the_payload(server_ground: Ground, word: str) -> None:
+    """The table's CHECK refused it, and told the client and the server's log the row, payload and all."""
+    server_ground.open()
+    put(server_ground, max_attempts=1)
+    server_ground.app.fail(server_ground.claim("substrate", worker="w1"), "out of memory")
+
+    with pytest.raises(psycopg.Error, match="A dead letter is triaged as pending") as refused:
+        server_ground.execute(f"UPDATE substrate.job_dead_letter SET triage_status = {word}")
+
+    assert refused.value.sqlstate == "TN007"
+    assert "out of memory" not in str(refused.value.diag.message_detail)
+    assert server_ground.row("substrate.job_dead_letter")["triage_status"] == "pending"
 
 
 def test_a_dead_letter_is_a_copy_that_needs_triage_and_outlives_its_job(ground: Ground) -> None:

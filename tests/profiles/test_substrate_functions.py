@@ -310,6 +310,21 @@ def test_only_an_operator_may_bury_what_nobody_holds(server_ground: Ground, post
     assert (letter["moved_by"], letter["attempts"]) == ("eve", 0)
 
 
+def test_who_acts_as_a_worker_buries_as_one(server_ground: Ground, postgres_ground: PostgresGround) -> None:
+    """A session that has SET ROLE acts as that role. It was asked for the login behind it, here the owner's."""
+    server_ground.open()
+    job_id = put(server_ground)
+    postgres_ground.login("worker")
+
+    with psycopg.connect(server_ground.app.url, autocommit=True) as owner:
+        owner.execute("SET ROLE profile_worker")
+        answer = owner.execute("SELECT substrate.fn_job_move_to_dead_letter(%s, 'no', 'eve')", [job_id]).fetchone()
+
+    assert answer is not None
+    assert (answer[0]["ok"], answer[0]["error"]) == (False, "lease_lost")
+    assert server_ground.row(QUEUE)["state"] == "queued"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tick_of_each_kind_is_noted_and_counted(server_ground: Ground, kind: str) -> None:
     server_ground.open()

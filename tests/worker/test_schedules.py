@@ -115,6 +115,13 @@ def test_every_needs_no_library_and_cron_says_which_is_missing(monkeypatch: pyte
     assert Schedule.from_spec("tidy", steady.spec()) == steady
 
 
+@pytest.mark.parametrize("spec", ["[" * 5000 + "]" * 5000, "9" * 5000, "[]", '{"cron": 1}', "null"])
+def test_a_spec_that_cannot_be_read_is_a_value_error_whatever_it_is(spec: str) -> None:
+    """The leader passes such a row over. One that is nested too deeply raised RecursionError and stopped all others."""
+    with pytest.raises(ValueError, match=r"^schedule 'nightly' cannot be read"):
+        Schedule.from_spec("nightly", spec)
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from typing import NewType
+from typing import Final, NewType
 
 JobId = NewType("JobId", str)
 """A UUIDv7 in its canonical text form."""
@@ -21,6 +21,13 @@ Token = NewType("Token", int)
 
 WorkerId = NewType("WorkerId", str)
 """One process start: host-pid-random."""
+
+WORKER_ID: Final = re.compile(r"(?=.*\S).{1,500}", re.DOTALL)
+"""A worker's name. It has a bound, because PostgreSQL notifies by name that a held job is cancelled."""
+
+WORKER_ID_RULE: Final = (
+    "A worker needs a name of 1 to 500 characters that is not blank, and unique per process. Nothing was changed."
+)
 
 _PREFIX = re.compile(r"[0-9a-f]+(?:-[0-9a-f]*)*")
 

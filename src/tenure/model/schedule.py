@@ -97,7 +97,7 @@ class Schedule:
         """Raises ValueError if a newer version, or another program, wrote what we cannot read."""
         try:
             return cls(name=name, **json.loads(spec))
-        except (TypeError, ValueError, MissingExtra) as exc:
+        except (TypeError, ValueError, RecursionError, MissingExtra) as exc:
             raise ValueError(f"schedule {name!r} cannot be read: {exc}") from exc
 
     def next_tick(self, after: datetime) -> datetime:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -350,7 +349,7 @@ def _denied(workers: list[WorkerSeen]) -> Iterator[Check]:
     """Duties of a leader that its login may not do. The worker says so in its row."""
     undone = {"prune": "prune", "remove_workers": "remove dead workers", "roll_up": "count minutes"}
     for one in workers:
-        duties = [duty for duty in json.loads(one.row.info).get("denied", ()) if duty in undone]
+        duties = [duty for duty in one.row.denied if duty in undone]
         if one.is_leader and duties:
             yield Check(
                 "upkeep",

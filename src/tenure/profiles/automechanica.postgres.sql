@@ -37,7 +37,8 @@ SELECT
     s.lease_owner,
     s.lease_until AS lease_expires_at,
     CASE WHEN s.failure_class IS NOT NULL THEN
-        coalesce(s.progress::jsonb -> 'error_info', '{}') || jsonb_build_object('class', s.failure_class, 'message', s.last_error)
+        CASE jsonb_typeof(s.progress::jsonb -> 'error_info') WHEN 'object' THEN s.progress::jsonb -> 'error_info' ELSE '{}' END
+            || jsonb_build_object('class', s.failure_class, 'message', s.last_error)
     END AS error_info,
     s.created_at,
     s.touched_at AS updated_at
@@ -156,6 +157,7 @@ AS $$
 DECLARE
     v_agent text;
     v_priority integer;
+    v_available timestamptz;
     v_wrong record;
     v_id uuid;
 BEGIN
@@ -190,11 +192,17 @@ BEGIN
     IF v_priority NOT BETWEEN 0 AND 3 THEN
         RAISE EXCEPTION 'Priority is %; 0 is critical, 1 high, 2 medium, 3 low. Nothing was created.', v_priority USING ERRCODE = 'TN007';
     END IF;
+    BEGIN
+        v_available := p_task ->> 'available_at';
+    EXCEPTION WHEN data_exception THEN
+        RAISE EXCEPTION 'A task''s available_at is a moment, not %. Nothing was created.', left((p_task -> 'available_at')::text, 100)
+            USING ERRCODE = 'TN007';
+    END;
     PERFORM automechanica.check_agent(v_agent);
     PERFORM tenure.queue_like(v_agent, 'automechanica', 'automechanica');
     v_id := tenure.put_job('automechanica', v_agent, p_task ->> 'task_type', json_build_object(
         'i', p_task -> 'id', 'p', coalesce(p_task -> 'payload', '{}'), 'r', v_priority, 'm', p_task -> 'max_attempts',
-        'a', tenure.to_us((p_task ->> 'available_at')::timestamptz),
+        'a', tenure.to_us(v_available),
         'x', jsonb_strip_nulls(jsonb_build_object('workflow_id', p_task -> 'workflow_id')))) ->> 'id';
     PERFORM tenure.add_task(v_id);  -- it counts as a task of the workflow that it names
     RETURN v_id;
@@ -215,7 +223,8 @@ BEGIN
             'Nothing was created.' USING ERRCODE = 'TN008';
     END IF;
     v_id := automechanica.create_task(jsonb_build_object(
-        'id', NEW.id, 'workflow_id', NEW.workflow_id, 'agent_name', NEW.agent_name, 'task_type', NEW.task_type, 'payload', NEW.payload,
+        'id', NEW.id, 'workflow_id', NEW.workflow_id, 'agent_name', NEW.agent_name, 'task_type', NEW.task_type,
+        'payload', coalesce(NEW.payload, '{}'),
         'priority', NEW.priority, 'max_attempts', NEW.max_attempts, 'available_at', NEW.available_at));
     SELECT * INTO NEW FROM automechanica.tasks AS t WHERE t.id = v_id;
     RETURN NEW;
@@ -297,8 +306,8 @@ AS $$
 DECLARE
     v_token bigint := automechanica.hold(p_task_id, p_worker_id, p_token);
 BEGIN
-    PERFORM tenure.start(json_build_object('holds', json_build_array(json_build_object('i', p_task_id, 't', v_token))));
-    RETURN automechanica.answer(p_task_id, v_token IS NOT NULL);
+    RETURN automechanica.answer(p_task_id,
+        json_array_length(tenure.start(json_build_object('holds', json_build_array(json_build_object('i', p_task_id, 't', v_token))))) = 0);
 END
 $$;
 
@@ -312,9 +321,8 @@ AS $$
 DECLARE
     v_token bigint := automechanica.hold(p_task_id, p_worker_id, p_token);
 BEGIN
-    PERFORM tenure.heartbeat(json_strip_nulls(json_build_object(
-        'holds', json_build_array(json_build_object('i', p_task_id, 't', v_token)), 'lease', p_lease_seconds)));
-    RETURN automechanica.answer(p_task_id, v_token IS NOT NULL);
+    RETURN automechanica.answer(p_task_id, json_array_length(tenure.heartbeat(json_strip_nulls(json_build_object(
+        'holds', json_build_array(json_build_object('i', p_task_id, 't', v_token)), 'lease', p_lease_seconds))) -> 'lost') = 0);
 END
 $$;
 
@@ -333,6 +341,7 @@ END
 $$;
 
 -- fail_task: pending again after attempts² × 5 s, or dead when attempts are spent. `message` of error_info is the error; the rest stays.
+-- An error_info that is no object is the error itself.
 CREATE OR REPLACE FUNCTION automechanica.fail_task(p_task_id uuid, p_worker_id text, p_error_info jsonb, p_token bigint DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp

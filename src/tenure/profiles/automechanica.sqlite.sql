@@ -29,7 +29,9 @@ SELECT
     s.lease_owner,
     datetime(s.lease_until / 1000000, 'unixepoch') || '.' || substr('00' || (s.lease_until / 1000 % 1000), -3) AS lease_expires_at,
     CASE WHEN s.failure_class IS NOT NULL THEN
-        json_patch(coalesce(json_extract(s.progress, '$.error_info'), '{}'), json_object('class', s.failure_class, 'message', s.last_error))
+        json_patch(
+            CASE json_type(s.progress, '$.error_info') WHEN 'object' THEN json_extract(s.progress, '$.error_info') ELSE '{}' END,
+            json_object('class', s.failure_class, 'message', s.last_error))
     END AS error_info,
     datetime(s.created_at / 1000000, 'unixepoch') || '.' || substr('00' || (s.created_at / 1000 % 1000), -3) AS created_at,
     s.touched_text AS updated_at

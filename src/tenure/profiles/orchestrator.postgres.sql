@@ -101,7 +101,7 @@ BEGIN
         NEW.id := coalesce(NEW.id, tenure.new_id(tenure.now()));
         PERFORM set_config('orchestrator.touched', NEW.id::text, true);
         v_put := tenure.put_job('orchestrator', 'orchestrator', NEW.type, json_build_object(
-            'i', NEW.id, 'p', NEW.payload, 'r', NEW.priority, 'm', NEW.max_retries + 1, 'k', NEW.idempotency_key));
+            'i', NEW.id, 'p', NEW.payload, 'r', NEW.priority, 'm', NEW.max_retries::bigint + 1, 'k', NEW.idempotency_key));
         IF (v_put ->> 'duplicate')::boolean THEN
             IF NOT coalesce((SELECT tenure.is_seen(j.enqueued_by, j.lease_login) FROM tenure.job AS j WHERE j.id = (v_put ->> 'id')::uuid), false) THEN
                 RAISE EXCEPTION 'Key % of type % is held by a task of another login. Nothing was enqueued. Use another key.',
@@ -238,8 +238,7 @@ AS $$
     SELECT coalesce((SELECT coalesce(tenure.login() IN (j.enqueued_by, j.lease_login), false) FROM tenure.job AS j WHERE j.id = p_id), true)
 $$;
 
--- A producer needs SELECT on the columns of the constraint and on id. It sees only rows of its own, and a worker those that it holds too:
--- a table cannot show a row without what it carries.
+-- A producer sees only rows of its own, and a worker those that it holds too: a table cannot show a row without what it carries.
 ALTER TABLE orchestrator.tasks ENABLE ROW LEVEL SECURITY;
 DO $policy$
 DECLARE
@@ -282,6 +281,10 @@ DECLARE
 BEGIN
     IF TG_OP <> 'INSERT' THEN
         PERFORM tenure.refuse_foreign_workers(CASE TG_OP WHEN 'UPDATE' THEN ARRAY[OLD.id, NEW.id] ELSE ARRAY[OLD.id] END, v_now);
+    END IF;
+    IF TG_OP = 'UPDATE' AND (NEW.id, NEW.hostname, NEW.started_at) IS DISTINCT FROM (OLD.id, OLD.hostname, OLD.started_at) THEN
+        RAISE EXCEPTION 'Worker % keeps its id, hostname and started_at. Nothing was changed. Register another worker by INSERT.', quote_literal(OLD.id)
+            USING ERRCODE = 'TN008';
     END IF;
     IF TG_OP = 'DELETE' THEN
         IF OLD.is_leader THEN
@@ -326,8 +329,7 @@ CREATE OR REPLACE TRIGGER change INSTEAD OF INSERT OR UPDATE OR DELETE ON orches
 FOR EACH ROW EXECUTE FUNCTION orchestrator.change_worker();
 
 SELECT tenure.hand_over('orchestrator', '{
-    "SELECT ON tasks": "worker reader operator admin",
-    "SELECT (id, type, idempotency_key) ON tasks": "producer",
+    "SELECT ON tasks": "producer worker reader operator admin",
     "INSERT ON tasks": "producer worker operator admin",
     "UPDATE (updated_at) ON tasks": "producer worker operator admin",
     "EXECUTE ON FUNCTION is_own_task": "producer worker",

@@ -135,10 +135,9 @@ BEGIN
     IF v_refusal IS NOT NULL THEN
         RETURN v_refusal;
     END IF;
-    IF v_token IS NULL THEN
+    IF tenure.settle_one(p_job_id, v_token, jsonb_build_object('o', 'complete', 'r', p_result)) IS NULL THEN
         RETURN substrate.lost(p_job_id);
     END IF;
-    PERFORM tenure.settle_one(p_job_id, v_token, jsonb_build_object('o', 'complete', 'r', p_result));
     RETURN (SELECT jsonb_build_object('ok', true, 'job_id', q.job_id, 'state', q.state, 'attempts', q.attempts)
         FROM substrate.job_queue AS q WHERE q.job_id = p_job_id);
 END
@@ -158,10 +157,9 @@ BEGIN
     IF v_refusal IS NOT NULL THEN
         RETURN v_refusal;
     END IF;
-    IF v_token IS NULL THEN
+    IF tenure.settle_one(p_job_id, v_token, jsonb_build_object('o', 'fail', 'c', 'error', 'e', p_error, 'd', p_retry_after_sec)) IS NULL THEN
         RETURN substrate.lost(p_job_id);
     END IF;
-    PERFORM tenure.settle_one(p_job_id, v_token, jsonb_build_object('o', 'fail', 'c', 'error', 'e', p_error, 'd', p_retry_after_sec));
     RETURN (
         SELECT jsonb_build_object('ok', true, 'job_id', q.job_id, 'state', q.state, 'attempts', q.attempts, 'max_attempts', q.max_attempts,
             'scheduled_at', CASE WHEN q.state = 'retry_waiting' THEN q.scheduled_at END,
@@ -196,9 +194,7 @@ BEGIN
             RETURN substrate.lost(p_job_id);
         END IF;
     ELSIF v_job.state = 'queued' THEN
-        IF NOT EXISTS (SELECT 1 FROM pg_roles AS r WHERE r.rolname IN ('tenure_operator', 'tenure_admin') AND pg_has_role(session_user, r.oid, 'MEMBER'))
-            AND NOT pg_has_role(session_user, current_user, 'MEMBER')
-        THEN
+        IF NOT tenure.may('cancel') THEN
             RETURN substrate.lost(p_job_id);
         END IF;
     ELSE
@@ -249,7 +245,11 @@ BEGIN
     END IF;
     IF p_current_job_id IS NOT NULL THEN
         v_token := tenure.grant_of('substrate', p_current_job_id, p_lease_owner, p_token);
-        PERFORM tenure.heartbeat(json_build_object('holds', json_build_array(json_build_object('i', p_current_job_id, 't', v_token))));
+        IF json_array_length(tenure.heartbeat(
+            json_build_object('holds', json_build_array(json_build_object('i', p_current_job_id, 't', v_token)))) -> 'lost') > 0
+        THEN
+            v_token := NULL;
+        END IF;
     END IF;
     PERFORM tenure.refresh_worker(
         json_build_object(
@@ -346,7 +346,12 @@ SET search_path = pg_catalog, tenure, pg_temp
 AS $$
 DECLARE
     v_actor text := coalesce(nullif(btrim(NEW.triaged_by), ''), session_user);
+    v_triage constant text[] := '{triage_status,triage_note,triaged_at,triaged_by}';
 BEGIN
+    IF to_jsonb(NEW) - v_triage <> to_jsonb(OLD) - v_triage THEN
+        RAISE EXCEPTION 'Of dead letter % only triage_status, triage_note and triaged_by can be set: the rest says what happened. Nothing was changed.',
+            OLD.dead_letter_id USING ERRCODE = 'TN008';
+    END IF;
     IF NEW.triage_status = 'manual_replay' AND OLD.triage_status <> 'manual_replay'
         AND tenure.revive(json_build_object('job_ids', json_build_array(OLD.job_id), 'actor', v_actor, 'reason',
             coalesce(NEW.triage_note, 'manual_replay'))) #>> '{0,2}' IS NULL

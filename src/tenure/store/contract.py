@@ -18,6 +18,7 @@ same suite.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
@@ -183,6 +184,16 @@ class WorkerRow:
     current_job_id: JobId | None = None
     info: str = "{}"
     """JSON text."""
+
+    @property
+    def denied(self) -> tuple[str, ...]:
+        """Duties of a leader that its login may not do, as it says in `info`, where a worker may say anything."""
+        try:
+            told = json.loads(self.info)
+        except (ValueError, RecursionError):
+            return ()
+        denied = told.get("denied") if isinstance(told, dict) else None
+        return tuple(str(duty) for duty in denied) if isinstance(denied, list) else ()
 
 
 @frozen

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tenure.errors import GateClosed, InternalError, InvalidArgument
 from tenure.model.frozen import frozen
-from tenure.model.ids import JobId
+from tenure.model.ids import WORKER_ID, WORKER_ID_RULE, JobId
 from tenure.model.job import Grant
 from tenure.model.outcome import Settled
 from tenure.store.contract import SOON_SECONDS, Claim, Exchange, Exchanged
@@ -73,8 +73,8 @@ def claim(transaction: Transaction, request: Claim) -> list[Grant]:
 
 def _claim(transaction: Transaction, request: Claim) -> _Claimed:
     check_limit(request.limit)
-    if not request.worker.strip():
-        raise InvalidArgument("worker: a claim must name its worker, and the name is blank. Nothing was claimed.")
+    if not WORKER_ID.fullmatch(request.worker):
+        raise InvalidArgument(WORKER_ID_RULE)
     queues = _look(transaction, request)
     comes_due, taken = _make_due(transaction, request.limit)
     again = [] if request.held is None else _again(transaction, request, request.held)

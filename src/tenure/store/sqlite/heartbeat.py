@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from tenure.errors import GateClosed, InvalidArgument
-from tenure.model.ids import JobId
+from tenure.model.ids import WORKER_ID, WORKER_ID_RULE, JobId
 from tenure.model.outcome import Beat, Settled
 from tenure.store.contract import Heartbeat, Hold, Start, WorkerRow
 from tenure.store.sqlite.statements import load
@@ -79,8 +79,8 @@ def _leased(transaction: Transaction, values: dict[str, Any]) -> set[JobId]:
 def _write_worker(transaction: Transaction, worker: WorkerRow, *, is_all: bool) -> None:
     """Write the worker's row, unless a gate is closed. Leases are extended either way: no gate may cost a worker
     its jobs."""
-    if not worker.id.strip():
-        raise InvalidArgument("worker: its id is blank. Nothing was changed.")
+    if not WORKER_ID.fullmatch(worker.id):
+        raise InvalidArgument(WORKER_ID_RULE)
     gate = transaction.one(_SQL["gate"], {"queues": dump(list(worker.queues))})
     if gate is not None and gate[0] is not None:
         if is_all:

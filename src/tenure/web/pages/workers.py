@@ -3,7 +3,6 @@ holds, and drain, resume and forget."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -163,10 +162,6 @@ def _policies(visit: Visit) -> Mapping[str, QueuePolicy]:
 def _trouble(seen: WorkerSeen) -> str:
     """What the worker says of itself: its status where it is not ok, and duties that its login may not do."""
     told = [] if seen.row.status in {"ok", ""} else [seen.row.status]
-    try:
-        denied = json.loads(seen.row.info).get("denied", ())
-    except (ValueError, AttributeError):
-        denied = ()
-    if denied:
-        told.append("may not " + ", ".join(map(str, denied)))
+    if seen.row.denied:
+        told.append("may not " + ", ".join(seen.row.denied))
     return "; ".join(told)

@@ -283,6 +283,11 @@ DECLARE
     v_letter record;
     v_changed uuid[] := '{}';
 BEGIN
+    -- The table's CHECK refuses it too, but tells the server's log the whole row, with its payload.
+    IF coalesce(v_triage, '') NOT IN ('pending', 'acknowledged', 'manual_replay', 'escalated', 'closed') THEN
+        RAISE EXCEPTION 'A dead letter is triaged as pending, acknowledged, manual_replay, escalated or closed, not %. Nothing was changed.',
+            quote_nullable(v_triage) USING ERRCODE = 'TN007';
+    END IF;
     FOR v_letter IN
         SELECT d.id, d.job_id, d.triage
         FROM tenure.dead_letter AS d

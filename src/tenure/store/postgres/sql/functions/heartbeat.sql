@@ -100,6 +100,10 @@ DECLARE
     v_id text := tenure.worker_name(p_worker ->> 'id');
     v_gate text;
 BEGIN
+    IF json_typeof(p_worker -> 'info') NOT IN ('object', 'null') THEN
+        RAISE EXCEPTION 'What worker % says of itself is a JSON object, not a JSON %. Nothing was changed.', quote_literal(v_id), json_typeof(p_worker -> 'info')
+            USING ERRCODE = 'TN007';
+    END IF;
     SELECT min(g.name) INTO v_gate
     FROM tenure.gate AS g
     WHERE NOT g.is_open AND (g.name = 'heartbeat' OR g.name IN (
@@ -119,7 +123,7 @@ BEGIN
     SELECT
         v_id, g.hostname, g.pid,
         ARRAY(SELECT json_array_elements_text(g.queues)), ARRAY(SELECT json_array_elements_text(g.kinds)),
-        g.concurrency, g.version, g.executor_kind, g.status, 1, g.current_job_id, g.info, tenure.login(), p_now, p_now
+        g.concurrency, g.version, g.executor_kind, g.status, 1, g.current_job_id, coalesce(g.info, '{}'), tenure.login(), p_now, p_now
     FROM json_to_record(p_worker) AS g(
         hostname text, pid integer, queues json, kinds json, concurrency integer, version text, executor_kind text,
         status text, current_job_id uuid, info jsonb)
@@ -181,13 +185,15 @@ BEGIN
 END
 $$;
 
--- worker_name: the name, unless it is blank, which is refused: a name is what a lease, an attempt and a dead letter are told by.
+-- worker_name: the name, unless it is blank or too long, which is refused: a name is what a lease, an attempt and a dead letter are told by,
+-- and a cancel is notified with it. WORKER_ID of tenure.model.ids is the same rule.
 CREATE OR REPLACE FUNCTION tenure.worker_name(p_worker text) RETURNS text
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF coalesce(p_worker, '') !~ '\S' THEN
-        RAISE EXCEPTION 'A worker needs a name that is not blank, and unique per process. Nothing was changed.' USING ERRCODE = 'TN007';
+    IF coalesce(p_worker, '') !~ '\S' OR length(p_worker) > 500 THEN
+        RAISE EXCEPTION 'A worker needs a name of 1 to 500 characters that is not blank, and unique per process. Nothing was changed.'
+            USING ERRCODE = 'TN007';
     END IF;
     RETURN p_worker;
 END

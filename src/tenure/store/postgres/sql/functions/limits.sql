@@ -383,11 +383,12 @@ BEGIN
 END
 $$;
 
+-- show_limiter: one row of list_limiters. The reason may be the error of a job, so only those who read all jobs are told it.
 CREATE OR REPLACE FUNCTION tenure.show_limiter(p_limiter tenure.limiter, p_now timestamptz) RETURNS json
 LANGUAGE sql STABLE
 AS $$
     SELECT json_build_array((p_limiter).key, (p_limiter).per_minute, (p_limiter).tokens_per_minute, (p_limiter).tokens_per_job,
-        tenure.to_us((p_limiter).blocked_until), (p_limiter).strikes, (p_limiter).reason, r.room, tenure.to_us(r.opens_at),
+        tenure.to_us((p_limiter).blocked_until), (p_limiter).strikes, CASE WHEN tenure.reads_all() THEN (p_limiter).reason END, r.room, tenure.to_us(r.opens_at),
         tenure.to_us((p_limiter).updated_at))
     FROM tenure.room_of(p_limiter, p_now) AS r
 $$;

@@ -106,11 +106,11 @@ $$;
 
 -- show_agent_event: an event as JSON.
 CREATE OR REPLACE FUNCTION tenure.show_agent_event(p_event tenure.agent_event) RETURNS json
-LANGUAGE sql STABLE PARALLEL SAFE
+LANGUAGE sql STABLE
 AS $$
     SELECT json_build_object('id', (p_event).id, 'at', tenure.to_us((p_event).at), 'agent', (p_event).agent, 'kind', (p_event).kind,
         'job_id', (p_event).job_id, 'workflow_id', (p_event).workflow_id, 'tenant', (p_event).tenant, 'key', (p_event).key,
-        'data', (p_event).data)
+        'data', tenure.readable((p_event).data))
 $$;
 
 -- list_agent_events: {"agents", "kinds", "job_id", "before", "limit"} → events, newest first.
@@ -143,7 +143,8 @@ LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 AS $$
     SELECT coalesce(json_agg(json_build_array(
-        tenure.show_agent_event(e), j.kind, j.payload, j.result, j.result_summary, j.last_error) ORDER BY e.id), '[]')
+        tenure.show_agent_event(e), j.kind, tenure.readable(j.payload), tenure.readable(j.result), j.result_summary, j.last_error)
+        ORDER BY e.id), '[]')
     FROM json_array_elements_text(p_request -> 'ids') AS g(id)
     JOIN tenure.agent_event AS e ON e.id = g.id::bigint
     LEFT JOIN tenure.job AS j ON j.id = e.job_id
@@ -328,11 +329,11 @@ $$;
 
 -- show_memory: a memory as JSON, without its vector.
 CREATE OR REPLACE FUNCTION tenure.show_memory(p_memory tenure.memory) RETURNS json
-LANGUAGE sql STABLE PARALLEL SAFE
+LANGUAGE sql STABLE
 AS $$
     SELECT json_build_object('id', (p_memory).id, 'at', tenure.to_us((p_memory).at), 'agent', (p_memory).agent, 'kind', (p_memory).kind,
         'text', (p_memory).text, 'model', (p_memory).model, 'tenant', (p_memory).tenant, 'agent_event_id', (p_memory).agent_event_id,
-        'job_id', (p_memory).job_id, 'workflow_id', (p_memory).workflow_id, 'meta', (p_memory).meta,
+        'job_id', (p_memory).job_id, 'workflow_id', (p_memory).workflow_id, 'meta', tenure.readable((p_memory).meta),
         'expires_at', tenure.to_us((p_memory).expires_at))
 $$;
 

@@ -152,6 +152,9 @@ BEGIN
     IF coalesce(btrim(p_kind), '') = '' THEN
         RAISE EXCEPTION 'A job needs a kind that says which handler it is for; it is empty. Nothing was enqueued.' USING ERRCODE = 'TN007';
     END IF;
+    IF (p_job ->> 'm')::bigint NOT BETWEEN 1 AND 2147483647 THEN
+        RAISE EXCEPTION 'A job is attempted 1 to 2,147,483,647 times, not % times. Nothing was enqueued.', p_job ->> 'm' USING ERRCODE = 'TN007';
+    END IF;
     IF EXISTS (SELECT 1 FROM tenure.queue AS q WHERE q.name = p_queue AND q.profile <> p_profile) THEN
         PERFORM tenure.set_queues(json_build_object('only_new', true, 'actor', p_profile, 'policies', (
             SELECT json_build_object(p_queue, p.policy) FROM tenure.profile AS p WHERE p.name = p_profile)));
@@ -180,6 +183,7 @@ $$;
 
 -- grant_of: the token of the grant under which p_owner holds the job, null if it holds none. Locks the job.
 -- With p_token that grant alone counts; without it the owner's name does, so owners must be unique per process.
+-- It may wait for the lock past the end of the lease: what is done with the token says whether the lease still counted then.
 CREATE OR REPLACE FUNCTION tenure.grant_of(p_profile text, p_id uuid, p_owner text, p_token bigint) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
@@ -196,19 +200,22 @@ AS $$
     FOR UPDATE
 $$;
 
--- settle_one: end a grant. p_outcome as settle_rest has it, without id and token. Answers the state the job is in now, null if lost.
+-- settle_one: end a grant. p_outcome as settle_outcomes has it, without id and token. Answers the state the job is in now; null if the
+-- lease is lost, which may have happened since grant_of looked, or if p_token is null.
 CREATE OR REPLACE FUNCTION tenure.settle_one(p_id uuid, p_token bigint, p_outcome jsonb) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, tenure, pg_temp
 SET enable_seqscan = off
 AS $$
+DECLARE
+    v_answer json;
 BEGIN
-    IF p_token IS NOT NULL THEN
-        PERFORM tenure.settle_outcomes(
-            json_build_object('rest', jsonb_build_array(p_outcome || jsonb_build_object('i', p_id, 't', p_token))), tenure.now());
-        RETURN (SELECT j.state FROM tenure.job AS j WHERE j.id = p_id AND j.token = p_token);
+    IF p_token IS NULL THEN
+        RETURN NULL;
     END IF;
-    RETURN NULL;
+    v_answer := tenure.settle_outcomes(
+        json_build_object('rest', jsonb_build_array(p_outcome || jsonb_build_object('i', p_id, 't', p_token))), tenure.now());
+    RETURN CASE WHEN v_answer IS NULL THEN 'succeeded' ELSE v_answer #>> '{0,2}' END;
 END
 $$;
 

@@ -532,7 +532,7 @@ BEGIN
                 w.executor_kind,
                 w.status,
                 w.current_job_id,
-                w.info,
+                tenure.readable(w.info::json) AS info,
                 w.ticks,
                 tenure.to_us(w.started_at) AS started_at,
                 tenure.to_us(w.last_seen_at) AS last_seen_at,
@@ -725,7 +725,7 @@ DECLARE
     v_answer json;
 BEGIN
     EXECUTE 'SELECT json_agg(row_to_json(shown) ORDER BY shown.seq DESC) FROM ('
-        'SELECT a.seq, tenure.to_us(a.at) AS at, a.actor, a.act, a.subject, a.reason, a.detail FROM tenure.audit AS a'
+        'SELECT a.seq, tenure.to_us(a.at) AS at, a.actor, a.act, a.subject, a.reason, tenure.readable(a.detail) AS detail FROM tenure.audit AS a'
         || ' WHERE true'
         || CASE WHEN v_subject IS NULL THEN '' ELSE ' AND a.subject = $1' END
         || CASE WHEN p_request ->> 'before' IS NULL THEN '' ELSE ' AND a.seq < $3' END
