@@ -28,6 +28,7 @@ from tenure.mcp.quota import Quota, Waiters
 from tenure.mcp.server import make_server
 from tenure.model.approval import Approval
 from tenure.model.clock import ManualClock
+from tenure.store.contract import Claim
 from tenure.testing import drain
 from tests.mcp.conftest import ask, names, refused, until
 
@@ -299,15 +300,16 @@ async def test_a_claim_whose_caller_is_gone_is_given_back_unspent(app: App, monk
     """Staged: the store has granted the job, and the caller goes before it hears of it."""
     job = app.enqueue("k")
     granted, go_on = asyncio.Event(), asyncio.Event()
-    claim = app.aio.claim
+    carry_out = app.store.ado
 
-    async def slow_claim(**wanted: Any) -> Any:
-        grants = await claim(**wanted)
-        granted.set()
-        await go_on.wait()
-        return grants
+    async def slow(request: Any) -> Any:
+        answer = await carry_out(request)
+        if isinstance(request, Claim):
+            granted.set()
+            await go_on.wait()
+        return answer
 
-    monkeypatch.setattr(app.aio, "claim", slow_claim)
+    monkeypatch.setattr(app.store, "ado", slow)
     async with connected(app, "work") as client:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:

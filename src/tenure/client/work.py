@@ -58,7 +58,8 @@ class Work(Client):
         """Take up to `limit` due jobs under a lease. Leases that ran out are taken back first.
 
         No job is ever granted twice at once. Without `queues`: those that this app declares, and `default`.
-        `held`: when repeating a claim whose reply was lost, what this worker knows it holds.
+        `held`: when repeating a claim whose reply was lost, what this worker knows it holds. In async code a claim
+        whose await is cancelled needs no repeat: what it takes goes back, unspent.
 
         Raises: UnknownQueue, GateClosed, InvalidArgument.
         """
