@@ -143,6 +143,80 @@ async def test_an_exchange_settles_and_claims(server: Server) -> None:
     assert foreign.status_code == 403
 
 
+async def test_an_exchange_tells_what_it_settled_although_its_claim_is_refused(server: Server) -> None:
+    """It was answered with the refusal alone, so that a worker never learned what became of its jobs."""
+    ids = [server.app.enqueue("k", {"n": n}).id for n in range(2)]
+
+    async with server.client(server.token("worker:queue=default")) as client:
+        answer = await client.post("/api/v1/claims", json={**CLAIM, "limit": 2})
+        first, second = answer.json()["grants"]
+        server.app.gates.close("worker")
+        asked = {"worker": "w", "settle": [result(first)], "claim": CLAIM}
+        told = [(await client.post("/api/v1/exchange", json=asked)) for _ in range(2)]
+        bare = await client.post("/api/v1/exchange", json={**asked, "settle": []})
+        server.app.gates.open("worker")
+        foreign = await client.post(
+            "/api/v1/exchange",
+            json={"worker": "w", "settle": [result(second)], "claim": {**CLAIM, "queues": ["mail"]}},
+        )
+
+    for one in told:
+        assert one.status_code == 200, one.text
+        assert (one.json()["results"][0]["state"], one.json()["grants"]) == ("succeeded", [])
+        assert one.json()["refused"]["code"] == "gate_closed"
+    assert (bare.status_code, bare.json()["code"]) == (503, "gate_closed")
+    assert foreign.status_code == 403
+    assert [server.app.get(one).state for one in ids] == ["succeeded", "running"]
+
+
+async def test_a_result_with_a_text_that_no_engine_holds_leaves_the_others_alone(server: Server) -> None:
+    """One NUL refused the whole batch, so that nothing of it was settled."""
+    for n in range(7):
+        server.app.enqueue("k", {"n": n})
+
+    async with server.client(server.token("worker:*")) as client:
+        answer = await client.post("/api/v1/claims", json={**CLAIM, "limit": 7})
+        grants = answer.json()["grants"]
+        results = [
+            result(grants[0], summary="a\0b"),
+            result(grants[1], "suspend", waiting_for="a\0b"),
+            result(grants[2], "release", limiter="a\0b"),
+            result(grants[3], "release", reason="a\0b"),
+            result(grants[4], "stop", reason="a\0b"),
+            result(grants[5], "fail", error="a\0b" + "x" * 50_000),
+            result(grants[6], summary=""),
+        ]
+        settled = await client.post("/api/v1/settlements", json={"results": results})
+
+    told = [(one["status"], one["code"]) for one in settled.json()["results"]]
+    assert told == [("invalid", "invalid_argument")] * 3 + [("settled", None)] * 4
+    last_error = server.app.get(grants[5]["job"]["id"]).last_error
+    assert last_error is not None
+    assert last_error.startswith("a\ufffdb")
+    assert len(last_error) <= server.app.registry.limits.error_chars
+
+
+async def test_a_worker_says_what_a_failure_is_counted_as(server: Server) -> None:
+    """The heartbeat asked for the class `deadline`, and there was no way to give it."""
+    late, slow = (server.app.enqueue("k", {"n": n}).id for n in range(2))
+
+    async with server.client(server.token("worker:*")) as client:
+        answer = await client.post("/api/v1/claims", json={**CLAIM, "limit": 2})
+        first, second = answer.json()["grants"]
+        results = [
+            result(first, "reject", error="too late", failure_class="deadline"),
+            result(second, "fail", error="took too long", failure_class="timeout"),
+        ]
+        await client.post("/api/v1/settlements", json={"results": results})
+        unknown = await client.post(
+            "/api/v1/settlements", json={"results": [result(first, "fail", error="x", failure_class="bad luck")]}
+        )
+
+    assert server.app.get(late).failure_class == "deadline"
+    assert [one.failure_class for one in server.app.attempts(slow)] == ["timeout"]
+    assert unknown.status_code == 422
+
+
 async def test_a_waiting_claim_is_answered_when_a_job_comes(server: Server) -> None:
     text = server.token("worker:*")
 
@@ -302,7 +376,8 @@ async def test_a_refusal_by_a_service_holds_back_all_jobs_of_its_limiter(server:
     assert held_back.status_code == 204
     (row,) = listed.json()["items"]
     assert (row["key"], row["strikes"], row["room"], row["reason"]) == ("llm", 1, 0, "429")
-    assert (refused.status_code, "ends within" in refused.text) == (400, True), refused.text
+    (one,) = refused.json()["results"]
+    assert (one["status"], one["code"], "ends within" in one["detail"]) == ("invalid", "invalid_argument", True)
     assert too_long.status_code == 422
     assert cleared.json()["item"]["room"] is None
     assert rates.json()["item"]["room"] == 1
