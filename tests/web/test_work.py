@@ -294,6 +294,23 @@ async def test_a_waiting_claim_ends_when_its_client_goes(server: Server) -> None
     assert server.app.get(job_id).state == "queued"
 
 
+async def test_a_waiting_claim_ends_when_its_token_is_revoked(server: Server) -> None:
+    """It was granted what came, for as long as it had asked to wait: a job that no one could settle any more."""
+    text = server.token("worker:*")
+
+    async with server.client(text, timeout=60) as client:
+        waiting = asyncio.create_task(client.post("/api/v1/claims", json={**CLAIM, "wait": 25}))
+        places = server.asgi._site.places  # type: ignore[attr-defined]  # noqa: SLF001
+        while places.is_free("wait", text.split("_")[1], 1):  # noqa: ASYNC110  it has no event to wait for
+            await asyncio.sleep(0.01)
+        await server.app.aio.access.revoke(text.split("_")[1])
+        answer = await asyncio.wait_for(waiting, 15)
+
+    assert answer.status_code == 204
+    job_id = server.app.enqueue("k").id
+    assert server.app.get(job_id).state == "queued"
+
+
 async def test_what_was_granted_goes_back_when_the_answer_cannot_be_made(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,8 @@ async def _wait_for_grant(
             if woken.is_set() or now - looked >= LOOK_SECONDS:
                 woken.clear()
                 looked = now
+                if not await who.is_valid():  # revoked since it asked
+                    return None
                 grant = await _claim(who, places, lease_seconds)
                 if grant is not None:
                     return grant

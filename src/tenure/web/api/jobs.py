@@ -518,7 +518,7 @@ async def _ended(request: Request, site: Site, who: Principal, job_id: str, seco
     for look in chain(LOOKS, repeat(LOOKS[-1])):
         job = await find(who, job_id)
         left = until - time.monotonic()
-        if job.state in TERMINAL or left <= 0 or await site.has_left(request):
+        if job.state in TERMINAL or left <= 0 or not await site.may_wait(request):
             return job
         await asyncio.sleep(min(look, left))
     raise AssertionError("the looks never end")

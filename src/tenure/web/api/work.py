@@ -297,7 +297,7 @@ async def _wait_for_grants(request: Request, who: Principal, body: ClaimBody, as
     subscription = await asyncio.to_thread(who.app.store.subscribe, body.queues, wake)
     try:
         looked = time.monotonic()
-        while (now := time.monotonic()) < until and not await request.state.site.has_left(request):
+        while (now := time.monotonic()) < until and await request.state.site.may_wait(request):
             if woken.is_set() or now - looked >= POLL_SECONDS:
                 woken.clear()
                 looked = now
