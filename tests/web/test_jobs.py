@@ -712,3 +712,24 @@ async def test_a_slash_in_a_name_is_sent_encoded(server: Server) -> None:
     assert limited.json()["item"]["key"] == "openai/gpt-4"
     assert closed.json()["item"]["is_open"] is False
     assert (plain.status_code, above.status_code) == (404, 404)
+
+
+async def test_the_effects_of_a_job_come_in_pages(server: Server) -> None:
+    """What came behind the first 500 was left out, and nothing said so."""
+
+    @server.app.job
+    def send(ctx: tenure.Context) -> None:
+        for number in range(3):
+            ctx.effect("mail", do=lambda call: None, step=str(number))
+
+    job_id = server.app.enqueue("send").id
+    await server.app.aio.run_worker(drain=True, handle_signals=False)
+    async with server.client(server.token("read:meta")) as client:
+        path = f"/api/v1/jobs/{job_id}/effects"
+        first = (await client.get(path, params={"limit": 2})).json()
+        second = (await client.get(path, params={"limit": 2, "cursor": first["next"]})).json()
+        foreign = await client.get("/api/v1/jobs", params={"cursor": first["next"]})
+
+    assert [row["step"] for row in first["items"] + second["items"]] == ["0", "1", "2"]
+    assert second["next"] is None
+    assert foreign.status_code == 400
