@@ -211,7 +211,10 @@ class Work(Client):
     @operation
     def settle(self, outcomes: Iterable[Outcome]) -> Steps[list[Settled]]:
         """End many attempts at once; one answer each, in order. A lost lease is an answer, not an error."""
-        given = list(outcomes)
+        given = arguments.several("outcomes", outcomes)
+        for one in given:
+            if not isinstance(one, Outcome):
+                raise InvalidArgument(f"`outcomes` must be outcomes, such as tenure.Completed, got {type(one).__name__}.")
         answers: list[Settled] = []
         for first in range(0, len(given), SETTLE_MAX):
             answers += yield from ask(Settle(given[first : first + SETTLE_MAX]))
@@ -259,7 +262,7 @@ def _held(grant: Held) -> tuple[JobId, Token]:
 def _all_held(grants: Held | Iterable[Held]) -> list[tuple[JobId, Token]]:
     if isinstance(grants, Grant) or (isinstance(grants, tuple) and len(grants) == 2 and isinstance(grants[0], str)):
         return [_held(grants)]
-    return [_held(grant) for grant in grants]
+    return [_held(grant) for grant in arguments.several("grants", grants)]
 
 
 def _lease(value: Duration | None) -> float | None:
