@@ -162,12 +162,14 @@ JOB_ID = "01a1f553-b6ae-70a5-b042-67779151a5a6"
         (lambda app: app.settle([5]), r"`outcomes` must be outcomes, such as tenure\.Completed, got int"),
         (lambda app: app.enqueue_many(5), "`jobs` must be several jobs, got int"),
         (lambda app: app.enqueue_many([5]), "`jobs` takes jobs made by `new_job`, or pairs of kind and payload, got int"),
+        (lambda app: app.jobs(after="zzz"), "`after` must be a UUID, got str 'zzz'"),
         (lambda app: app.cancel_many(5), "`job_ids` must be one or several, got int"),
         (lambda app: app.fail((JOB_ID, 1), 5), r"`error` must be text \(str\) or an exception, got int"),
     ],
 )
 def test_an_argument_of_another_type_is_said_in_a_sentence(call: Callable[[tenure.App], Any], said: str) -> None:
-    """They were a TypeError or an AttributeError from the inside, one of them from the writer's thread."""
+    """They were a TypeError or an AttributeError from the inside, one of them from the writer's thread. A place in the
+    list of jobs that is none gave an empty page on PostgreSQL, and the first page again on SQLite."""
     with temporary_app() as app, pytest.raises(tenure.InvalidArgument, match=said):
         call(app)
 

@@ -423,6 +423,18 @@ async def test_an_envelope_is_cut_and_shows_hidden_characters_by_number(value: A
     assert found["untrusted"]["cut"] == ["payload", "error"]
 
 
+async def test_arguments_that_do_not_fit_are_told_as_all_errors_are(app: App) -> None:
+    """They were told in the words of pydantic, with a link and without a code."""
+    async with connected(app, "use") as client:
+        said = await refused(client, "wait", job_id="x", seconds=26)
+        missing = await refused(client, "enqueue", queue="mail")
+
+    error = json.loads(said)["error"]
+    assert error["code"] == "invalid_argument"
+    assert error["untrusted"]["message"].startswith("seconds: Input should be less than or equal to 25.")
+    assert json.loads(missing)["error"]["untrusted"]["message"].startswith("kind: Field required.")
+
+
 async def test_a_sentence_that_quotes_the_name_of_a_queue_stands_in_the_envelope(app: App) -> None:
     app.queues.set("call-cancel-now", actor="test")
     async with connected(app, "use") as client:

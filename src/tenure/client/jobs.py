@@ -88,7 +88,7 @@ class Jobs(Client):
                     profile=profile,
                     worker=None if worker is None else WorkerId(worker),
                     limit=arguments.whole("limit", limit, 1, PAGE_MAX),
-                    after=after,
+                    after=None if after is None else arguments.uuid_text("after", after),
                 )
             )
         )
