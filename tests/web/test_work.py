@@ -45,7 +45,7 @@ async def test_a_job_is_claimed_kept_and_completed(server: Server) -> None:
 
     assert grant["job"]["payload"] == {"n": 2**53 + 1}
     assert beat.json() == {
-        "held": [job_id], "lost": [], "cancel": [], "overdue": [], "drain": False, "next_in": 10.0,
+        "held": [job_id], "lost": [], "cancel": [], "overdue": [], "invalid": [], "drain": False, "next_in": 10.0,
     }  # fmt: skip
     assert done.json()["results"][0]["state"] == "succeeded"
     assert again.json() == done.json()
@@ -355,6 +355,25 @@ async def test_a_heartbeat_is_asked_for_in_time_for_the_lease_that_the_claim_gav
     assert [round(beat.json()["next_in"]) for beat in beats] == [2, 300, 2, 20]
     assert held.lease_until is not None
     assert (held.lease_until - server.app.now()).total_seconds() > 600  # never shortened
+
+
+async def test_a_bad_progress_costs_no_job_its_lease(server: Server) -> None:
+    """One NUL in one progress refused the heartbeat of all that the worker held."""
+    for n in range(2):
+        server.app.enqueue("k", {"n": n})
+
+    async with server.client(server.token("worker:*")) as client:
+        answer = await client.post("/api/v1/claims", json={**CLAIM, "limit": 2, "lease_seconds": 30})
+        grants = [{"id": one["job"]["id"], "token": one["token"]} for one in answer.json()["grants"]]
+        asked = [{**grants[0], "progress": "a\0b"}, {**grants[1], "progress": 0.5}]
+        beat = await client.post("/api/v1/heartbeats", json={"worker": "w", "grants": asked, "lease_seconds": 900})
+
+    told = beat.json()
+    assert told["held"] == [one["id"] for one in grants]
+    assert [(one["id"], one["code"]) for one in told["invalid"]] == [(grants[0]["id"], "invalid_payload")]
+    jobs = [server.app.get(one["id"]) for one in grants]
+    assert [job.progress for job in jobs] == [None, 0.5]
+    assert all(job.lease_until is not None and (job.lease_until - server.app.now()).total_seconds() > 600 for job in jobs)
 
 
 async def test_waiting_claims_of_one_token_are_bounded(small: Server) -> None:

@@ -143,14 +143,24 @@ class Grants(Answer):
     now: datetime
 
 
+class NotKept(Answer):
+    """A progress that was not kept, and why."""
+
+    id: str
+    code: str
+    detail: str
+
+
 class Beaten(Answer):
     """`lost`: stop, and settle nothing. `cancel`: stop, and settle with `stop`. `overdue`: its deadline has
-    passed; stop, and settle with `reject` and the class `deadline`. `drain`: claim nothing more for now."""
+    passed; stop, and settle with `reject` and the class `deadline`. `invalid`: the lease was extended, and the progress
+    was not kept. `drain`: claim nothing more for now."""
 
     held: list[str]
     lost: list[str]
     cancel: list[str]
     overdue: list[str]
+    invalid: list[NotKept]
     drain: bool
     next_in: float
 
@@ -212,10 +222,11 @@ async def heartbeat(who: Who, site: Here, body: HeartbeatBody) -> Response:
             leases.append(known[1])
     lease = body.lease_seconds or min(leases, default=None)
     worker = _worker_row(who, body)
+    progress, invalid = _progress(who, [one for one, _ in held])
     beat = await who.app.aio.heartbeat(
         [(one.id, token) for one, token in held],
         lease_seconds=lease,
-        progress={one.id: one.progress for one, _ in held if one.progress is not None},
+        progress=progress,
         worker=worker,
         events={one.id: [_log(line) for line in one.logs] for one, _ in held if one.logs},
     )
@@ -226,10 +237,25 @@ async def heartbeat(who: Who, site: Here, body: HeartbeatBody) -> Response:
         "lost": [one.id for one in body.grants if one.id in gone],
         "cancel": sorted(set(beat.cancel_requested) - gone),
         "overdue": sorted(set(beat.overdue) - gone),
+        "invalid": [one for one in invalid if one["id"] not in gone],
         "drain": any(not gate.is_open for gate in gates if gate.name in {"master", "worker", f"worker:{worker.id}"}),
         "next_in": (lease or LEASE_SECONDS) / 3,
     }
     return JsonAnswer(answer)
+
+
+def _progress(who: Principal, held: Iterable[HeldBody]) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """What can be kept of it, and what cannot. One bad progress must not cost the other jobs their leases."""
+    kept: dict[str, Any] = {}
+    invalid: list[dict[str, str]] = []
+    for one in held:
+        if one.progress is not None:
+            try:
+                encode(one.progress, who.app.registry.limits, what="The progress")
+                kept[one.id] = one.progress
+            except TenureError as exc:
+                invalid.append({"id": one.id, "code": exc.code, "detail": str(exc)})
+    return kept, invalid
 
 
 async def settle(who: Who, site: Here, body: SettleBody) -> Response:
