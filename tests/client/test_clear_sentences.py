@@ -161,7 +161,7 @@ JOB_ID = "01a1f553-b6ae-70a5-b042-67779151a5a6"
         (lambda app: app.settle(5), "`outcomes` must be one or several, got int"),
         (lambda app: app.settle([5]), r"`outcomes` must be outcomes, such as tenure\.Completed, got int"),
         (lambda app: app.enqueue_many(5), "`jobs` must be several jobs, got int"),
-        (lambda app: app.enqueue_many([5]), "`jobs` takes jobs made by `new_job`, or pairs of kind and payload, got int"),
+        (lambda app: app.enqueue_many([5]), "`jobs` takes jobs made by `new_job`, or pairs of kind and payload, got"),
         (lambda app: app.jobs(after="zzz"), "`after` must be a UUID, got str 'zzz'"),
         (lambda app: app.cancel_many(5), "`job_ids` must be one or several, got int"),
         (lambda app: app.fail((JOB_ID, 1), 5), r"`error` must be text \(str\) or an exception, got int"),

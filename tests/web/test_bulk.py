@@ -53,7 +53,7 @@ async def test_the_right_to_enqueue_is_not_the_right_to_act_on_all_that_match(se
     """A job of the kind `tenure.bulk` was carried out whoever enqueued it, in the name that its payload gave."""
     app = server.app
     victim = app.enqueue("k").id
-    forged = {"act": "cancel", "filter": {"queue": ["default"]}, "frozen_at": app.now().isoformat()}
+    forged: dict[str, Any] = {"act": "cancel", "filter": {"queue": ["default"]}, "frozen_at": app.now().isoformat()}
     forged |= {"total": 1, "actor": "ops", "reason": "forged"}
     body = {"kind": "tenure.bulk", "queue": "bulk", "payload": forged}
     app.queues.set("bulk")

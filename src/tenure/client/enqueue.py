@@ -73,11 +73,12 @@ class Enqueueing(Client):
     def _made(self, job: NewJob | tuple[str, Any]) -> NewJob:
         if isinstance(job, NewJob):
             return job
-        if not isinstance(job, tuple | list) or len(job) != 2:
+        pair: Any = job
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InvalidArgument(
                 f"`jobs` takes jobs made by `new_job`, or pairs of kind and payload, got {type(job).__name__}."
             )
-        return self.new_job(*job)
+        return self.new_job(*pair)
 
 
 def enqueue_jobs(state: ClientState, jobs: Iterable[NewJob], connection: Any) -> Steps[list[JobHandle[Any]]]:

@@ -214,7 +214,9 @@ class Work(Client):
         given = arguments.several("outcomes", outcomes)
         for one in given:
             if not isinstance(one, Outcome):
-                raise InvalidArgument(f"`outcomes` must be outcomes, such as tenure.Completed, got {type(one).__name__}.")
+                raise InvalidArgument(
+                    f"`outcomes` must be outcomes, such as tenure.Completed, got {type(one).__name__}."
+                )
         answers: list[Settled] = []
         for first in range(0, len(given), SETTLE_MAX):
             answers += yield from ask(Settle(given[first : first + SETTLE_MAX]))

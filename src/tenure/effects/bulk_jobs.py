@@ -87,8 +87,9 @@ def act_on_all(payload: BulkAct, ctx: Context) -> dict[str, int]:
 
 
 def _check_is_asked_for(ctx: Context) -> None:
-    """Who asks for an act may operate, and the door notes that in the audit before it enqueues the job. A job of this kind
-    that was merely enqueued has no such row: the right to enqueue is not the right to cancel what others enqueued."""
+    """Who asks for an act may operate, and the door notes that in the audit before it enqueues the job. A job of this
+    kind that was merely enqueued has no such row: the right to enqueue is not the right to cancel what others
+    enqueued."""
     before: int | None = None
     while rows := call(ctx, ListAudit(SUBJECT, AUDIT_PAGE, before)):
         if any(row.act == SUBJECT and row.detail == {"job": ctx.id} for row in rows):
