@@ -149,3 +149,39 @@ def test_a_kind_that_is_spelled_almost_like_a_handlers_is_named_once(
     assert said == [
         "Kind 'welcom' has no handler in this app, so its jobs wait for another worker. Did you mean 'welcome'?"
     ]
+
+
+JOB_ID = "01a1f553-b6ae-70a5-b042-67779151a5a6"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda app: app.heartbeat(5), "`grants` must be one or several, got int"),
+        (lambda app: app.settle(5), "`outcomes` must be one or several, got int"),
+        (lambda app: app.settle([5]), r"`outcomes` must be outcomes, such as tenure\.Completed, got int"),
+        (lambda app: app.enqueue_many(5), "`jobs` must be several jobs, got int"),
+        (lambda app: app.enqueue_many([5]), "`jobs` takes jobs made by `new_job`, or pairs of kind and payload, got"),
+        (lambda app: app.jobs(after="zzz"), "`after` must be a UUID, got str 'zzz'"),
+        (lambda app: app.cancel_many(5), "`job_ids` must be one or several, got int"),
+        (lambda app: app.fail((JOB_ID, 1), 5), r"`error` must be text \(str\) or an exception, got int"),
+    ],
+)
+def test_an_argument_of_another_type_is_said_in_a_sentence(call: Callable[[tenure.App], Any], said: str) -> None:
+    """They were a TypeError or an AttributeError from the inside, one of them from the writer's thread. A place in the
+    list of jobs that is none gave an empty page on PostgreSQL, and the first page again on SQLite."""
+    with temporary_app() as app, pytest.raises(tenure.InvalidArgument, match=said):
+        call(app)
+
+
+@pytest.mark.anyio
+async def test_what_makes_connections_is_not_taken_for_one() -> None:
+    """The sentence said of an async engine that it is not async."""
+    sqlalchemy = pytest.importorskip("sqlalchemy.ext.asyncio")
+    pytest.importorskip("aiosqlite")
+    engine = sqlalchemy.create_async_engine("sqlite+aiosqlite://")
+    with temporary_app() as app:
+        with pytest.raises(tenure.ConfigError, match="Hand in the connection or session itself, not what makes one"):
+            await app.aio.enqueue("k", connection=engine)
+        await app.aio.close()
+    await engine.dispose()

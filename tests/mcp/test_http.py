@@ -363,6 +363,23 @@ async def test_an_agent_is_bound_by_its_tenant_s_quotas(tmp_path: Path) -> None:
         assert sum(count.jobs for count in small.app.queues.counts()) == 1
 
 
+async def test_a_replay_and_a_revive_are_bound_by_the_quotas_too(tmp_path: Path) -> None:
+    """By the API they were, and an agent's went past them."""
+    with serving(f"sqlite:///{tmp_path / 'small.db'}", "--max-queued", "1") as small:
+        dead = small.app.enqueue("k", max_attempts=1)
+        (grant,) = small.app.claim()
+        small.app.fail(grant, "no")
+        small.app.enqueue("k")
+        (letter,) = small.app.dead_letters.all().items
+        async with small.client("admin", elicitation_callback=agrees) as client:
+            replayed = await refused(client, "replay", ids=[letter.id], reason="again", dry_run=False)
+            revived = await refused(client, "revive", job_id=dead.id, reason="again", dry_run=False)
+
+        assert "At most 1 jobs may wait here" in replayed
+        assert "At most 1 jobs may wait here" in revived
+        assert small.app.get(dead.id).state == "dead"
+
+
 async def test_http_works_on_postgres_too(postgres_url: str) -> None:
     with serving(postgres_url) as served:
         async with served.client(*EVERYTHING, elicitation_callback=agrees) as client:

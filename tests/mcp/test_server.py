@@ -28,6 +28,7 @@ from tenure.mcp.quota import Quota, Waiters
 from tenure.mcp.server import make_server
 from tenure.model.approval import Approval
 from tenure.model.clock import ManualClock
+from tenure.store.contract import Claim
 from tenure.testing import drain
 from tests.mcp.conftest import ask, names, refused, until
 
@@ -299,15 +300,16 @@ async def test_a_claim_whose_caller_is_gone_is_given_back_unspent(app: App, monk
     """Staged: the store has granted the job, and the caller goes before it hears of it."""
     job = app.enqueue("k")
     granted, go_on = asyncio.Event(), asyncio.Event()
-    claim = app.aio.claim
+    carry_out = app.store.ado
 
-    async def slow_claim(**wanted: Any) -> Any:
-        grants = await claim(**wanted)
-        granted.set()
-        await go_on.wait()
-        return grants
+    async def slow(request: Any) -> Any:
+        answer = await carry_out(request)
+        if isinstance(request, Claim):
+            granted.set()
+            await go_on.wait()
+        return answer
 
-    monkeypatch.setattr(app.aio, "claim", slow_claim)
+    monkeypatch.setattr(app.store, "ado", slow)
     async with connected(app, "work") as client:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
@@ -419,6 +421,18 @@ async def test_an_envelope_is_cut_and_shows_hidden_characters_by_number(value: A
     assert len(json.dumps(found, ensure_ascii=False).encode()) <= ENVELOPE_BYTES
     assert found["untrusted"]["queue"] == "q\\x1b"
     assert found["untrusted"]["cut"] == ["payload", "error"]
+
+
+async def test_arguments_that_do_not_fit_are_told_as_all_errors_are(app: App) -> None:
+    """They were told in the words of pydantic, with a link and without a code."""
+    async with connected(app, "use") as client:
+        said = await refused(client, "wait", job_id="x", seconds=26)
+        missing = await refused(client, "enqueue", queue="mail")
+
+    error = json.loads(said)["error"]
+    assert error["code"] == "invalid_argument"
+    assert error["untrusted"]["message"].startswith("seconds: Input should be less than or equal to 25.")
+    assert json.loads(missing)["error"]["untrusted"]["message"].startswith("kind: Field required.")
 
 
 async def test_a_sentence_that_quotes_the_name_of_a_queue_stands_in_the_envelope(app: App) -> None:

@@ -40,7 +40,7 @@ def test_an_amount_is_stored_as_a_whole_number(unit: str, given: Any, stored: in
     assert read_amount(unit, given) == stored
 
 
-@pytest.mark.parametrize("given", [0.4, "a lot", "-1", "NaN", "Infinity", True, None, 2**60, object()])
+@pytest.mark.parametrize("given", [0.4, 1e308, -1e308, "a lot", "-1", "NaN", "Infinity", True, None, 2**60, object()])
 def test_what_is_no_amount_of_money_is_refused(given: Any) -> None:
     with pytest.raises(InvalidArgument, match="usd"):
         read_amount("usd", given)

@@ -49,6 +49,26 @@ async def test_all_that_match_are_cancelled_and_later_ones_left_alone(server: Se
     assert {row.actor for row in app.access.audit(limit=1000) if row.act == "cancel"} == {"ops"}
 
 
+async def test_the_right_to_enqueue_is_not_the_right_to_act_on_all_that_match(server: Server) -> None:
+    """A job of the kind `tenure.bulk` was carried out whoever enqueued it, in the name that its payload gave."""
+    app = server.app
+    victim = app.enqueue("k").id
+    forged: dict[str, Any] = {"act": "cancel", "filter": {"queue": ["default"]}, "frozen_at": app.now().isoformat()}
+    forged |= {"total": 1, "actor": "ops", "reason": "forged"}
+    body = {"kind": "tenure.bulk", "queue": "bulk", "payload": forged}
+    app.queues.set("bulk")
+
+    async with server.client(server.token("enqueue:*")) as client:
+        refused = await client.post("/api/v1/jobs", json=body)
+    by_sql = app.enqueue("tenure.bulk", forged, queue="bulk").id  # as any login with the role of producers may
+    await work(app)
+
+    assert (refused.status_code, "enqueue:queue=bulk,kind=tenure.bulk" in refused.text) == (403, True)
+    job = app.get(by_sql)
+    assert (job.state, "No audit row asks for this act" in str(job.last_error)) == ("failed", True)
+    assert app.get(victim).state == "queued"
+
+
 async def test_a_group_of_dead_letters_is_revived(server: Server) -> None:
     app = server.app
     app.queues.set("default", max_attempts=1)

@@ -694,3 +694,42 @@ async def test_a_cursor_that_was_changed_is_refused_in_a_whole_sentence(small: S
 
     assert answer.status_code == 400
     assert answer.json()["detail"].startswith("This text was not made by this server")
+
+
+async def test_a_slash_in_a_name_is_sent_encoded(server: Server) -> None:
+    """What has a slash in its name could not be asked for: the path was parted there."""
+    server.app.queues.set("team/mail")
+    async with server.client(server.token("admin", "read:meta")) as client:
+        shown = await client.get("/api/v1/queues/team%2Fmail")
+        paused = await client.post("/api/v1/queues/team%2fmail/pause", json={"reason": "too loud"})
+        limited = await client.put("/api/v1/limits/openai%2Fgpt-4", json={"per_minute": 5})
+        closed = await client.post("/api/v1/gates/queue:team%2Fmail/close", json={})
+        plain = await client.get("/api/v1/queues/team/mail")
+        above = await client.get("/api/v1/queues/..%2F..%2Fhealthz")
+
+    assert shown.json()["item"]["name"] == "team/mail"
+    assert paused.json() == {"changed": ["team/mail"]}
+    assert limited.json()["item"]["key"] == "openai/gpt-4"
+    assert closed.json()["item"]["is_open"] is False
+    assert (plain.status_code, above.status_code) == (404, 404)
+
+
+async def test_the_effects_of_a_job_come_in_pages(server: Server) -> None:
+    """What came behind the first 500 was left out, and nothing said so."""
+
+    @server.app.job
+    def send(ctx: tenure.Context) -> None:
+        for number in range(3):
+            ctx.effect("mail", do=lambda call: None, step=str(number))
+
+    job_id = server.app.enqueue("send").id
+    await server.app.aio.run_worker(drain=True, handle_signals=False)
+    async with server.client(server.token("read:meta")) as client:
+        path = f"/api/v1/jobs/{job_id}/effects"
+        first = (await client.get(path, params={"limit": 2})).json()
+        second = (await client.get(path, params={"limit": 2, "cursor": first["next"]})).json()
+        foreign = await client.get("/api/v1/jobs", params={"cursor": first["next"]})
+
+    assert [row["step"] for row in first["items"] + second["items"]] == ["0", "1", "2"]
+    assert second["next"] is None
+    assert foreign.status_code == 400

@@ -127,6 +127,16 @@ async def test_every_change_leaves_exactly_one_row_of_the_door_also_a_failed_one
                 assert added[0].detail["token"] == text.split("_")[1]
 
 
+async def test_a_path_that_no_engine_could_keep_does_not_pass_the_audit(small: Server) -> None:
+    """It left no row: the path itself was refused as the row's subject."""
+    async with small.client(small.token("operate")) as client:
+        answer = await client.post("/api/v1/queues/a%00b/pause", json={})
+
+    (row,) = _rows(small)
+    assert (row.act, row.subject) == ("http:pause_queue", "/api/v1/queues/a\\x00b/pause")
+    assert row.detail["status"] == answer.status_code == 400
+
+
 def _rows(server: Server) -> list[Any]:
     return [row for row in server.app.access.audit(limit=1000) if row.act.startswith("http:")]
 

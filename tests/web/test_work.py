@@ -45,7 +45,7 @@ async def test_a_job_is_claimed_kept_and_completed(server: Server) -> None:
 
     assert grant["job"]["payload"] == {"n": 2**53 + 1}
     assert beat.json() == {
-        "held": [job_id], "lost": [], "cancel": [], "overdue": [], "drain": False, "next_in": 10.0,
+        "held": [job_id], "lost": [], "cancel": [], "overdue": [], "invalid": [], "drain": False, "next_in": 10.0,
     }  # fmt: skip
     assert done.json()["results"][0]["state"] == "succeeded"
     assert again.json() == done.json()
@@ -143,6 +143,80 @@ async def test_an_exchange_settles_and_claims(server: Server) -> None:
     assert foreign.status_code == 403
 
 
+async def test_an_exchange_tells_what_it_settled_although_its_claim_is_refused(server: Server) -> None:
+    """It was answered with the refusal alone, so that a worker never learned what became of its jobs."""
+    ids = [server.app.enqueue("k", {"n": n}).id for n in range(2)]
+
+    async with server.client(server.token("worker:queue=default")) as client:
+        answer = await client.post("/api/v1/claims", json={**CLAIM, "limit": 2})
+        first, second = answer.json()["grants"]
+        server.app.gates.close("worker")
+        asked = {"worker": "w", "settle": [result(first)], "claim": CLAIM}
+        told = [(await client.post("/api/v1/exchange", json=asked)) for _ in range(2)]
+        bare = await client.post("/api/v1/exchange", json={**asked, "settle": []})
+        server.app.gates.open("worker")
+        foreign = await client.post(
+            "/api/v1/exchange",
+            json={"worker": "w", "settle": [result(second)], "claim": {**CLAIM, "queues": ["mail"]}},
+        )
+
+    for one in told:
+        assert one.status_code == 200, one.text
+        assert (one.json()["results"][0]["state"], one.json()["grants"]) == ("succeeded", [])
+        assert one.json()["refused"]["code"] == "gate_closed"
+    assert (bare.status_code, bare.json()["code"]) == (503, "gate_closed")
+    assert foreign.status_code == 403
+    assert [server.app.get(one).state for one in ids] == ["succeeded", "running"]
+
+
+async def test_a_result_with_a_text_that_no_engine_holds_leaves_the_others_alone(server: Server) -> None:
+    """One NUL refused the whole batch, so that nothing of it was settled."""
+    for n in range(7):
+        server.app.enqueue("k", {"n": n})
+
+    async with server.client(server.token("worker:*")) as client:
+        answer = await client.post("/api/v1/claims", json={**CLAIM, "limit": 7})
+        grants = answer.json()["grants"]
+        results = [
+            result(grants[0], summary="a\0b"),
+            result(grants[1], "suspend", waiting_for="a\0b"),
+            result(grants[2], "release", limiter="a\0b"),
+            result(grants[3], "release", reason="a\0b"),
+            result(grants[4], "stop", reason="a\0b"),
+            result(grants[5], "fail", error="a\0b" + "x" * 50_000),
+            result(grants[6], summary=""),
+        ]
+        settled = await client.post("/api/v1/settlements", json={"results": results})
+
+    told = [(one["status"], one["code"]) for one in settled.json()["results"]]
+    assert told == [("invalid", "invalid_argument")] * 3 + [("settled", None)] * 4
+    last_error = server.app.get(grants[5]["job"]["id"]).last_error
+    assert last_error is not None
+    assert last_error.startswith("a\ufffdb")
+    assert len(last_error) <= server.app.registry.limits.error_chars
+
+
+async def test_a_worker_says_what_a_failure_is_counted_as(server: Server) -> None:
+    """The heartbeat asked for the class `deadline`, and there was no way to give it."""
+    late, slow = (server.app.enqueue("k", {"n": n}).id for n in range(2))
+
+    async with server.client(server.token("worker:*")) as client:
+        answer = await client.post("/api/v1/claims", json={**CLAIM, "limit": 2})
+        first, second = answer.json()["grants"]
+        results = [
+            result(first, "reject", error="too late", failure_class="deadline"),
+            result(second, "fail", error="took too long", failure_class="timeout"),
+        ]
+        await client.post("/api/v1/settlements", json={"results": results})
+        unknown = await client.post(
+            "/api/v1/settlements", json={"results": [result(first, "fail", error="x", failure_class="bad luck")]}
+        )
+
+    assert server.app.get(late).failure_class == "deadline"
+    assert [one.failure_class for one in server.app.attempts(slow)] == ["timeout"]
+    assert unknown.status_code == 422
+
+
 async def test_a_waiting_claim_is_answered_when_a_job_comes(server: Server) -> None:
     text = server.token("worker:*")
 
@@ -220,6 +294,23 @@ async def test_a_waiting_claim_ends_when_its_client_goes(server: Server) -> None
     assert server.app.get(job_id).state == "queued"
 
 
+async def test_a_waiting_claim_ends_when_its_token_is_revoked(server: Server) -> None:
+    """It was granted what came, for as long as it had asked to wait: a job that no one could settle any more."""
+    text = server.token("worker:*")
+
+    async with server.client(text, timeout=60) as client:
+        waiting = asyncio.create_task(client.post("/api/v1/claims", json={**CLAIM, "wait": 25}))
+        places = server.asgi._site.places
+        while places.is_free("wait", text.split("_")[1], 1):  # noqa: ASYNC110  it has no event to wait for
+            await asyncio.sleep(0.01)
+        await server.app.aio.access.revoke(text.split("_")[1])
+        answer = await asyncio.wait_for(waiting, 15)
+
+    assert answer.status_code == 204
+    job_id = server.app.enqueue("k").id
+    assert server.app.get(job_id).state == "queued"
+
+
 async def test_what_was_granted_goes_back_when_the_answer_cannot_be_made(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +357,26 @@ async def test_a_heartbeat_is_asked_for_in_time_for_the_lease_that_the_claim_gav
     assert (held.lease_until - server.app.now()).total_seconds() > 600  # never shortened
 
 
+async def test_a_bad_progress_costs_no_job_its_lease(server: Server) -> None:
+    """One NUL in one progress refused the heartbeat of all that the worker held."""
+    for n in range(2):
+        server.app.enqueue("k", {"n": n})
+
+    async with server.client(server.token("worker:*")) as client:
+        answer = await client.post("/api/v1/claims", json={**CLAIM, "limit": 2, "lease_seconds": 30})
+        grants = [{"id": one["job"]["id"], "token": one["token"]} for one in answer.json()["grants"]]
+        asked = [{**grants[0], "progress": "a\0b"}, {**grants[1], "progress": 0.5}]
+        beat = await client.post("/api/v1/heartbeats", json={"worker": "w", "grants": asked, "lease_seconds": 900})
+
+    told = beat.json()
+    assert told["held"] == [one["id"] for one in grants]
+    assert [(one["id"], one["code"]) for one in told["invalid"]] == [(grants[0]["id"], "invalid_payload")]
+    jobs = [server.app.get(one["id"]) for one in grants]
+    assert [job.progress for job in jobs] == [None, 0.5]
+    left = [job.lease_until - server.app.now() for job in jobs if job.lease_until is not None]
+    assert [one.total_seconds() > 600 for one in left] == [True, True]
+
+
 async def test_waiting_claims_of_one_token_are_bounded(small: Server) -> None:
     few = Server(small.app, waiters=2)
     text = few.token("worker:*")
@@ -302,7 +413,8 @@ async def test_a_refusal_by_a_service_holds_back_all_jobs_of_its_limiter(server:
     assert held_back.status_code == 204
     (row,) = listed.json()["items"]
     assert (row["key"], row["strikes"], row["room"], row["reason"]) == ("llm", 1, 0, "429")
-    assert (refused.status_code, "ends within" in refused.text) == (400, True), refused.text
+    (one,) = refused.json()["results"]
+    assert (one["status"], one["code"], "ends within" in one["detail"]) == ("invalid", "invalid_argument", True)
     assert too_long.status_code == 422
     assert cleared.json()["item"]["room"] is None
     assert rates.json()["item"]["room"] == 1

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from tenure.client.handle import JobHandle
 from tenure.client.operations import Client, EnqueueOn, Steps, ask, operation
 from tenure.client.state import ClientState
-from tenure.errors import UnknownQueue
+from tenure.errors import InvalidArgument, UnknownQueue
 from tenure.handler.building import MISSING, JobOptions, build_job
 from tenure.handler.observers import around
 from tenure.model.job import Enqueued, NewJob
@@ -66,8 +66,19 @@ class Enqueueing(Client):
 
         They go in batches of up to 2,000, each all or none. After an error, repeating the same NewJobs does no harm.
         """
-        made = (job if isinstance(job, NewJob) else self.new_job(*job) for job in jobs)
-        return (yield from enqueue_jobs(self._state, made, connection))
+        if not isinstance(jobs, Iterable):
+            raise InvalidArgument(f"`jobs` must be several jobs, got {type(jobs).__name__}.")
+        return (yield from enqueue_jobs(self._state, map(self._made, jobs), connection))
+
+    def _made(self, job: NewJob | tuple[str, Any]) -> NewJob:
+        if isinstance(job, NewJob):
+            return job
+        pair: Any = job
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidArgument(
+                f"`jobs` takes jobs made by `new_job`, or pairs of kind and payload, got {type(job).__name__}."
+            )
+        return self.new_job(*pair)
 
 
 def enqueue_jobs(state: ClientState, jobs: Iterable[NewJob], connection: Any) -> Steps[list[JobHandle[Any]]]:

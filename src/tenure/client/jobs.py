@@ -45,7 +45,7 @@ class Jobs(Client):
     @operation
     def get_many(self, job_ids: Iterable[str]) -> Steps[list[Job | None]]:
         """Jobs by id, in order; None where there is none."""
-        ids = [arguments.job_id("job_ids", one) for one in job_ids]
+        ids = _ids(job_ids)
         found: list[Job | None] = []
         for first in range(0, len(ids), PAGE_MAX):
             found += yield from ask(GetJobs(ids[first : first + PAGE_MAX]))
@@ -88,7 +88,7 @@ class Jobs(Client):
                     profile=profile,
                     worker=None if worker is None else WorkerId(worker),
                     limit=arguments.whole("limit", limit, 1, PAGE_MAX),
-                    after=after,
+                    after=None if after is None else arguments.uuid_text("after", after),
                 )
             )
         )
@@ -260,8 +260,7 @@ class Jobs(Client):
 
 
 def _ids(job_ids: str | Iterable[str]) -> list[JobId]:
-    given = [job_ids] if isinstance(job_ids, str) else job_ids
-    return [arguments.job_id("job_ids", one) for one in given]
+    return [arguments.job_id("job_ids", one) for one in arguments.several("job_ids", job_ids)]
 
 
 def _versions(ids: list[JobId], version: str | None) -> dict[JobId, str]:

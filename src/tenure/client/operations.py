@@ -19,11 +19,15 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
 from tenure.client.state import ClientState
-from tenure.model.job import Enqueued
-from tenure.store.contract import Enqueue, Request, Store
+from tenure.model.job import Enqueued, Grant
+from tenure.model.outcome import Released
+from tenure.store.contract import Claim, Enqueue, Request, Settle, Store
+
+if TYPE_CHECKING:
+    import asyncio
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -173,6 +177,8 @@ async def run_async(state: ClientState, steps: Steps[R]) -> R:
                         answer = await asyncio.to_thread(request.call, store)
                     case Pause():
                         await asyncio.sleep(request.seconds)
+                    case Claim():
+                        answer = await _claim(store, request)
                     case _:
                         answer = await store.ado(request)
             except Exception as exc:  # noqa: BLE001 - the operation decides what an error means
@@ -182,6 +188,39 @@ async def run_async(state: ClientState, steps: Steps[R]) -> R:
     except StopIteration as end:
         result: R = end.value
         return result
+
+
+async def _claim(store: Store, request: Claim) -> list[Grant]:
+    """The store carries a claim out although its await is cancelled. What it takes then goes back at once, unspent."""
+    import asyncio
+
+    asked = asyncio.ensure_future(store.ado(request))
+    try:
+        return await asyncio.shield(asked)
+    except asyncio.CancelledError:
+        asked.add_done_callback(functools.partial(_give_back, store))
+        raise
+
+
+def _give_back(store: Store, asked: asyncio.Future[list[Grant]]) -> None:
+    import asyncio
+
+    if asked.cancelled() or asked.exception() is not None or not asked.result():
+        return
+    released = [Released(grant.id, grant.token, failure_class=None) for grant in asked.result()]
+    settling = asyncio.ensure_future(store.ado(Settle(released)))
+    _LATE.add(settling)
+    settling.add_done_callback(_forget)
+
+
+def _forget(settling: asyncio.Future[Any]) -> None:
+    _LATE.discard(settling)
+    if not settling.cancelled():
+        settling.exception()  # if the database is away now, the leases run out
+
+
+_LATE: Final[set[Any]] = set()
+"""What gives grants back. The event loop itself keeps no task alive."""
 
 
 def _sync_method(steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:

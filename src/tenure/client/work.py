@@ -58,7 +58,8 @@ class Work(Client):
         """Take up to `limit` due jobs under a lease. Leases that ran out are taken back first.
 
         No job is ever granted twice at once. Without `queues`: those that this app declares, and `default`.
-        `held`: when repeating a claim whose reply was lost, what this worker knows it holds.
+        `held`: when repeating a claim whose reply was lost, what this worker knows it holds. In async code a claim
+        whose await is cancelled needs no repeat: what it takes goes back, unspent.
 
         Raises: UnknownQueue, GateClosed, InvalidArgument.
         """
@@ -210,7 +211,12 @@ class Work(Client):
     @operation
     def settle(self, outcomes: Iterable[Outcome]) -> Steps[list[Settled]]:
         """End many attempts at once; one answer each, in order. A lost lease is an answer, not an error."""
-        given = list(outcomes)
+        given = arguments.several("outcomes", outcomes)
+        for one in given:
+            if not isinstance(one, Outcome):
+                raise InvalidArgument(
+                    f"`outcomes` must be outcomes, such as tenure.Completed, got {type(one).__name__}."
+                )
         answers: list[Settled] = []
         for first in range(0, len(given), SETTLE_MAX):
             answers += yield from ask(Settle(given[first : first + SETTLE_MAX]))
@@ -258,7 +264,7 @@ def _held(grant: Held) -> tuple[JobId, Token]:
 def _all_held(grants: Held | Iterable[Held]) -> list[tuple[JobId, Token]]:
     if isinstance(grants, Grant) or (isinstance(grants, tuple) and len(grants) == 2 and isinstance(grants[0], str)):
         return [_held(grants)]
-    return [_held(grant) for grant in grants]
+    return [_held(grant) for grant in arguments.several("grants", grants)]
 
 
 def _lease(value: Duration | None) -> float | None:

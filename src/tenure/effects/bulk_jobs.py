@@ -16,16 +16,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from tenure.effects.bulk_looks import looks, mark
 from tenure.effects.kinds import Host, Terms, call, fence, register
 from tenure.handler.context import Context
+from tenure.handler.signals import Permanent
 from tenure.model.frozen import frozen
 from tenure.model.ids import JobId
 from tenure.model.policy import QueuePolicy
 from tenure.store.contract import Cancel, Revive
+from tenure.store.queries import ListAudit
 
 if TYPE_CHECKING:
     from tenure.effects.bulk_payload import BulkAct
 
 KIND: Final = "tenure.bulk"
 QUEUE: Final = "bulk"
+SUBJECT: Final = "bulk"
+"""Act and subject of the audit rows by which acts are asked for; each names its job."""
+AUDIT_PAGE: Final = 1000
 PART: Final = 500
 """Jobs of one transaction."""
 PACE: Final = 1000.0
@@ -58,6 +63,7 @@ def _payload_type() -> Any:
 
 def act_on_all(payload: BulkAct, ctx: Context) -> dict[str, int]:
     """Go through the filter, look by look."""
+    _check_is_asked_for(ctx)
     check = fence(ctx)
     kept = _kept(ctx)
     done, failed, after = int(kept.get("done", 0)), int(kept.get("failed", 0)), kept.get("after")
@@ -78,6 +84,21 @@ def act_on_all(payload: BulkAct, ctx: Context) -> dict[str, int]:
             check(_progress(done, failed, payload.total, after))
     ctx.set_result_summary(f"{payload.act}: {done} done, {failed} refused")
     return {"done": done, "failed": failed, "total": payload.total}
+
+
+def _check_is_asked_for(ctx: Context) -> None:
+    """Who asks for an act may operate, and the door notes that in the audit before it enqueues the job. A job of this
+    kind that was merely enqueued has no such row: the right to enqueue is not the right to cancel what others
+    enqueued."""
+    before: int | None = None
+    while rows := call(ctx, ListAudit(SUBJECT, AUDIT_PAGE, before)):
+        if any(row.act == SUBJECT and row.detail == {"job": ctx.id} for row in rows):
+            return
+        before = rows[-1].seq
+    raise Permanent(
+        "No audit row asks for this act, so nothing was done. Acts on all that match are asked for on the page bulk of "
+        "the console, or by POST /api/v1/bulk."
+    )
 
 
 def _kept(ctx: Context) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def several(argument: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, Iterable):
-        raise InvalidArgument(f"`{argument}` must be one text or several, got {_type_name(value)}.")
+        raise InvalidArgument(f"`{argument}` must be one or several, got {_type_name(value)}.")
     return tuple(value)
 
 
@@ -153,6 +153,8 @@ def error_text(error: str | BaseException, limit: int) -> str:
         said = f"{type(error).__qualname__}: {error}"
         trace = "".join(traceback.format_exception(error)).rstrip() if error.__traceback__ is not None else ""
         error = f"{said}\n{trace}" if trace else said
+    if not isinstance(error, str):
+        raise InvalidArgument(f"`error` must be text (str) or an exception, got {_type_name(error)}.")
     error = error.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if not error.strip():
         return "failed without a message"

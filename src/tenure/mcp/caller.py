@@ -68,6 +68,10 @@ class Principal(Protocol):
     def token_id(self) -> str | None: ...
 
 
+async def _take_any(_jobs: int) -> None:
+    """The user of a pipe has no quotas."""
+
+
 @frozen
 class Caller:
     """One caller. `id` is what grants, tasks and quotas belong to; `name` stands in the audit as the actor. `person` is
@@ -83,8 +87,8 @@ class Caller:
     confirm: bool
     address: str | None = None
     """Where the request came from; None on a pipe."""
-    take_jobs: Callable[[int], Awaitable[None]] | None = None
-    """Awaited before so many jobs are enqueued: refuses those beyond the tenant's quotas. None on a pipe."""
+    take_jobs: Callable[[int], Awaitable[None]] = _take_any
+    """Awaited before so many jobs are queued: refuses those beyond the tenant's quotas."""
 
     @property
     def worker(self) -> str:

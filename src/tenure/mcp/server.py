@@ -19,9 +19,10 @@ from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST, CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
 from mcp_types import Tool as ShownTool
+from pydantic import ValidationError
 
 from tenure.app import App
-from tenure.errors import TenureError, TooManyCalls
+from tenure.errors import InvalidArgument, TenureError, TooManyCalls
 from tenure.mcp.caller import CALLS_PER_MINUTE, READS, TOOLSETS, Access, Caller, caller, on_pipe, set_caller
 from tenure.mcp.envelope import one_line
 from tenure.mcp.listening import METHOD as LISTEN
@@ -127,10 +128,10 @@ class Server(MCPServer[Any]):
             raise ToolError(f"Unknown tool: {one_line(name)[:100]}")
         is_audited = name in AUDITED or (who.unmasks and name in READS)
         if not is_audited:
-            return await super().call_tool(name, arguments, context)
+            return await self._call(name, arguments, context)
         status = "error"
         try:
-            result = await super().call_tool(name, arguments, context)
+            result = await self._call(name, arguments, context)
             status = "asked" if isinstance(result, InputRequiredResult) else "done"
         except TaskStarted:
             status = "done"
@@ -138,6 +139,19 @@ class Server(MCPServer[Any]):
         finally:
             await _note(who, name, arguments, status)
         return result
+
+    async def _call(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool; what does not fit its arguments is told as all our errors are. Raises: ToolError."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as exc:
+            if not isinstance(exc.__cause__, ValidationError):
+                raise
+            found = exc.__cause__.errors(include_url=False, include_context=False, include_input=False)
+            said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
+            raise ToolError(error_text(InvalidArgument(f"{said}. Nothing was changed."))) from exc
 
     async def list_resources(self) -> Any:
         """The caller's resources."""

@@ -8,7 +8,7 @@ A scope is a verb, for `enqueue` and `worker` with the queues and kinds that it 
 
     read:meta                          states, times, names, counts; no payload, result or error text
     read:payload                       these as well; implied by no other scope
-    enqueue:queue=mail,kind=welcome    put such jobs in such queues; enqueue:* for all
+    enqueue:queue=mail,kind=welcome    put such jobs in such queues; enqueue:* for all but Tenure's own kinds, tenure.…
     worker:queue=mail                  claim, keep and end jobs of these queues; worker:* for all
     operate                            cancel, revive, triage, pause; implies read:meta
     approve                            answer what waits for a person
@@ -39,6 +39,9 @@ GROUP: Final = "group:"
 BOUND: Final = ("enqueue", "worker")
 """Verbs that say for which queues and kinds they hold."""
 IMPLIED: Final = {"admin": ("operate", "read:meta"), "operate": ("read:meta",)}
+OWN_KINDS: Final = "tenure."
+"""Kinds that Tenure enqueues itself, for acts that need more than the right to enqueue. `enqueue:*` does not cover
+them; a scope that names one does."""
 EVERYTHING: Final = ("read:meta", "read:payload", "enqueue:*", "worker:*", "operate", "approve", "admin")
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -57,6 +60,8 @@ class Scope:
     def covers(self, other: Scope) -> bool:
         """Whether all that `other` allows is allowed by this one."""
         if other.verb != self.verb and other.verb not in IMPLIED.get(self.verb, ()):
+            return False
+        if other.verb == "enqueue" and self.kind is None and (other.kind or "").startswith(OWN_KINDS):
             return False
         return self.queue in {None, other.queue} and self.kind in {None, other.kind}
 

@@ -6,7 +6,6 @@ fraction; tokens and calls are counted as they are.
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -166,7 +165,7 @@ def read_amount(unit: str, value: Any, *, is_limit: bool = False) -> int:
     """
     if isinstance(value, bool) or value is None:
         raise InvalidArgument(f"{unit}: expected an amount, got {value!r}. Nothing was changed.")
-    if isinstance(value, float) and unit == "usd" and math.isfinite(value):
+    if isinstance(value, float) and unit == "usd" and abs(value) <= AMOUNT_MAX:
         raise InvalidArgument(
             f"usd: {value!r} is a float, and binary fractions cannot hold cents exactly. Write the amount as text, "
             f'`usd="{value:.2f}"`, as a Decimal, or in millionths, `usd_micro={round(value * MICRO)}`. '

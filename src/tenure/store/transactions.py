@@ -127,15 +127,16 @@ def _is_async(connection: object) -> bool:
 
 def _refusal(connection: object, library: str | None, engine: str, *, wants_async: bool = False) -> ConfigError:
     name = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    is_async = _is_async(connection) or library in {"asyncpg", "aiosqlite"}
     if library is None:
         hint = "Hand in a connection or session of sqlite3, aiosqlite, psycopg, asyncpg, SQLAlchemy or Django."
     elif (library in {"sqlite3", "aiosqlite"}) != (engine == "SQLite") and library not in {"sqlalchemy", "django"}:
         hint = (
             f"It belongs to another engine than this store, which is on {engine}. Hand in a connection to its database."
         )
-    elif wants_async:
+    elif wants_async and not is_async:
         hint = "It is not async. Use `enqueue` instead of `aenqueue` with it."
-    elif _is_async(connection) or library in {"asyncpg", "aiosqlite"}:
+    elif is_async and not wants_async:
         hint = "It is async. Use `aenqueue` instead of `enqueue` with it."
     else:
         hint = "Hand in the connection or session itself, not what makes one."

@@ -206,7 +206,7 @@ async def _note(word: str, who: auth.Principal, request: Request, status: int) -
     body = getattr(request, "_body", b"")
     detail = {
         "method": request.method,
-        "path": request.url.path,
+        "path": auth.path_of(request),
         "status": status,
         "token": who.token_id,
         "session": who.session[:12] if who.session is not None else None,
@@ -217,7 +217,7 @@ async def _note(word: str, who: auth.Principal, request: Request, status: int) -
     }
     try:
         request.state.site.background.wake()
-        await who.app.aio.access.note(f"http:{word}", request.url.path[:200], actor=who.name, detail=detail)
+        await who.app.aio.access.note(f"http:{word}", auth.path_of(request)[:200], actor=who.name, detail=detail)
     except TenureError as exc:
         _log.error("The audit row of request %s was not written: %s", request.state.request_id, exc)
 

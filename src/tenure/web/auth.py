@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from tenure.model.access import MCP, Scope, allows, groups_of, parse_scope, parse_token
 from tenure.model.frozen import frozen
+from tenure.model.visible import visible
 from tenure.web.problems import Problem
 from tenure.web.proxies import UNIX
 from tenure.web.site import Site
@@ -200,6 +201,11 @@ def client_address(site: Site, request: Request) -> str:
         if hop not in site.proxies:
             break
     return address
+
+
+def path_of(request: Request) -> str:
+    """The path as an audit row holds it: what no engine could keep stands there by its number."""
+    return visible(request.url.path)
 
 
 def cookie_name(site: Site, request: Request) -> str:

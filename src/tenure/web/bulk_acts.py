@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from tenure.effects.bulk_jobs import KIND, bulk
+from tenure.effects.bulk_jobs import KIND, SUBJECT, bulk
 from tenure.effects.bulk_looks import REVIVABLE, counts
 from tenure.effects.bulk_payload import BulkAct, BulkFilter
 from tenure.errors import InvalidArgument, NotFound, UsageError
@@ -22,8 +22,6 @@ from tenure.model.state import ACTIVE, TERMINAL, State
 if TYPE_CHECKING:
     from tenure.app import App
 
-SUBJECT: Final = "bulk"
-"""Under this the audit keeps which acts there were."""
 COUNT_MOST: Final = 100_000
 """Matches are counted up to here, or for COUNT_SECONDS; then the count says `at least`."""
 COUNT_SECONDS: Final = 2.0
@@ -118,7 +116,7 @@ def start(app: App, act: BulkAct) -> str:
     made = app.new_job(KIND, act, actor=act.actor)
     # Written first: an act that is not enqueued after all is passed over by `newest`, one without a row would be lost
     # to it. Acts are found by this row, because no index leads to the jobs of one kind.
-    app.access.note("bulk", SUBJECT, actor=act.actor, reason=act.reason, detail={"job": made.id})
+    app.access.note(SUBJECT, SUBJECT, actor=act.actor, reason=act.reason, detail={"job": made.id})
     return app.enqueue(made).id
 
 
@@ -133,7 +131,7 @@ def find(app: App, act_id: str) -> ActShown:
 def newest(app: App, limit: int) -> list[ActShown]:
     """Acts, newest first."""
     rows = app.access.audit(subject=SUBJECT, limit=limit)
-    ids = [row.detail["job"] for row in rows if row.act == "bulk" and isinstance(row.detail, dict)]
+    ids = [row.detail["job"] for row in rows if row.act == SUBJECT and isinstance(row.detail, dict)]
     return [shown(app, job) for job in app.get_many(ids) if job is not None]
 
 

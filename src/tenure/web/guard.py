@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,6 +34,7 @@ HEADERS: Final = (
 # A string without an end is taken up to the end of the body, and nothing is tried twice: else each quote of a body that
 # holds half a million escaped ones would walk through all the rest.
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_SLASH: Final = re.compile(rb"%2f", re.IGNORECASE)
 _BRACKETS: Final = re.compile(rb"[\[\]{}]")
 
 
@@ -58,6 +60,7 @@ class Guard:
         if problem is not None:
             await answer(problem, request_id)(scope, receive, sending)
             return
+        scope = _with_slashes_in_names(scope)
         body = _Body(receive, self._site.limits.body_bytes, self._site.limits.body_seconds)
         try:
             await self._app(scope, body, sending)
@@ -77,6 +80,14 @@ class Guard:
         if lengths and (not lengths[0].isdigit() or int(lengths[0]) > self._site.limits.body_bytes):
             return too_large(self._site.limits.body_bytes)
         return None
+
+
+def _with_slashes_in_names(scope: Scope) -> Scope:
+    """Leave a slash that was sent as %2F encoded, so that it is part of a name and parts no path; see `NamePart`."""
+    raw: bytes = scope.get("raw_path") or b""
+    if not _SLASH.search(raw) or unquote(raw) != scope["path"]:
+        return scope
+    return {**scope, "path": unquote(_SLASH.sub(b"%252F", raw))}
 
 
 class _Sending:

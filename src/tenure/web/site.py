@@ -107,6 +107,10 @@ class Site:
         """Whether nothing needs to be waited for any more: the client is gone, or the server is ending."""
         return self.is_closing or await request.is_disconnected()
 
+    async def may_wait(self, request: Request) -> bool:
+        """Whether a long poll goes on: there is something to wait for, and the token that it came with still holds."""
+        return not await self.has_left(request) and await self.hub.may_look(request.state.principal)
+
     def answers_to(self, host: str) -> bool:
         """Whether the Host header is one of ours."""
         host = host.lower()

@@ -95,6 +95,7 @@ class Admin:
         if dry_run:
             return {"dry_run": True, "would": "revive the job", "state": job.shown_state}
         agreement.check()
+        await who.take_jobs(1)
         done = await who.app.aio.revive(job_id, reason=reason, actor=who.name)
         return {"dry_run": False, "job_id": job_id, "state": str(done.state)}
 

@@ -59,6 +59,7 @@ class TriageTools:
         if dry_run:
             return {"dry_run": True, "would_replay": jobs}
         agreement.check()
+        await who.take_jobs(len(jobs))
         done = await who.app.aio.revive_many(jobs, reason=reason, actor=who.name)
         return {
             "dry_run": False,

@@ -112,8 +112,7 @@ async def _enqueue(
     )
     if not who.may("enqueue", queue=made.queue, kind=made.kind):
         raise out_of_reach()
-    if who.take_jobs is not None:
-        await who.take_jobs(1)
+    await who.take_jobs(1)
     handle = await who.app.aio.enqueue(made)
     if handle.duplicate:
         (holder,) = await who.app.aio.get_many([handle.id])

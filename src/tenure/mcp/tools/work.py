@@ -67,14 +67,15 @@ class Work:
                 grant = await _wait_for_grant(ctx, who, places, lease_seconds, seconds)
         if grant is None:
             return {"job": None}
-        if await _is_gone(ctx):
-            await _give_back(who, grant)
-            return {"job": None}
+        delivered: Answer | None = None
         try:
-            return {"job": await _shown(who, grant)}
-        except BaseException:
-            await asyncio.shield(_give_back(who, grant))
-            raise
+            shown = await _shown(who, grant)
+            if not await _is_gone(ctx):
+                delivered = {"job": shown}
+        finally:
+            if delivered is None:
+                await asyncio.shield(_give_back(who, grant))
+        return delivered or {"job": None}
 
     async def heartbeat(self, job_id: JobIdField, token: TokenField, lease_seconds: Lease = None) -> Answer:
         """Keep a job that you hold. `stop` says that its cancel was asked for."""
@@ -172,6 +173,8 @@ async def _wait_for_grant(
             if woken.is_set() or now - looked >= LOOK_SECONDS:
                 woken.clear()
                 looked = now
+                if not await who.is_valid():  # revoked since it asked
+                    return None
                 grant = await _claim(who, places, lease_seconds)
                 if grant is not None:
                     return grant
@@ -180,34 +183,18 @@ async def _wait_for_grant(
                     await woken.wait()
         return None
     finally:
-        await asyncio.shield(asyncio.to_thread(subscription.close))
+        # Not awaited: a cancel here would lose what was granted.
+        loop.run_in_executor(None, subscription.close)
 
 
 async def _claim(who: Caller, places: list[Place], lease_seconds: float | None) -> Grant | None:
     for queues, kinds in places:
-        asked = asyncio.ensure_future(
-            who.app.aio.claim(worker=who.worker, queues=queues, kinds=kinds, limit=1, lease_seconds=lease_seconds)
+        grants = await who.app.aio.claim(
+            worker=who.worker, queues=queues, kinds=kinds, limit=1, lease_seconds=lease_seconds
         )
-        try:
-            grants = await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            # The claim goes on in the store whatever becomes of its caller: what it takes must not be lost.
-            asked.add_done_callback(lambda done: _give_back_late(who, done))
-            raise
         if grants:
             return grants[0]
     return None
-
-
-def _give_back_late(who: Caller, done: asyncio.Future[list[Grant]]) -> None:
-    if not done.cancelled() and done.exception() is None:
-        for grant in done.result():
-            task = asyncio.ensure_future(_give_back(who, grant))
-            _LATE.add(task)
-            task.add_done_callback(_LATE.discard)
-
-
-_LATE: Final[set[asyncio.Future[None]]] = set()
 
 
 async def _give_back(who: Caller, grant: Grant) -> None:

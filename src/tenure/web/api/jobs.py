@@ -146,9 +146,10 @@ class StateAnswer(Answer):
 
 
 class Rows(Answer):
-    """Rows that belong to a job."""
+    """Rows that belong to a job. `next`: the cursor of what follows, if they come in pages."""
 
     items: list[dict[str, Any]]
+    next: str | None = None
 
 
 class Explained(Answer):
@@ -453,11 +454,21 @@ async def logs(
     return JsonAnswer({"items": all_shown(found, unmasked=unmasked)})
 
 
-async def effects(who: Who, id: Id, unmasked: Unmasked) -> Response:  # noqa: A002
+async def effects(
+    who: Who,
+    site: Here,
+    id: Id,  # noqa: A002
+    unmasked: Unmasked,
+    limit: Limit = 200,
+    cursor: Cursor = None,
+) -> Response:
     """List the effects of a job."""
-    await find(who, id)
-    page = await who.app.aio.effects.all(job_id=id, limit=500)
-    return JsonAnswer({"items": all_shown(page.items, unmasked=unmasked)})
+    job = await find(who, id)
+    purpose = f"effects {job.id}"
+    chosen, after = await paged(site, who, purpose, cursor, {})
+    page = await who.app.aio.effects.all(job_id=job.id, limit=limit, after=after)
+    following = await next_cursor(site, who, purpose, chosen, page.next)
+    return JsonAnswer({"items": all_shown(page.items, unmasked=unmasked), "next": following})
 
 
 async def steps(who: Who, id: Id, unmasked: Unmasked) -> Response:  # noqa: A002
@@ -518,7 +529,7 @@ async def _ended(request: Request, site: Site, who: Principal, job_id: str, seco
     for look in chain(LOOKS, repeat(LOOKS[-1])):
         job = await find(who, job_id)
         left = until - time.monotonic()
-        if job.state in TERMINAL or left <= 0 or await site.has_left(request):
+        if job.state in TERMINAL or left <= 0 or not await site.may_wait(request):
             return job
         await asyncio.sleep(min(look, left))
     raise AssertionError("the looks never end")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import Path, Query, Response
+from fastapi import Query, Response
 from pydantic import Field
 
 from tenure.errors import InvalidArgument, NotFound, TenureError
@@ -25,6 +25,7 @@ from tenure.web.api.shapes import (
     Here,
     JsonAnswer,
     Limit,
+    NamePart,
     Names,
     Reason,
     Strict,
@@ -37,8 +38,6 @@ from tenure.web.api.shapes import (
 )
 from tenure.web.problems import not_found
 from tenure.web.routes import Route
-
-NamePart = Annotated[str, Path(min_length=1, max_length=200)]
 
 
 class ReasonBody(Strict):

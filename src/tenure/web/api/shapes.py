@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Depends, Path, Query, Request, Response
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from tenure.web.auth import Principal
+from tenure.web.auth import Principal, path_of
 from tenure.web.problems import Problem
 from tenure.web.site import Site
 
@@ -23,6 +23,9 @@ SECRET: Final = frozenset(
 """Fields that may hold what a job is about. Without the scope read:payload they are null, and `masked` is true."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+WithSlashes = AfterValidator(lambda name: name.replace("%2F", "/"))
+"""A slash in a name is sent as %2F; the guard leaves it so, because a plain one parts the path."""
+NamePart = Annotated[str, Path(min_length=1, max_length=200), WithSlashes]
 Reason = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
@@ -121,7 +124,7 @@ async def may_unmask(request: Request, who: Principal) -> bool:
         return False
     detail = {"token": who.token_id, "address": who.address, "query": str(request.url.query)[:500]}
     detail["request"] = request.state.request_id
-    await who.app.aio.access.note("http:read_payload", request.url.path[:200], actor=who.name, detail=detail)
+    await who.app.aio.access.note("http:read_payload", path_of(request)[:200], actor=who.name, detail=detail)
     return True
 
 

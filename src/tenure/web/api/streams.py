@@ -14,8 +14,8 @@ from tenure.model.job import Job
 from tenure.model.stream import Chunk
 from tenure.web import places
 from tenure.web.api.jobs import Id, Rows, find
-from tenure.web.api.shapes import Answer, Here, JsonAnswer, Who, plain
-from tenure.web.auth import Principal
+from tenure.web.api.shapes import Answer, Here, JsonAnswer, Who, WithSlashes, plain
+from tenure.web.auth import Principal, path_of
 from tenure.web.problems import Problem
 from tenure.web.routes import Route
 from tenure.web.site import Site
@@ -25,7 +25,9 @@ LOOK_SECONDS: Final = 2.0
 """How long one look waits for a chunk before the reader's right to look is asked again."""
 RETRY_MS: Final = 3000
 
-Name = Annotated[str, Path(max_length=255, description="The stream's name; handlers write to `output` by default.")]
+Name = Annotated[
+    str, Path(max_length=255, description="The stream's name; handlers write to `output` by default."), WithSlashes
+]
 
 
 class StreamRead(Answer):
@@ -59,7 +61,7 @@ async def read_stream(
     """Read a stream; with `Accept: text/event-stream`, follow it until the job has ended (Last-Event-ID resumes)."""
     job = await find(who, id)
     detail = {"token": who.token_id, "address": who.address, "stream": name, "request": request.state.request_id}
-    await who.app.aio.access.note("http:read_stream", request.url.path[:200], actor=who.name, detail=detail)
+    await who.app.aio.access.note("http:read_stream", path_of(request)[:200], actor=who.name, detail=detail)
     if "text/event-stream" in accept:
         messages = _messages(request, site, who, job, name, _offset(last_event_id, after))
         return places.stream(site, who, messages)

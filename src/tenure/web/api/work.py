@@ -19,11 +19,13 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from tenure.errors import InvalidArgument, TenureError
+from tenure.handler import arguments
 from tenure.handler.payload import encode
 from tenure.model.clock import from_us
 from tenure.model.event import NewEvent
 from tenure.model.ids import JobId, Token, WorkerId
 from tenure.model.job import Grant
+from tenure.model.limiter import check_block
 from tenure.model.outcome import (
     Completed,
     Failed,
@@ -34,10 +36,11 @@ from tenure.model.outcome import (
     Stopped,
     Suspended,
 )
+from tenure.model.policy import Limits
 from tenure.web.api.shapes import Answer, Here, JsonAnswer, Name, Strict, Who, plain
 from tenure.web.auth import Principal
 from tenure.web.places import waiting
-from tenure.web.problems import Problem
+from tenure.web.problems import Problem, to_problem
 from tenure.web.routes import Route
 from tenure.web.site import Site
 
@@ -91,7 +94,7 @@ class ResultBody(Strict):
 
     complete: `result`, `summary`. fail: `error`, `retry_after`. reject: `error`; never retried. release: `delay`,
     `reason`; the attempt is refunded; with `limiter` all jobs that carry this key are held back for `delay`. suspend:
-    `waiting_for`, `delay`. stop: `reason`; after a cancel.
+    `waiting_for`, `delay`. stop: `reason`; after a cancel. `failure_class`, of fail and reject: what it is counted as.
     """
 
     id: Annotated[str, Field(max_length=100)]
@@ -100,6 +103,7 @@ class ResultBody(Strict):
     result: Any = None
     summary: Annotated[str, Field(max_length=2000)] | None = None
     error: Words | None = None
+    failure_class: FailureClass | None = None
     retry_after: Delay | None = None
     delay: Delay | None = None
     reason: Annotated[str, Field(max_length=2000)] | None = None
@@ -139,14 +143,24 @@ class Grants(Answer):
     now: datetime
 
 
+class NotKept(Answer):
+    """A progress that was not kept, and why."""
+
+    id: str
+    code: str
+    detail: str
+
+
 class Beaten(Answer):
     """`lost`: stop, and settle nothing. `cancel`: stop, and settle with `stop`. `overdue`: its deadline has
-    passed; stop, and settle with `reject` and the class `deadline`. `drain`: claim nothing more for now."""
+    passed; stop, and settle with `reject` and the class `deadline`. `invalid`: the lease was extended, and the progress
+    was not kept. `drain`: claim nothing more for now."""
 
     held: list[str]
     lost: list[str]
     cancel: list[str]
     overdue: list[str]
+    invalid: list[NotKept]
     drain: bool
     next_in: float
 
@@ -168,17 +182,26 @@ class Settlements(Answer):
     results: list[SettledOne]
 
 
+class Refused(Answer):
+    """Why nothing was claimed."""
+
+    code: str
+    detail: str
+
+
 class Exchanged(Answer):
-    """What was settled and what was granted."""
+    """What was settled and what was granted. `refused`: why nothing could be claimed, although there were results."""
 
     results: list[SettledOne]
     grants: list[Granted]
+    refused: Refused | None = None
     poll_after: float
     now: datetime
 
 
 async def claim(request: Request, who: Who, site: Here, body: ClaimBody) -> Response:
     """Take due jobs under a lease; with `wait`, as soon as there are some. 204 if there are none."""
+    _check_places(who, body)
     grants = await _claim(request, site, who, body)
     if not grants:
         return Response(status_code=204, headers={"Retry-After": "1"})
@@ -199,10 +222,11 @@ async def heartbeat(who: Who, site: Here, body: HeartbeatBody) -> Response:
             leases.append(known[1])
     lease = body.lease_seconds or min(leases, default=None)
     worker = _worker_row(who, body)
+    progress, invalid = _progress(who, [one for one, _ in held])
     beat = await who.app.aio.heartbeat(
         [(one.id, token) for one, token in held],
         lease_seconds=lease,
-        progress={one.id: one.progress for one, _ in held if one.progress is not None},
+        progress=progress,
         worker=worker,
         events={one.id: [_log(line) for line in one.logs] for one, _ in held if one.logs},
     )
@@ -213,10 +237,25 @@ async def heartbeat(who: Who, site: Here, body: HeartbeatBody) -> Response:
         "lost": [one.id for one in body.grants if one.id in gone],
         "cancel": sorted(set(beat.cancel_requested) - gone),
         "overdue": sorted(set(beat.overdue) - gone),
+        "invalid": [one for one in invalid if one["id"] not in gone],
         "drain": any(not gate.is_open for gate in gates if gate.name in {"master", "worker", f"worker:{worker.id}"}),
         "next_in": (lease or LEASE_SECONDS) / 3,
     }
     return JsonAnswer(answer)
+
+
+def _progress(who: Principal, held: Iterable[HeldBody]) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """What can be kept of it, and what cannot. One bad progress must not cost the other jobs their leases."""
+    kept: dict[str, Any] = {}
+    invalid: list[dict[str, str]] = []
+    for one in held:
+        if one.progress is not None:
+            try:
+                encode(one.progress, who.app.registry.limits, what="The progress")
+                kept[one.id] = one.progress
+            except TenureError as exc:
+                invalid.append({"id": one.id, "code": exc.code, "detail": str(exc)})
+    return kept, invalid
 
 
 async def settle(who: Who, site: Here, body: SettleBody) -> Response:
@@ -228,14 +267,26 @@ async def settle(who: Who, site: Here, body: SettleBody) -> Response:
 
 
 async def exchange(request: Request, who: Who, site: Here, body: ExchangeBody) -> Response:
-    """Settle what ended, and claim for the free slots, in one request."""
-    results = await _settle(site, who, body.settle) if body.settle else []
+    """Settle what ended, and claim for the free slots, in one request. What was settled stands although the claim is
+    refused; `refused` says why."""
     wanted = None if body.claim is None else body.claim.model_copy(update={"worker": body.worker})
-    grants = [] if wanted is None else await _claim(request, site, who, wanted)
-    return await _deliver(request, site, who, grants, {"results": results})
+    if wanted is not None:
+        _check_places(who, wanted)
+    results = await _settle(site, who, body.settle) if body.settle else []
+    grants: list[Grant] = []
+    refused = None
+    try:
+        grants = [] if wanted is None else await _claim(request, site, who, wanted)
+    except (TenureError, Problem) as exc:
+        if not results:
+            raise
+        problem = to_problem(exc)
+        refused = {"code": problem.code, "detail": problem.detail}
+    return await _deliver(request, site, who, grants, {"results": results, "refused": refused})
 
 
-async def _claim(request: Request, site: Site, who: Principal, body: ClaimBody) -> list[Grant]:
+def _check_places(who: Principal, body: ClaimBody) -> None:
+    """Raises: Problem 403."""
     for queue in body.queues:
         kinds: list[str | None] = [*body.kinds] if body.kinds else [None]
         for kind in kinds:
@@ -243,6 +294,8 @@ async def _claim(request: Request, site: Site, who: Principal, body: ClaimBody) 
                 what = f"queue={queue}" + ("" if kind is None else f",kind={kind}")
                 raise Problem(403, "forbidden", f"{who.name!r} may not work there: it needs the scope 'worker:{what}'.")
 
+
+async def _claim(request: Request, site: Site, who: Principal, body: ClaimBody) -> list[Grant]:
     async def ask() -> list[Grant]:
         return await who.app.aio.claim(
             worker=_worker_id(who, body.worker),
@@ -270,7 +323,7 @@ async def _wait_for_grants(request: Request, who: Principal, body: ClaimBody, as
     subscription = await asyncio.to_thread(who.app.store.subscribe, body.queues, wake)
     try:
         looked = time.monotonic()
-        while (now := time.monotonic()) < until and not await request.state.site.has_left(request):
+        while (now := time.monotonic()) < until and await request.state.site.may_wait(request):
             if woken.is_set() or now - looked >= POLL_SECONDS:
                 woken.clear()
                 looked = now
@@ -284,7 +337,8 @@ async def _wait_for_grants(request: Request, who: Principal, body: ClaimBody, as
                 continue
         return []
     finally:
-        await asyncio.to_thread(subscription.close)
+        # Not awaited: a cancel here would lose what was granted.
+        loop.run_in_executor(None, subscription.close)
 
 
 async def _deliver(
@@ -330,29 +384,35 @@ async def _settle(site: Site, who: Principal, results: list[ResultBody]) -> list
 
 def _outcome(who: Principal, one: ResultBody, token: Token) -> Outcome:
     job_id = JobId(one.id)
+    limits = who.app.registry.limits
+    why = None if one.reason is None else arguments.error_text(one.reason, limits.error_chars)
     match one.outcome:
         case "complete":
-            text = encode(one.result, who.app.registry.limits, what=f"Job {job_id}: the result")
-            return Completed(job_id, token, result=text, result_summary=one.summary)
+            text = encode(one.result, limits, what=f"Job {job_id}: the result")
+            summary = arguments.text("summary", one.summary, limits.error_chars) if one.summary else None
+            return Completed(job_id, token, result=text, result_summary=summary)
         case "fail":
-            return Failed(job_id, token, _said(one.error), retry_after_seconds=one.retry_after)
+            kind = one.failure_class or FailureClass.ERROR
+            return Failed(job_id, token, _said(one.error, limits), kind, one.retry_after)
         case "reject":
-            return Rejected(job_id, token, _said(one.error))
+            return Rejected(job_id, token, _said(one.error, limits), one.failure_class or FailureClass.PERMANENT)
         case "release":
-            why = FailureClass.SHUTDOWN if one.limiter is None else FailureClass.RATE_LIMITED
-            return Released(job_id, token, one.delay or 0.0, why, one.reason, one.limiter)
+            kind = FailureClass.SHUTDOWN if one.limiter is None else FailureClass.RATE_LIMITED
+            if one.limiter is not None:
+                check_block(one.limiter, one.delay or 0.0)
+            return Released(job_id, token, one.delay or 0.0, kind, why, one.limiter)
         case "suspend":
             if one.waiting_for is None:
                 raise InvalidArgument("waiting_for: a suspended job must say what it waits for.")
-            return Suspended(job_id, token, one.waiting_for, one.delay)
+            return Suspended(job_id, token, arguments.text("waiting_for", one.waiting_for), one.delay)
         case "stop":
-            return Stopped(job_id, token, one.reason)
+            return Stopped(job_id, token, why)
 
 
-def _said(error: str | None) -> str:
+def _said(error: str | None, limits: Limits) -> str:
     if not error or not error.strip():
         raise InvalidArgument("error: it must say what went wrong.")
-    return error.replace("\x00", "\\x00")
+    return arguments.error_text(error, limits.error_chars)
 
 
 def _answer(
