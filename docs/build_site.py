@@ -78,7 +78,7 @@ ORDER: Final = {
 """The pages of a section from the first that a reader needs to the last; those of other sections go by their names."""
 AMONG_CONCEPTS: Final = ("architecture.md", "benchmarks.md")
 
-COPIED: Final = {".md", ".png", ".svg", ".txt", ".json"}
+COPIED: Final = {".md", ".css", ".png", ".svg", ".txt", ".json"}
 
 _FENCE: Final = re.compile(r"^(?P<ticks>```+)(?P<language>\w+)[ ](?P<rest>[^\n]+)$", re.MULTILINE)
 _BLOCK: Final = re.compile(r"^(```+).*?^\1", re.MULTILINE | re.DOTALL)

@@ -180,7 +180,7 @@ _SPEED = {
 
 
 def _speed() -> str:
-    """Figures of benchmarks.md, each beside the quickest of the others."""
+    """Figures of benchmarks.md, each beside the fastest of the others."""
     page = (DOCS / "benchmarks.md").read_text()
     rows = []
     for name, meaning in _SPEED.items():
@@ -193,7 +193,7 @@ def _speed() -> str:
             best = next(((who, figure) for who, figure in found if who != "**tenure**"))
             cells += [f"**{ours}**", f"{best[1]} {best[0]}"]
         rows.append((meaning, *cells))
-    return _table(("", "SQLite", "the quickest other", "PostgreSQL", "the quickest other"), rows)
+    return _table(("", "SQLite", "the fastest other", "PostgreSQL", "the fastest other"), rows)
 
 
 def _moves() -> str:

@@ -501,6 +501,11 @@ def _names_in_scope() -> Mapping[str, Any]:
 
 
 def _kind_of(function: Callable[..., Any]) -> str:
+    if not callable(function):
+        raise HandlerError(
+            f"`@app.job` takes its options by name, got {function!r}. Write @app.job(kind={function!r}), or "
+            f"@app.job(queue={function!r})."
+        )
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
         raise HandlerError(f"{function!r} has no name that could be its kind. Give it one with `kind=`.")

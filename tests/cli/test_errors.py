@@ -108,6 +108,7 @@ def test_a_name_that_is_not_there_offers_the_nearest(cli: Cli, app: App) -> None
     assert "Did you mean 'running'?" in cli("jobs", "ls", "--state", "runing").err
     assert "Did you mean 'mail'?" in cli("enqueue", "k", "--queue", "mial").err
     assert "--queue" in cli("jobs", "ls", "--quee", "mail").err
+    assert "Missing argument 'KEY'. See `tenure signal --help`." in cli("signal").err
 
 
 def test_without_a_url_the_file_in_this_folder_is_used_or_asked_for(

@@ -109,6 +109,96 @@ def test_dead_letters_and_workflows_are_found_by_a_prefix_too(cli: Cli, app: App
     assert cli("workflows", "show", started.id[:20], "--json").json["workflow"]["id"] == started.id
 
 
+def test_jobs_are_listed_by_a_prefix_of_their_workflow_or_parent(cli: Cli, app: App) -> None:
+    """The lists print ids cut short, and these two filters asked for a UUID in Python's words."""
+    parent = app.enqueue("work", id="01900009-aaaa-7000-8000-000000000000")
+    child = app.enqueue("part", parent_id=parent.id)
+    flow = tenure.Workflow("one")
+    flow.task("a", agent="default", task_type="task")
+    started = app.workflows.start(flow)
+
+    assert [row[0] for row in cli("jobs", "ls", "--parent", "01900009").rows] == [child.id]
+    assert [row[2] for row in cli("jobs", "ls", "--workflow", started.id[:20]).rows] == ["task"]
+    refused = cli("jobs", "ls", "--workflow", "nonsense")
+    assert (refused.code, "'nonsense' is no id of a workflow." in refused.err) == (2, True)
+    assert "'01' is no id of an approval." in cli("inbox", "show", "01").err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("jobs ls", "tenure enqueue KIND PAYLOAD"),
+        ("dlq ls", "no job has failed for good"),
+        ("dlq groups", "No dead letter needs a person."),
+        ("workers ls", "Start one: tenure worker"),
+        ("schedules ls", "app.schedule("),
+        ("workflows ls", "app.workflows.start("),
+        ("inbox ls", "Nothing here waits for a person."),
+        ("budgets ls", "tenure budgets set tenant:7"),
+        ("limits ls", "tenure limits set KEY"),
+        ("limits waiting", "No due job carries a limiter."),
+        ("memos ls", "`ctx.memo`"),
+        ("token ls", "tenure token new ci"),
+        ("usage", "No model call is recorded."),
+    ],
+)
+def test_an_empty_list_says_what_would_fill_it(cli: Cli, url: str, command: str, said: str) -> None:
+    """Most showed a heading and the word "none"."""
+    cli("migrate")
+    found = cli(*command.split())
+
+    assert (found.code, found.rows) == (0, [])
+    assert said in found.err
+    assert " " not in found.out.strip(), "a heading in a pipe is one word"
+    assert cli(*command.split(), "--json").err == ""
+
+
+def test_the_audit_keeps_its_reasons_on_a_narrow_terminal(tmp_path: Path, url: str, app: App) -> None:
+    """At 80 columns the reasons stood one syllable a line."""
+    job = app.enqueue("work")
+    app.cancel(job.id)
+    app.revive(job.id, reason="the provider has mended its service")
+
+    code, shown = on_terminal(tmp_path, 80, "audit", "ls", TENURE_URL=url)
+
+    lines = shown.replace("\r", "").splitlines()
+    assert code == 0
+    assert all(len(line) <= 80 for line in lines)
+    assert any("the provider" in line for line in lines)
+
+
+def test_the_next_page_of_dead_letters_is_named_in_one_word(tmp_path: Path, url: str, app: App) -> None:
+    """A terminal broke the cursor at the blank in it, and what was copied from there was no cursor."""
+    app.enqueue_many([("work", n) for n in range(3)])
+    for grant in app.claim(limit=3):
+        app.reject(grant, "broken")
+
+    code, shown = on_terminal(tmp_path, 80, "dlq", "ls", "--limit", "2", TENURE_URL=url)
+
+    [after] = re.findall(r"--after\s+'(.*)'", shown)
+    assert (code, " " in after) == (0, False)
+    assert len(app.dead_letters.all(after=after).items) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("gates close queue:mial", "There is no queue 'mial'. Did you mean 'mail'?"),
+        ("gates close kind:wrok", "No live job is of kind 'wrok'. Did you mean 'work'?"),
+        ("jobs ls --kind wrok", "No live job is of kind 'wrok'. Did you mean 'work'?"),
+        ("tail --once --queue mial", "There is no queue 'mial'. Did you mean 'mail'?"),
+    ],
+)
+def test_a_misspelled_name_is_told(cli: Cli, app: App, command: str, said: str) -> None:
+    """An operator who closed the gate of a misspelled queue was told that it is closed, and the queue worked on."""
+    app.enqueue("work", queue="mail")
+
+    found = cli(*command.split())
+
+    assert (found.code, said in found.err) == (0, True)
+    assert cli(*command.replace("mial", "mail").replace("wrok", "work").split()).err.count("Did you mean") == 0
+
+
 @pytest.mark.parametrize("command", [("jobs", "ls"), ("dlq", "ls"), ("jobs", "cancel", "--yes")])
 def test_a_filter_by_a_queue_that_is_not_there_says_so(cli: Cli, app: App, command: tuple[str, ...]) -> None:
     """A misspelled queue was an empty list, without a word."""

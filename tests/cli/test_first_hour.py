@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,10 @@ import pytest
 
 import tenure
 from tenure import App
+from tenure.cli import main as command_line
+from tenure.cli.group import OTHER_VERBS
 from tenure.cli.loading import declared_url
+from tenure.cli.reference import commands
 from tests.waiting import wait_until
 
 TASKS = """
@@ -166,6 +169,36 @@ def test_the_live_log_shows_what_handlers_log_and_where_they_raise(folder: Path,
     assert [name for name in ("claimed", "started") if f" {name} " in log] == ["claimed", "started"], "M10"
 
 
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (lambda app: app.job("mail"), "Write @app.job(kind='mail'), or @app.job(queue='mail')."),
+        (lambda app: app.schedule("s", "0 3 * * *", "k", tz="Europe/Berln"), "the nearest is 'Europe/Berlin'"),
+        (lambda app: App(app.url.removeprefix("sqlite:///")).jobs(), "For a SQLite file write sqlite:///"),
+        (lambda app: App(*[Path("jobs.db")]).jobs(), "got PosixPath. For a SQLite file write sqlite:///jobs.db"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_first_line_as_other_libraries_have_it_is_answered(
+    tmp_path: Path, mistake: Callable[[App], object], said: str
+) -> None:
+    """`@app.job("mail")` was told to give 'mail' a `kind=`, and a Path was a TypeError of the re module."""
+    with App(f"sqlite:///{tmp_path / 'jobs.db'}") as app, pytest.raises(tenure.TenureError) as refused:
+        mistake(app)
+
+    assert said in str(refused.value)
+
+
+def test_dev_runs_the_app_that_the_environment_names(folder: Path) -> None:
+    """TENURE_APP counted for every command but `tenure dev`, which ran the tasks.py beside it."""
+    (folder / "tasks.py").rename(folder / "shop.py")
+    run(folder, "enqueue", "greet", '"nobody"', TENURE_APP="shop:app")
+
+    with started(folder, "dev", "--no-console", TENURE_APP="shop:app") as process:
+        wait_until(lambda: "Traceback" in (folder / "log").read_text() or process.poll() is not None)
+
+    assert 'shop.py", line 10' in (folder / "log").read_text()
+
+
 def test_a_module_with_one_app_needs_no_name_for_it(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(TASKS.replace("app", "queue"))
 
@@ -240,6 +273,17 @@ def test_what_one_types_first_is_answered() -> None:
     assert subprocess.run(module, capture_output=True, text=True, check=True, env=environment()).stdout == version
     assert "Did you mean `worker`?" in run(here, "run").stderr
     assert "Did you mean `jobs revive`?" in run(here, "retry").stderr
+    assert "Did you mean `rm`?" in run(here, "queues", "delete", "mail").stderr
+    assert "Did you mean `show`?" in run(here, "jobs", "get", "1").stderr
+
+
+def test_the_word_of_another_program_leads_to_a_command_that_is_there() -> None:
+    paths = {path for path, _ in commands()}
+    words = command_line.OTHER_WORDS
+
+    assert set(words).isdisjoint(command_line.COMMANDS)
+    assert set(words.values()) <= paths | {"--help", "bundle"}
+    assert {verb for meant in OTHER_VERBS.values() for verb in meant} <= {path.split()[-1] for path in paths}
 
 
 def password_in_arguments(process: subprocess.Popen[str], secret: str) -> tuple[int, bool]:

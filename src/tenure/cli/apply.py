@@ -37,7 +37,7 @@ def apply(
     named = [Facts([("not in this code", ", ".join(strange))], title="Schedules")] if strange else []
     screen.show(
         {"differences": found, "applied": not check, "strange_schedules": strange},
-        Grid(("queue", "setting", "database", "code"), rows, wide="code"),
+        Grid(("queue", "setting", "database", "code"), rows, wide="code", empty="The database has what the code says."),
         *named,
     )
     if strange:

@@ -35,7 +35,9 @@ def ls(
         found = tenure.access.audit(subject=subject, limit=limit, before=before)
         screen = Screen(as_json, tenure.now())
     rows = [(one.seq, one.at, one.actor, one.act, one.subject, one.reason) for one in found]
-    screen.show({"audit": found}, Grid(("seq", "at", "actor", "act", "subject", "reason"), rows, wide="reason"))
+    columns = ("seq", "at", "actor", "act", "subject", "reason")
+    grid = Grid(columns, rows, wide="reason", drop=("seq", "at"), empty="No act has left a row in the audit yet.")
+    screen.show({"audit": found}, grid)
 
 
 @app.command("seal")

@@ -15,6 +15,8 @@ from tenure.model.budget import show_amount
 if TYPE_CHECKING:
     from tenure import Budget
 
+EMPTY = "No budget is set, so jobs spend without a limit. Set one: tenure budgets set tenant:7 --usd 5.00 --per day"
+
 app = noun("budgets", "List, set, raise and remove budgets: how much jobs may spend.")
 
 Scope = Annotated[
@@ -130,5 +132,7 @@ def _show(screen: Screen, found: list[Budget], **more: Any) -> None:
     ]
     columns = ("scope", "per", "limit", "used", "reserved", "left", "waiting", "when empty", "begins anew")
     numbers = frozenset({"limit", "used", "reserved", "left", "waiting"})
-    grid = Grid(columns, rows, numbers, wide="scope", drop=("begins anew", "when empty", "reserved", "used"))
+    grid = Grid(
+        columns, rows, numbers, wide="scope", drop=("begins anew", "when empty", "reserved", "used"), empty=EMPTY
+    )
     screen.show({"budgets": found, **more}, grid)

@@ -78,6 +78,7 @@ def ls(
         screen = Screen(as_json, tenure.now())
         if not page.items:
             say_unknown_queues(tenure, screen, queue)
+    is_all = not any((triage, queue, kind, fingerprint, after))
     # Where there is little room a letter is named by its job, whose id can be cut short.
     name, ids = "id", [one.id for one in page]
     if screen.is_narrow:
@@ -88,7 +89,13 @@ def ls(
     ]
     screen.show(
         {"dead_letters": page.items, "next": page.next},
-        Grid((name, "triage", "kind", "died", "class", "error"), rows, wide="error", drop=("class", "error", "died")),
+        Grid(
+            (name, "triage", "kind", "died", "class", "error"),
+            rows,
+            wide="error",
+            drop=("class", "error", "died"),
+            empty="There is no dead letter: no job has failed for good." if is_all else None,
+        ),
     )
     say_more(screen, page.next)
 
@@ -151,6 +158,7 @@ def groups(triage: TriageOption = None, limit: Limit = 50, url: Url = None, as_j
             right=frozenset({"letters", "pending"}),
             wide="error",
             drop=("pending", "queue", "last"),
+            empty="No dead letter needs a person.",
         ),
     )
     if found:
@@ -265,7 +273,7 @@ def _choose(tenure: App, ids: list[str] | None, fingerprint: str | None, act: st
         return [_find(tenure, one) for one in ids]
     found = list(_of_group(tenure, str(fingerprint)))
     if not found:
-        known = ", ".join(one.fingerprint for one in tenure.dead_letters.groups(limit=5))
+        known = ", ".join(dict.fromkeys(one.fingerprint for one in tenure.dead_letters.groups(limit=5)))
         raise NotFound(
             f"There is no dead letter to {act} with fingerprint {fingerprint!r}."
             + (f" Pending groups: {known}." if known else " None is pending.")

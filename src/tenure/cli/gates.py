@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenure.cli.group import noun
-from tenure.cli.options import Actor, Json, Reason, Url, opened
+from tenure.cli.options import Actor, Json, Reason, Url, opened, say_unknown_kinds, say_unknown_queues
 from tenure.cli.screen import Grid, Screen, state
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ def close(name: Name, reason: Reason = None, actor: Actor = None, url: Url = Non
     with opened(url, actor=actor) as tenure:
         found = tenure.gates.close(name, reason=reason)
         screen = Screen(as_json, tenure.now())
+        sort, _, guarded = name.partition(":")
+        if sort == "queue":
+            say_unknown_queues(tenure, screen, [guarded])
+        elif sort == "kind":
+            say_unknown_kinds(tenure, screen, [guarded])
     _show(screen, [found])
 
 

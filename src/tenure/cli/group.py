@@ -12,10 +12,34 @@ from typer.core import TyperCommand, TyperGroup
 
 from tenure.errors import UsageError
 
+OTHER_VERBS = {
+    "get": ("show", "ls"),
+    "list": ("ls",),
+    "add": ("set", "new"),
+    "create": ("set", "new"),
+    "update": ("set", "edit"),
+    "delete": ("rm", "cancel", "revoke", "forget"),
+    "remove": ("rm", "cancel", "revoke", "forget"),
+    "rm": ("cancel", "revoke", "forget"),
+    "requeue": ("revive", "replay"),
+    "retry": ("revive", "replay"),
+    "revive": ("replay",),
+    "stop": ("pause", "drain", "cancel"),
+    "start": ("resume", "run"),
+    "unpause": ("resume",),
+}
+"""What other programs call a verb: the first of these that a noun has."""
+
 
 class Command(TyperCommand):
     """A command whose help shows what is typed: arguments in capitals, then options, then examples. Python's names of
     types are left out."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        for one in self.params:
+            if one.param_type_name == "argument" and one.metavar is None:
+                one.metavar = str(one.name).upper()
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
         words = [_usage(one) for one in self.params if one.param_type_name == "argument"]
@@ -54,7 +78,9 @@ class Noun(TyperGroup):
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            raise UsageError(f"There is no command `{ctx.command_path} {args[0]}`.{nearest(args[0], self.commands)}")
+            meant = next((one for one in OTHER_VERBS.get(args[0], ()) if one in self.commands), None)
+            hint = f" Did you mean `{meant}`?" if meant else nearest(args[0], self.commands)
+            raise UsageError(f"There is no command `{ctx.command_path} {args[0]}`.{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002

@@ -56,9 +56,10 @@ def short_ids(ids: Sequence[str]) -> list[str]:
 def _full(given: str, what: str, noun: str, newest_below: Callable[[str], list[str]]) -> str:
     typed = id_prefix(given)
     if typed is None or len(typed[0]) < LEAST:
+        article = "an" if what == "approval" else "a"
         raise InvalidArgument(
-            f"{given!r} is no id of a {what}. Give the id as `tenure {noun} ls` shows it, or its first characters, "
-            f"{LEAST} at least."
+            f"{given!r} is no id of {article} {what}. Give the id as `tenure {noun} ls` shows it, or its first "
+            f"characters, {LEAST} at least."
         )
     digits, above = typed
     if len(digits) == 32:

@@ -74,7 +74,7 @@ def ls(
         (shown, one.kind, state(line["state"]), one.title, ", ".join(one.asked_of), one.since, one.due_at)
         for shown, one, line in zip(ids, entries, lines, strict=True)
     ]
-    grid = Grid(columns, rows, wide="what", drop=("since", "asked of"))
+    grid = Grid(columns, rows, wide="what", drop=("since", "asked of"), empty="Nothing here waits for a person.")
     screen.show({"inbox": lines, "next": following}, grid)
     say_more(screen, following)
 

@@ -13,7 +13,7 @@ import typer
 
 from tenure.cli import text
 from tenure.cli.group import noun
-from tenure.cli.ids import full_id, full_ids, short_ids
+from tenure.cli.ids import full_id, full_ids, full_workflow_id, short_ids
 from tenure.cli.job_parts import job_parts, says
 from tenure.cli.moves import AppName, Priority, Raw, producer
 from tenure.cli.options import (
@@ -31,6 +31,7 @@ from tenure.cli.options import (
     json_value,
     opened,
     say_more,
+    say_unknown_kinds,
     say_unknown_queues,
 )
 from tenure.cli.screen import (
@@ -93,14 +94,16 @@ def ls(
             kind=kind,
             key=key,
             worker=worker,
-            workflow_id=workflow,
-            parent_id=parent,
+            workflow_id=None if workflow is None else full_workflow_id(tenure, workflow),
+            parent_id=None if parent is None else full_id(tenure, parent),
             limit=limit,
             after=after,
         )
         screen = Screen(as_json, tenure.now())
         if not page.items:
             say_unknown_queues(tenure, screen, queue)
+            say_unknown_kinds(tenure, screen, kind)
+    is_all = not any((states, queue, kind, key, worker, workflow, parent, after))
     ids: list[str] = [job.id for job in page.items]
     rows = [
         (
@@ -117,7 +120,13 @@ def ls(
     columns = ("id", "state", "kind", "queue", "attempt", "created", "says")
     screen.show(
         {"jobs": page.items, "next": page.next},
-        Grid(columns, rows, wide="says", drop=("queue", "attempt", "created", "says")),
+        Grid(
+            columns,
+            rows,
+            wide="says",
+            drop=("queue", "attempt", "created", "says"),
+            empty="There is no job yet. Put one in: tenure enqueue KIND PAYLOAD" if is_all else None,
+        ),
     )
     say_more(screen, page.next)
 

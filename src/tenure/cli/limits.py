@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tenure import Limiter
 
+EMPTY = "There is no limiter yet. A handler's `@app.job(limits=[…])` uses one; `tenure limits set KEY` gives it rates."
+
 app = noun("limits", "List, set, block and clear the limiters of services that jobs share.")
 
 Key = Annotated[str, typer.Argument(help="The limiter's key, as jobs carry it.", show_default=False)]
@@ -57,7 +59,9 @@ def waiting(limit: Limit = 50, url: Url = None, as_json: Json = False) -> None:
         for one in found
     ]
     columns = ("limiter", "queue", "jobs", "since", "opens", "next job")
-    screen.show({"waiting": found}, Grid(columns, rows, right=frozenset({"jobs"}), drop=("next job", "since")))
+    none = "No due job carries a limiter."
+    grid = Grid(columns, rows, right=frozenset({"jobs"}), drop=("next job", "since"), empty=none)
+    screen.show({"waiting": found}, grid)
 
 
 @app.command("set")
@@ -134,7 +138,7 @@ def _show(screen: Screen, limiters: list[Limiter], now: datetime) -> None:
         for one in limiters
     ]
     columns = ("limiter", "is", "opens", "per minute", "tokens per minute", "refusals", "last said")
-    grid = Grid(columns, rows, wide="limiter", drop=("last said", "refusals"))
+    grid = Grid(columns, rows, wide="limiter", drop=("last said", "refusals"), empty=EMPTY)
     screen.show({"limiters": limiters}, grid)
 
 

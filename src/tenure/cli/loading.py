@@ -75,9 +75,7 @@ def load_app(target: str | None) -> App:
 
     target = target or default_target()
     if target is None:
-        raise ConfigError(
-            "There is no tasks.py here. Write one with `tenure init`, or name an app: `tenure worker shop:app`."
-        )
+        raise ConfigError("There is no tasks.py here. Write one with `tenure init`, or name an app, as in shop:app.")
     where, _, attribute = target.partition(":")
     module_name, folder = _module_of(where)
     if not module_name.startswith("tenure.") and str(folder) not in sys.path:

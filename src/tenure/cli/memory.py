@@ -48,10 +48,14 @@ def search(
     ]
     screen.show(
         {"memories": hits},
-        Grid(("score", "agent", "kind", "when", "by", "text"), rows, wide="text", drop=("by", "kind", "when")),
+        Grid(
+            ("score", "agent", "kind", "when", "by", "text"),
+            rows,
+            wide="text",
+            drop=("by", "kind", "when"),
+            empty="Nothing like that is remembered. `tenure memory stats` says what is.",
+        ),
     )
-    if not hits:
-        screen.note("Nothing like that is remembered. `tenure memory stats` says what is.")
 
 
 @app.command("forget")

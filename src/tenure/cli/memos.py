@@ -57,11 +57,16 @@ def ls(
     drop = ("tenant", "size", "until")
     screen.show(
         {"memos": page.items, "next": page.next},
-        Grid(columns, rows, wide="value", right=frozenset({"size"}), drop=drop),
+        Grid(
+            columns,
+            rows,
+            wide="value",
+            right=frozenset({"size"}),
+            drop=drop,
+            empty="There is no such memo. `ctx.memo` and `@app.job(memo=…)` keep them.",
+        ),
     )
     say_more(screen, page.next)
-    if not rows:
-        screen.note("There is no such memo. `ctx.memo` and `@app.job(memo=…)` keep them.")
 
 
 @app.command("forget")

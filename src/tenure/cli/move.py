@@ -114,9 +114,9 @@ def _reopen(screen: Screen, source: str, destination: str | None, *, yes: bool) 
 
 
 def _show(screen: Screen, done: mover.Moved, *, is_done: bool) -> None:
-    rows = [(one.table, f"{one.rows:,}", one.digest[:16]) for one in done.tables if one.rows]
+    rows = [(one.table, one.rows, one.digest[:16]) for one in done.tables if one.rows]
     heads = ("table", "rows", "hash") if is_done else ("table", "rows")
-    screen.show(MoveAnswer(done), Grid(heads, [row[: len(heads)] for row in rows]))
+    screen.show(MoveAnswer(done), Grid(heads, [row[: len(heads)] for row in rows], right=frozenset({"rows"})))
     if not is_done:
         held = counted(done.held, "job", "held")
         screen.note(f"{counted(done.rows, 'row')} would be moved, and {held} now. Nothing was changed.")

@@ -161,6 +161,19 @@ def say_unknown_queues(tenure: App, screen: Screen, given: Iterable[str] | None)
             screen.note(f"There is no queue {name!r}.{nearest(name, known)}", "yellow")
 
 
+def say_unknown_kinds(tenure: App, screen: Screen, given: Iterable[str] | None) -> None:
+    """Offer the nearest kind that has live jobs for each that a filter named, where it found nothing."""
+    from difflib import get_close_matches
+
+    from tenure.model.state import ACTIVE
+
+    names = list(given or ())
+    known = {one.kind for one in tenure.queues.counts(state=sorted(ACTIVE))} if names else set()
+    for name in names:
+        if name not in known and (close := get_close_matches(name, known, n=1)):
+            screen.note(f"No live job is of kind {name!r}. Did you mean {close[0]!r}?", "yellow")
+
+
 def database_url(url: str | None) -> str:
     """The URL as given, or that of this folder's app, or that of the file jobs.db. Raises: ConfigError."""
     from tenure.cli.loading import declared_url
@@ -171,7 +184,8 @@ def database_url(url: str | None) -> str:
     if Path(DEFAULT_FILE).is_file():
         return f"sqlite:///{DEFAULT_FILE}"
     raise ConfigError(
-        f"No database is named. Give --url sqlite:///{DEFAULT_FILE} or --url postgresql://…, or set TENURE_URL."
+        f"No database is named: this folder has no {DEFAULT_FILE}, and no tasks.py that says which. Run this in the "
+        f"folder of your app, give --url sqlite:///{DEFAULT_FILE} or --url postgresql://…, or set TENURE_URL."
     )
 
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from tenure.app import App
     from tenure.cli.answers import Schedule
 
+EMPTY = (
+    'There is no schedule yet. An app declares one with `app.schedule("nightly", "0 3 * * *", report)`; its workers '
+    "bring it to the database when they start."
+)
+
 app = noun("schedules", "List, change, run and pause schedules.")
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="The schedules.", show_default=False)]
@@ -47,7 +52,7 @@ def _show_all(screen: Screen, shown: list[Schedule]) -> None:
         for one in shown
     ]
     columns = ("schedule", "is", "when", "zone", "kind", "queue", "last", "next")
-    screen.show({"schedules": shown}, Grid(columns, told, drop=("queue", "zone", "last")))
+    screen.show({"schedules": shown}, Grid(columns, told, drop=("queue", "zone", "last"), empty=EMPTY))
 
 
 @app.command("run")

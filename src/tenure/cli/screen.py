@@ -58,7 +58,8 @@ class Cell(NamedTuple):
 
 class Grid(NamedTuple):
     """Rows under headings. On a terminal, `right` columns hold numbers, one `wide` column is folded to fit, and where
-    there is no room, the columns of `drop` are left out one after the other. Pipes always get all of them."""
+    there is no room, the columns of `drop` are left out one after the other. Pipes always get all of them. Where there
+    are no rows, `empty` says on stderr what would make one."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -66,6 +67,7 @@ class Grid(NamedTuple):
     wide: str | None = None
     drop: Sequence[str] = ()
     title: str | None = None
+    empty: str | None = None
 
 
 class Facts(NamedTuple):
@@ -127,6 +129,9 @@ class Screen:
             else:
                 for line in _plain_lines(part):
                     self.line(line)
+            if isinstance(part, Grid) and not part.rows and part.empty is not None:
+                self.flush()
+                self.note(part.empty)
 
     def line(self, line: str) -> None:
         """One line of data, already safe."""
@@ -249,9 +254,9 @@ def _plain_lines(part: Part) -> Iterator[str]:
     elif isinstance(part, Facts):
         for name, value in part.pairs:
             if _bare(value) is not None:
-                yield f"{name}\t{_plain(value)}"
+                yield f"{name.replace(' ', '_')}\t{_plain(value)}"
     else:
-        yield "\t".join(part.columns)
+        yield "\t".join(name.replace(" ", "_") for name in part.columns)
         for row in part.rows:
             yield "\t".join(_plain(value) for value in row)
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from tenure.cli.group import verbs
-from tenure.cli.loading import DEFAULT_TARGET
+from tenure.cli.loading import default_target
 from tenure.cli.options import DEFAULT_FILE
 from tenure.cli.screen import Screen
 from tenure.cli.serve import console_beside
@@ -44,9 +44,10 @@ NEXT = """\
 
   tenure dev                       run it, reloading when you save
   tenure enqueue greet '"Ada"'     in another terminal: one job
-  tenure jobs ls                   what became of it
+  tenure jobs ls                   what happened to it
   tenure enqueue greet '""'        one that fails
   tenure jobs explain ID           why a job is not running
+  tenure jobs cancel ID            give it up
 """
 
 LOOK_SECONDS = 0.3
@@ -87,14 +88,15 @@ def dev(
     url: OwnUrl = None,
 ) -> None:
     """Run a worker that reloads when files change, with a live log and the console. Ctrl-C ends it."""
-    if target is None and not Path("tasks.py").is_file():
+    target = target or default_target()
+    if target is None:
         raise ConfigError(
             "There is no tasks.py here. Write one with `tenure init`, or name an app: `tenure dev shop:app`."
         )
-    command = [sys.executable, "-P", "-m", "tenure.cli.main", "worker", target or DEFAULT_TARGET]
+    command = [sys.executable, "-P", "-m", "tenure.cli.main", "worker", target]
     command += ["--concurrency", str(concurrency), "--log-level", log_level, "--grace", "2"]
     command += [part for one in queue or () for part in ("--queue", one)]
-    with console_beside(target or DEFAULT_TARGET, url) if console else nullcontext():
+    with console_beside(target, url) if console else nullcontext():
         _Reloader(command, Path.cwd(), url).run()
 
 

@@ -11,7 +11,7 @@ from tenure.cli import text
 from tenure.cli.group import verbs
 from tenure.cli.ids import full_id
 from tenure.cli.job_parts import event_says
-from tenure.cli.options import Json, Queues, Url, duration, opened
+from tenure.cli.options import Json, Queues, Url, duration, opened, say_unknown_queues
 from tenure.cli.screen import Screen, colours_on, console
 from tenure.observe.follow import Follower
 
@@ -57,6 +57,7 @@ def tail(
     """Follow events as they happen; with --json one object a line. Only queues with events=true write them."""
     with opened(url) as tenure:
         screen = Screen(as_json)
+        say_unknown_queues(tenure, screen, queue)
         _say_who_is_silent(tenure, queue, screen)
         after = 0 if all_ or once else None
         job_id = None if job is None else full_id(tenure, job)

@@ -59,10 +59,14 @@ def ls(url: Url = None, as_json: Json = False) -> None:
     ]
     screen.show(
         {"tokens": [_shown(one) for one in found]},
-        Grid(("id", "name", "scopes", "is", "expires", "used", "by"), rows, wide="scopes", drop=("by", "used")),
+        Grid(
+            ("id", "name", "scopes", "is", "expires", "used", "by"),
+            rows,
+            wide="scopes",
+            drop=("by", "used"),
+            empty="There is no token yet. Make one: tenure token new ci --scope read:meta --scope 'enqueue:*'",
+        ),
     )
-    if not rows:
-        screen.note("There is no token yet. Make one: tenure token new ci --scope read:meta --scope 'enqueue:*'")
 
 
 @app.command("revoke")

@@ -13,6 +13,8 @@ from tenure.model.budget import show_amount
 
 app = verbs()
 
+EMPTY = "No model call is recorded. Durable runs of pydantic-ai and the OpenAI Agents SDK record them."
+
 
 @app.command()
 def usage(
@@ -39,8 +41,6 @@ def usage(
         for one in found.rows
     ]
     columns = (by, "jobs", "calls", "input tokens", "output tokens", "cost")
-    screen.show(found, Grid(columns, rows, right=frozenset(columns[1:])))
+    screen.show(found, Grid(columns, rows, right=frozenset(columns[1:]), empty=EMPTY))
     if found.is_cut:
         screen.note("There are more steps than one sum reads, so older jobs are missing. Choose a shorter --since.")
-    elif not found.rows:
-        screen.note("No model call is recorded. Durable runs of pydantic-ai and the OpenAI Agents SDK record them.")

@@ -45,6 +45,7 @@ def ls(url: Url = None, as_json: Json = False) -> None:
             rows,
             right=frozenset({"holds", "slots"}),
             drop=("version", "started", "leads", "slots"),
+            empty="No worker is running. Start one: tenure worker",
         ),
     )
 

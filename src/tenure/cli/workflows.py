@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tenure import EscalationRow, WorkflowRow
     from tenure.model.workflow import FailureThreshold
 
+EMPTY = "There is no such workflow. An app starts one with `app.workflows.start(tenure.Workflow(…))`."
+
 app = noun("workflows", "List, show, cancel and retry workflows; answer their escalations.")
 
 WorkflowId = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.", show_default=False)]
@@ -51,7 +53,7 @@ def ls(
     numbers = frozenset({"tasks", "succeeded", "failed", "open"})
     screen.show(
         {"workflows": page.items, "next": page.next},
-        Grid(columns, rows, numbers, drop=("started", "open", "succeeded")),
+        Grid(columns, rows, numbers, drop=("started", "open", "succeeded"), empty=EMPTY),
     )
     say_more(screen, page.next)
 

@@ -25,7 +25,15 @@ _NO_SCHEMA = (
 
 
 def without_driver(url: str) -> str:
-    """The URL without the driver that SQLAlchemy writes into its scheme: `postgresql+psycopg://` names an engine."""
+    """The URL without the driver that SQLAlchemy writes into its scheme: `postgresql+psycopg://` names an engine.
+
+    Raises: ConfigError, if it is no text, such as a Path.
+    """
+    if not isinstance(url, str):
+        raise ConfigError(
+            f"A database is named by a URL, which is text, got {type(url).__name__}. For a SQLite file write "
+            "sqlite:///jobs.db."
+        )
     return _WITH_DRIVER.sub(r"\1", url, count=1)
 
 

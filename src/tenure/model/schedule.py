@@ -13,9 +13,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import field, fields
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from itertools import islice, takewhile
 from typing import Literal
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from tenure.errors import MissingExtra
 from tenure.model.clock import to_us
@@ -66,9 +67,9 @@ class Schedule:
             raise ValueError(f"schedule {self.name!r}: missed={self.missed!r} is not one of skip, one, all")
         try:
             object.__setattr__(self, "_ticks", self._read_ticks())
-            object.__setattr__(self, "_zone", ZoneInfo(self.tz))
-        except (KeyError, OSError, ValueError) as exc:  # an unknown time zone is a KeyError that bears its own sentence
-            raise ValueError(f"schedule {self.name!r}: {str(exc).strip(chr(34) + chr(39))}") from exc
+            object.__setattr__(self, "_zone", _zone(self.tz))
+        except ValueError as exc:
+            raise ValueError(f"schedule {self.name!r}: {exc}") from exc
 
     def _read_ticks(self) -> Ticks:
         if (self.cron is None) == (self.every_seconds is None):
@@ -139,6 +140,16 @@ class Schedule:
             key=tick_key(self.name, tick),
             actor=f"schedule:{self.name}"[:200],
         )
+
+
+def _zone(name: str) -> ZoneInfo:
+    """The time zone of this name. Raises: ValueError, which offers the nearest name."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, OSError, ValueError):
+        close = get_close_matches(name, available_timezones(), n=1)
+        hint = f"the nearest is {close[0]!r}" if close else "names are as in 'Europe/Berlin'"
+        raise ValueError(f"there is no time zone {name!r}; {hint}") from None
 
 
 def tick_key(name: str, tick: datetime) -> str:

@@ -312,6 +312,10 @@ _CLASSES: Final[dict[str, _Make]] = {
 }
 
 
+_PASSWORD_PART = re.compile(r'(?<=found in )"[^"]*"|(?<=token: )"[^"]*"')
+"""What libpq quotes of a URL that it cannot read may be the password: the usual reason is a % or a blank in it."""
+
+
 def _without_state(error: BaseException, message: str, where: str) -> TenureError:
     """A connection that failed or was never made, and what the driver itself refuses: there are only words to go by."""
     text = _without_question(" ".join(message.split()))
@@ -323,7 +327,8 @@ def _without_state(error: BaseException, message: str, where: str) -> TenureErro
         return _bad_value(_Said(None, text, None, None, None), where)
     if name in {"ProgrammingError", "ClientConfigurationError"}:
         return errors.ConfigError(
-            f"The database URL cannot be read: {text}. It looks like postgresql://user@host:5432/name."
+            f"The database URL cannot be read: {_PASSWORD_PART.sub('a part (not shown)', text)}. It looks like "
+            "postgresql://user@host:5432/name, with % written as %25 and a blank as %20."
         )
     return _unavailable(_Said(None, text, None, None, None), where)
 

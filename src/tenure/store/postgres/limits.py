@@ -29,9 +29,9 @@ def _limiter(row: Sequence[Any]) -> Limiter:
     key, per_minute, tokens, each, blocked_until, strikes, reason, room, opens_at, updated_at = row
     return Limiter(
         key,
-        per_minute,
-        tokens,
-        each,
+        _rate(per_minute),
+        _rate(tokens),
+        _rate(each),
         maybe_moment(blocked_until),
         strikes,
         reason,
@@ -39,6 +39,11 @@ def _limiter(row: Sequence[Any]) -> Limiter:
         maybe_moment(opens_at),
         from_us(updated_at),
     )
+
+
+def _rate(value: float | None) -> float | None:
+    """JSON writes a rate without a fraction as a whole number; it is a float on both engines."""
+    return None if value is None else float(value)
 
 
 def _limited(row: Sequence[Any]) -> LimitedJobs:

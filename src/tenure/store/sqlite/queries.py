@@ -135,7 +135,7 @@ def list_dead_letters(transaction: Transaction, request: ListDeadLetters) -> Pag
         values,
         request.limit,
         codec.dead_letter,
-        lambda row: json.dumps([row[11], row[0]]),
+        lambda row: json.dumps([row[11], row[0]], separators=(",", ":")),
     )
 
 
