@@ -489,3 +489,14 @@ async def test_the_beginning_of_an_id_is_found_as_on_the_command_line(server: Se
 )
 def test_what_the_audit_keeps_of_an_act_is_told_in_words(detail: Any, words: str) -> None:
     assert audit_page.in_words(detail) == words
+
+
+async def test_a_worker_of_an_older_version_is_behind_also_where_its_text_sorts_last(small: Server) -> None:
+    for name, version in (("old", "0.9.0"), ("new", "0.10.0"), ("silent", "")):
+        small.app.store.do(Heartbeat((), worker=WorkerRow(WorkerId(name), "host", 1, ["default"], version=version)))
+
+    async with signed_in(small) as client:
+        page = await client.get("/ui/workers")
+
+    rows = dict(re.findall(r'<tr data-row id="worker-(\w+)">(.*?)</tr>', page.text, re.DOTALL))
+    assert {name for name, row in rows.items() if "behind" in row} == {"old"}
