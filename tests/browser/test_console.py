@@ -472,6 +472,32 @@ def test_a_group_is_acknowledged_by_keys_alone(console: Console) -> None:
     assert (letter.triage, letter.triage_note) == ("acknowledged", "the address book is being mended")
 
 
+CLICKED = """() => {
+  globalThis.clicked = [];
+  document.addEventListener("click", (event) => { clicked.push(event.target.href); event.preventDefault(); }, true);
+}"""
+"""Notes where clicks would lead, instead of going there."""
+
+
+def test_a_key_acts_on_the_current_card_and_on_no_other(console: Console) -> None:
+    """`c` on a card that cannot be closed yet led to the question whether another group should be closed."""
+    page, app = console.page, console.app
+    for error in ("ValueError: no such address", "KeyError: no such customer"):
+        app.enqueue("broken", queue="mail")
+        app.fail(app.claim(queues="mail", worker="w-1")[0], error)
+    fresh, decided = app.dead_letters.all().items
+    app.dead_letters.triage([decided.id], "acknowledged", actor="ada", note="seen")
+    console.goto("/dead-letters")
+
+    page.keyboard.press("j")
+    expect(page.locator("[data-row][aria-current]")).to_contain_text(fresh.fingerprint[:6])
+    page.evaluate(CLICKED)
+    page.keyboard.press("c")
+    page.keyboard.press("a")
+    clicked = page.evaluate("clicked")
+    assert [one.partition("?")[0].rpartition("/dead-letters/")[2] for one in clicked] == [f"{fresh.fingerprint}/ack"]
+
+
 def test_a_new_server_teaches_the_first_steps(console: Console) -> None:
     """The server's own worker of bulk acts is there from the start, and is none that a user has started."""
     page = console.page
