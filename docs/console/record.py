@@ -1,10 +1,10 @@
 # ruff: noqa: INP001 - a script beside the pictures that it makes
 """Take pictures of every page of the console: a real `tenure serve` on a database with work in it, in real Chromium.
 
-python docs/console/record.py                    every page, light and dark, 1440, 1024 and 390 wide, into /tmp
+python docs/console/record.py                    every page, light and dark, 1440, 1024, 390 and 320 wide, into /tmp
 python docs/console/record.py bulk job           only pages whose names begin so
-python docs/console/record.py --keep             also into docs/console/, wide and narrow, with 256 colours. The width
-                                                 between, 1024, is for looking at only: no page of the docs shows it
+python docs/console/record.py --keep             also into docs/console/, 1440 and 390 wide, with 256 colours. The other
+                                                 widths are for looking at only: no page of the docs shows them
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tenure.model.access import EVERYTHING
 HERE = Path(__file__).parent
 CHROMIUM = os.environ.get("TENURE_CHROMIUM", "/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-WIDTHS = (1440, 1024, 390)
+WIDTHS = (1440, 1024, 390, 320)
 KEPT_WIDTHS = (1440, 390)
 PATIENCE = 180_000
 """Milliseconds that one picture may take, on a machine that is busy."""
@@ -56,6 +56,24 @@ PLAIN = (
     "access",
     "connect",
 )
+
+RULER = """() => {
+  const page = document.documentElement, main = document.querySelector("main");
+  const end = main.getBoundingClientRect().right - parseFloat(getComputedStyle(main).paddingRight);
+  const wrong = page.scrollWidth > page.clientWidth ? [`${page.scrollWidth - page.clientWidth} px too wide`] : [];
+  for (const one of main.querySelectorAll("table, form, .facts, .chips, .banners, .btns")) {
+    const over = one.checkVisibility({ visibilityProperty: true }) ? one.getBoundingClientRect().right - end : 0;
+    if (over > 1) wrong.push(`${one.tagName} ${one.className}: ${Math.round(over)} px into the margin`);
+  }
+  for (const one of main.querySelectorAll(":not(th)")) {
+    const isCut = getComputedStyle(one).textOverflow === "ellipsis" && one.scrollWidth > one.clientWidth + 1;
+    if (isCut && !one.closest("[title], a[href]") && !one.querySelector("[title], a[href]")) {
+      wrong.push(`${one.tagName} ${one.className}: cut, and readable nowhere: ${one.textContent.slice(0, 60)}`);
+    }
+  }
+  return wrong;
+}"""
+"""What is wider than its place, or cut without the whole text in a title or behind a link."""
 
 PALETTE = """async (picture) => {
   const image = await createImageBitmap(await (await fetch(`data:image/png;base64,${picture}`)).blob());
@@ -146,9 +164,8 @@ def take(page: Page, root: str, paths: dict[str, str], folder: Path, theme: str,
         page.set_viewport_size({"width": width, "height": 900})
         for name, path in paths.items():
             page.goto(f"{root}{path}", wait_until="load")
-            over: Any = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            if over > 0:
-                wrong.append(f"{name} {width} {theme}: {over} px too wide")
+            found: Any = page.evaluate(RULER)
+            wrong += [f"{name} {width} {theme}: {one}" for one in found]
             page.screenshot(path=folder / f"{name}-{theme}-{width}.png", full_page=width != 1024, timeout=PATIENCE)
             if painter is not None and width in KEPT_WIDTHS:
                 taken = page.screenshot(timeout=PATIENCE)

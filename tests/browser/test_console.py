@@ -11,6 +11,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import expect
 
 import tenure
+from docs.console.record import RULER
 from tenure.effects.bulk_payload import BulkFilter
 from tenure.model.ids import WorkerId
 from tenure.model.stream import NewChunk
@@ -115,11 +116,9 @@ def test_every_page_is_clean_in_both_themes_and_at_any_width(console: Console) -
                 for one in axe.run(console.page).response["violations"]
                 if one["impact"] in {"serious", "critical"}
             ]
-        for width in (320, 390, 1024):
+        for width in (320, 390, 600, 1024):
             console.page.set_viewport_size({"width": width, "height": 800})
-            over = console.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            if over > 0:
-                found.append(f"{path}: {over} px too wide at {width}")
+            found += [f"{path}: {width}: {one}" for one in console.page.evaluate(RULER)]
 
     assert found == []
     assert console.complaints == []
@@ -334,11 +333,9 @@ def test_long_and_hostile_content_stays_in_its_place_at_every_width(console: Con
         assert console.page.title() != "owned"
         if foreign := console.page.locator(FOREIGN).count():
             found.append(f"{path}: {foreign} elements that no template made")
-        for width in (320, 390, 1024, 1440):
+        for width in (320, 390, 560, 600, 720, 1024, 1440):
             console.page.set_viewport_size({"width": width, "height": 800})
-            over = console.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            if over > 0:
-                found.append(f"{path}: {over} px too wide at {width}")
+            found += [f"{path}: {width}: {one}" for one in console.page.evaluate(RULER)]
 
     console.goto(f"/jobs/{ids['long']}?tab=data")
     expect(console.page.locator("main")).to_contain_text("9007199254740993")
@@ -470,6 +467,32 @@ def test_a_group_is_acknowledged_by_keys_alone(console: Console) -> None:
     expect(page.locator(".toast")).to_contain_text("acknowledged")
     (letter,) = app.dead_letters.all().items
     assert (letter.triage, letter.triage_note) == ("acknowledged", "the address book is being mended")
+
+
+CLICKED = """() => {
+  globalThis.clicked = [];
+  document.addEventListener("click", (event) => { clicked.push(event.target.href); event.preventDefault(); }, true);
+}"""
+"""Notes where clicks would lead, instead of going there."""
+
+
+def test_a_key_acts_on_the_current_card_and_on_no_other(console: Console) -> None:
+    """`c` on a card that cannot be closed yet led to the question whether another group should be closed."""
+    page, app = console.page, console.app
+    for error in ("ValueError: no such address", "KeyError: no such customer"):
+        app.enqueue("broken", queue="mail")
+        app.fail(app.claim(queues="mail", worker="w-1")[0], error)
+    fresh, decided = app.dead_letters.all().items
+    app.dead_letters.triage([decided.id], "acknowledged", actor="ada", note="seen")
+    console.goto("/dead-letters")
+
+    page.keyboard.press("j")
+    expect(page.locator("[data-row][aria-current]")).to_contain_text(fresh.fingerprint[:6])
+    page.evaluate(CLICKED)
+    page.keyboard.press("c")
+    page.keyboard.press("a")
+    clicked = page.evaluate("clicked")
+    assert [one.partition("?")[0].rpartition("/dead-letters/")[2] for one in clicked] == [f"{fresh.fingerprint}/ack"]
 
 
 def test_a_new_server_teaches_the_first_steps(console: Console) -> None:

@@ -12,9 +12,11 @@ import httpx
 import pytest
 
 import tenure
+from tenure.effects.bulk_payload import BulkFilter
 from tenure.model.clock import ManualClock
 from tenure.model.schedule import Schedule
 from tenure.store.schedules import TickSchedule
+from tenure.web import bulk_acts
 from tenure.web.pages.job_edit import exact_json
 from tenure.web.pages.schedules import last_ticks
 from tests.web.conftest import Server
@@ -247,3 +249,36 @@ async def test_ids_of_one_millisecond_are_told_apart_on_a_page(small: Server) ->
     shown = re.findall(r'<a class="id mono"[^>]*>([^<]+)</a>', page.text)
     assert len(shown) == len(set(shown)) == 20
     assert {one.partition("…")[2] for one in shown} == {one[-4:] for one in ids}
+
+
+async def test_the_keys_that_a_page_names_are_those_that_do_something_there(server: Server) -> None:
+    """Found by looking: a bulk act had keys that were told nowhere, and a group named a key for an act that it did not
+    offer."""
+    app = server.app
+    app.queues.set("mail", max_attempts=1)
+    for kind in ("first", "second"):
+        app.enqueue(kind, queue="mail")
+        app.fail(app.claim(queues="mail", worker="w")[0], f"ValueError: {kind}")
+    [decided, fresh] = app.dead_letters.all().items
+    app.dead_letters.triage([decided.id], "acknowledged", actor="ada", note="seen")
+    app.agent("Loader")
+    flow = tenure.Workflow("import")
+    flow.task("load", agent="Loader", task_type="load")
+    run = app.workflows.start(flow).id
+    act = bulk_acts.frozen_act(app, "cancel", BulkFilter(kind=("nothing",)), actor="ada", reason="why", pace=1.0)
+    paths = ["/", "/jobs", "/dead-letters", *(f"/dead-letters/{one.fingerprint}" for one in (decided, fresh))]
+    paths += ["/queues/mail", f"/workflows/{run}", f"/bulk/{bulk_acts.start(app, act)}", f"/jobs/{fresh.job_id}"]
+    wrong = []
+
+    for scopes in (("admin", "read:payload"), ("read:meta",)):
+        async with signed_in(server, *scopes) as client:
+            for path in paths:
+                page = (await client.get(f"/ui{path}")).text
+                main, _, foot = page.partition('<footer class="foot">')
+                told = set(re.findall("<kbd>([a-z])</kbd>", foot.partition("</footer>")[0])) - set("gjkx")
+                told -= {"d"} if path == "/" else set()  # `g d`
+                acts = set(re.findall('data-key="([a-z])"', main.partition("<main")[2]))
+                if told != acts:
+                    wrong.append((scopes, path, told, acts))
+
+    assert wrong == []

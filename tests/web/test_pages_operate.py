@@ -21,9 +21,11 @@ from tenure.model.ids import WorkerId
 from tenure.model.policy import Backoff, QueuePolicy
 from tenure.model.policy_words import read_settings, write_settings
 from tenure.observe.browse import board, death_board
+from tenure.store.admin import RecordEffect
 from tenure.store.contract import Heartbeat, WorkerRow
 from tenure.testing import adrain
 from tenure.web.pages import audit as audit_page
+from tenure.web.pages import pulse
 from tenure.web.pages.dead_letters import similar
 from tenure.web.pages.pulse import health
 from tests.web.conftest import Server
@@ -238,7 +240,7 @@ def test_similar_groups_share_the_error_or_most_of_the_message(small: Server) ->
 
     assert [(one.group.title, one.why.partition(",")[0]) for one in found] == [
         ("SMTPError", "the same error"),
-        ("KeyError", "86% of the message"),
+        ("KeyError", "86\xa0% of the message"),
     ]
 
 
@@ -457,7 +459,7 @@ async def test_a_server_that_waits_for_bulk_acts_is_no_worker_of_an_empty_databa
         page = _text(await client.get("/ui/"))
 
     assert "Nothing here yet" in page
-    assert health([], board(server.app.store)).says == "No worker has said hello yet."
+    assert health([], board(server.app.store), {}).says == "No worker takes jobs yet."
 
 
 async def test_the_beginning_of_an_id_is_found_as_on_the_command_line(server: Server) -> None:
@@ -489,3 +491,60 @@ async def test_the_beginning_of_an_id_is_found_as_on_the_command_line(server: Se
 )
 def test_what_the_audit_keeps_of_an_act_is_told_in_words(detail: Any, words: str) -> None:
     assert audit_page.in_words(detail) == words
+
+
+async def test_a_worker_of_an_older_version_is_behind_also_where_its_text_sorts_last(small: Server) -> None:
+    for name, version in (("old", "0.9.0"), ("new", "0.10.0"), ("silent", "")):
+        small.app.store.do(Heartbeat((), worker=WorkerRow(WorkerId(name), "host", 1, ["default"], version=version)))
+
+    async with signed_in(small) as client:
+        page = await client.get("/ui/workers")
+
+    rows = dict(re.findall(r'<tr data-row id="worker-(\w+)">(.*?)</tr>', page.text, re.DOTALL))
+    assert {name for name, row in rows.items() if "behind" in row} == {"old"}
+
+
+async def test_what_waits_for_a_person_is_told_alike_by_the_inbox_the_overview_and_the_health_line(
+    server: Server,
+) -> None:
+    """Found by looking: with questions open the health line said that nothing waits for a person, effects of unknown
+    outcome were counted nowhere outside of the inbox, and of 120 questions the inbox said 50."""
+    app = server.app
+
+    @app.job(kind="refund", durable=True)
+    def refund(payload: dict[str, Any], ctx: tenure.Context) -> None:
+        ctx.approve("refund", args={"order": payload["order"]})
+
+    app.enqueue_many([app.new_job("refund", {"order": n}) for n in range(120)])
+    await adrain(app)
+    app.queues.set("mail")
+    app.enqueue("welcome", queue="mail")
+    (grant,) = app.claim(queues="mail", worker="w")
+    for state in ("intended", "sent", "unknown"):
+        app.store.do(RecordEffect(grant.id, grant.token, tenure.EffectRecord(name="charge", state=state, args="{}")))
+    app.store.do(Heartbeat((), worker=WorkerRow(WorkerId("w"), "host", 1, ["default", "mail"])))
+
+    async with signed_in(server) as client:
+        inbox = await client.get("/ui/approvals")
+        overview = await client.get("/ui/")
+
+    told = "120 questions and 1 effect of unknown outcome wait for a person"
+    assert told in _text(inbox)
+    assert "20 newer ones come here as these are answered" in _text(inbox)
+    assert re.search(rf'class="banner waiting">.*?{told}', overview.text.replace("\xa0", " "), re.DOTALL)
+    assert "121 ask" in _text(overview)
+    assert f"{told}." in health([], board(app.store), pulse.take(app).asked).says.replace("\xa0", " ")
+
+
+async def test_a_closed_gate_and_a_paused_queue_say_on_the_overview_why(server: Server) -> None:
+    app = server.app
+    app.queues.set("mail")
+    app.enqueue("welcome", queue="mail")
+    app.gates.close("kind:newsletter", actor="ada", reason="wrong template.")
+    app.queues.pause("mail", actor="ada", reason="the provider is away")
+
+    async with signed_in(server) as client:
+        page = _text(await client.get("/ui/"))
+
+    assert re.search(r"kind:newsletter is closed by ada at [\d:]+ UTC: wrong template\. What it guards waits", page)
+    assert re.search(r"mail is paused by ada at [\d:]+ UTC: the provider is away\. Claims take nothing", page)

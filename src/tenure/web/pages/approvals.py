@@ -15,9 +15,10 @@ from tenure.model.frozen import frozen
 from tenure.web.pages import same_as
 from tenure.web.pages.filter_words import is_job_id
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
-from tenure.web.pages.words import counted, first_line, span
+from tenure.web.pages.words import asks, first_line, span
 
-ROWS: Final = 50
+ROWS: Final = 100
+"""Of each kind of entry, the oldest."""
 DECIDED: Final = 10
 LATEST: Final = datetime.max.replace(tzinfo=UTC)
 TONES: Final = {
@@ -29,13 +30,6 @@ TONES: Final = {
     "void": ("void", "cancelled"),
 }
 """Word and tone of a state."""
-ENTRIES: Final = {
-    "approval": ("question", "questions"),
-    "escalation": ("escalation", "escalations"),
-    "effect": ("effect of unknown outcome", "effects of unknown outcome"),
-    "budget": ("used-up budget", "used-up budgets"),
-}
-"""Kinds of entries: the word for one, for several."""
 DOORS: Final = {
     "cli": "the command line",
     "console": "the console",
@@ -74,6 +68,8 @@ def approvals(visit: Visit) -> Answer:
     now = visit.app.now()
     may_see = visit.viewer.may("approve") or visit.viewer.may("read:payload")
     decided = visit.app.approvals.all(state=("granted", "used", "denied", "expired", "void"), limit=DECIDED)
+    counts = Counter[str](one.kind for one in entries)
+    counts["approval"] = visit.app.approvals.count()
     lines = [_line(one, now, chosen) for one in sorted(entries, key=lambda one: (one.due_at or LATEST, one.since))]
     return Shown(
         "approvals.html",
@@ -92,7 +88,8 @@ def approvals(visit: Visit) -> Answer:
             "section": "/approvals",
             "tones": TONES,
             "topic": "all",
-            "waits": _waits(lines),
+            "waits": asks(counts),
+            "left_out": sum(counts.values()) - len(lines),
             "whys": WHYS,
         },
     )
@@ -153,14 +150,6 @@ def _line(one: Any, now: datetime, chosen: Approval | None) -> Asked:
         return Asked("budget", one.title, sub, "/budgets", "", "", "waiting")
     sub = f"unknown effect, since {span((now - one.since).total_seconds())}"
     return Asked("effect", one.title, sub, f"/jobs/{one.job_id}?tab=effects", "", "", "unknown")
-
-
-def _waits(lines: Sequence[Asked]) -> str:
-    """How many of each kind wait: `2 questions and 1 effect of unknown outcome wait`."""
-    counts = Counter(one.kind for one in lines)
-    parts = [counted(counts[kind], *words) for kind, words in ENTRIES.items() if counts[kind]]
-    told = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part) if parts else ""
-    return f"{told} {'waits' if len(lines) == 1 else 'wait'}"
 
 
 def _due(at: datetime | None, now: datetime) -> str | None:

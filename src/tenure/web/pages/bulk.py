@@ -82,7 +82,7 @@ def one(visit: Visit) -> Answer:
         "bulk_act.html",
         {
             "audit": visit.app.access.audit(subject=found.job.id, limit=20),
-            "keys": (),
+            "keys": _keys(visit, found),
             "line": _line(found),
             "now": visit.app.now(),
             "same": None,
@@ -91,6 +91,12 @@ def one(visit: Visit) -> Answer:
             "topic": f"job:{found.job.id}",
         },
     )
+
+
+def _keys(visit: Visit, found: ActShown) -> list[tuple[str, str]]:
+    """Keys that do something on the page of one act."""
+    told = [("p", "pause", found.can_stop), ("c", "abort", found.can_stop), ("p", "go on", found.can_go_on)]
+    return [(key, word) for key, word, is_there in told if is_there and visit.viewer.may("operate")]
 
 
 def confirm(visit: Visit, *, wrong: str = "", status: int = 200) -> Answer:

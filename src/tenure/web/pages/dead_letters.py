@@ -7,7 +7,7 @@ a sample, or all of a group; a sample first tells whether the cause is gone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from difflib import SequenceMatcher
@@ -22,7 +22,7 @@ from tenure.observe.browse import Death, DeathColumn, DeathGroup, death_board, d
 from tenure.web.pages import bulk, same_as
 from tenure.web.pages.json_text import json_line, masked_line, masked_text
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
-from tenure.web.pages.words import counted, first_line
+from tenure.web.pages.words import NBSP, counted, first_line
 
 MEMBERS: Final = 20
 AT_ONCE: Final = 1_000
@@ -75,6 +75,7 @@ def board(visit: Visit) -> Answer:
     owner = visit.asked("owner")
     columns = [_owned(one, owner) for one in whole]
     open_columns = columns[:-1]
+    offered = {act for one in open_columns if one.groups for act in NEXT[one.triage]}
     return Shown(
         "dead_letters.html",
         {
@@ -82,7 +83,10 @@ def board(visit: Visit) -> Answer:
             "columns": open_columns,
             "groups": sum(len(one.groups) for one in open_columns),
             "is_whole": all(one.is_whole for one in open_columns),
-            "keys": (("j k", "card"), ("a", "acknowledge"), ("r", "replay"), ("e", "escalate"), ("c", "close")),
+            "keys": (
+                ("j k", "card"),
+                *_keys(visit, offered),
+            ),
             "letters": sum(one.letters for one in open_columns),
             "next": NEXT,
             "now": now,
@@ -133,7 +137,9 @@ def group(visit: Visit) -> Answer:
     may_read = visit.viewer.may("read:payload")
     by_triage = Counter(one.triage for one in deaths)
     shown = group_deaths(deaths, now)[0]
+    is_open = sum(count for one, count in by_triage.items() if one != "closed")
     open_triage = next((one for one in NEXT if by_triage.get(one) and one != "closed"), "closed")
+    acts = NEXT[open_triage]
     return Shown(
         "dead_letter_group.html",
         {
@@ -141,17 +147,18 @@ def group(visit: Visit) -> Answer:
             "by_triage": [(one, by_triage[one]) for one in NEXT if by_triage.get(one)],
             "differences": differences(page.items) if may_read else (),
             "group": shown,
-            "keys": (("a", "acknowledge"), ("o", "assign"), ("r", "replay"), ("e", "escalate"), ("c", "close")),
+            "keys": _keys(visit, {*acts, "assign"} if is_open else ()),
             "letters": page.items,
             "may_read": may_read,
             "open_triage": open_triage,
             "payloads": [masked_text(json_line(one.payload), 240) for one in page.items] if may_read else (),
-            "next": NEXT[open_triage] or ("replay",),
+            "next": acts,
             "notes": _notes(deaths),
             "now": now,
             "older": visit.link(f"/dead-letters/{fingerprint}", after=page.next) if page.next else None,
             "running": replays(visit, fingerprint),
-            "open": sum(count for one, count in by_triage.items() if one != "closed"),
+            "open": is_open,
+            "sample": SAMPLE,
             "same": same_as.dead_letter_group(fingerprint),
             "similar": similar(shown, (one for column in _board(visit)[1] for one in column.groups)),
             "section": "/dead-letters",
@@ -159,6 +166,12 @@ def group(visit: Visit) -> Answer:
             "total": len(deaths),
         },
     )
+
+
+def _keys(visit: Visit, acts: Collection[str]) -> list[tuple[str, str]]:
+    """The keys of acts that the page offers."""
+    told = {"ack": "a", "assign": "o", "replay": "r", "escalate": "e", "close": "c"}
+    return [(key, ACTS[act][0].lower()) for act, key in told.items() if act in acts and visit.viewer.may("operate")]
 
 
 def _notes(deaths: Sequence[Death]) -> list[tuple[Death, int]]:
@@ -185,7 +198,7 @@ def similar(group: DeathGroup, others: Iterable[DeathGroup]) -> list[Similar]:
         if not is_same and share < ALIKE:
             continue
         kinds = sorted(set(one.kinds) & set(group.kinds))
-        why = "the same error" if is_same else f"{share:.0%} of the message"
+        why = "the same error" if is_same else f"{100 * share:.0f}{NBSP}% of the message"
         why += f", also {kinds[0]}" if kinds else f", in {one.kinds[0]}"
         found.setdefault(one.fingerprint, (bool(kinds) + is_same + share, Similar(one, why)))
     best = sorted(found.values(), key=lambda pair: (-pair[0], pair[1].group.fingerprint))

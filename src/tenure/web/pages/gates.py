@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tenure.errors import NotFound
+from tenure.observe import audited
 from tenure.web.pages import same_as
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
 
@@ -20,13 +21,7 @@ MEANS = {
 def gates(visit: Visit) -> Answer:
     """The page."""
     rows = visit.app.gates.all()
-    reasons = {}
-    for one in rows:
-        if not one.is_open:
-            told = visit.app.access.audit(subject=one.name, limit=1) or visit.app.access.audit(
-                subject=f"gate:{one.name}", limit=1
-            )
-            reasons[one.name] = told[0].reason if told else None
+    reasons = {one.name: audited.reason(visit.app.store, one.name, "close_gate") for one in rows if not one.is_open}
     return Shown(
         "gates.html",
         {

@@ -21,6 +21,21 @@ SINCE: Final[Mapping[str, tuple[str, timedelta | None]]] = {
     "7d": ("the last seven days", timedelta(days=7)),
     "all": ("all that is kept", None),
 }
+PLACES: Final[Mapping[str, str]] = {
+    "budget": "/budgets",
+    "dead letters": "/dead-letters",
+    "gate": "/gates",
+    "lag": "/queues",
+    "limiter": "/limits",
+    "paused": "/queues",
+    "quarantine": "/gates",
+    "stuck": "/jobs?q=state:running,leased",
+    "unknown kind": "/workers",
+    "unserved": "/workers",
+    "upkeep": "/workers",
+    "workers": "/workers",
+}
+"""Where a page has more about a finding, and the buttons that help."""
 SECONDS: Final = 20.0
 """How long a page compares; the command line has no such bound."""
 FOUND: Final = 200
@@ -100,6 +115,7 @@ def _page(visit: Visit, compared: Compared | None) -> Answer:
             "keys": (("j k", "move"),),
             "glance": look,
             "now": visit.app.now(),
+            "places": PLACES,
             "same": same_as.health(),
             "since": SINCE,
             "topic": "",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode
 
 from tenure.model.event import Event
 from tenure.model.frozen import frozen
+from tenure.observe import audited
 from tenure.observe.browse import Board, Metric, minutes, newest_events
 from tenure.observe.liveness import drained, is_alive, silence_limit
 from tenure.web.pages import same_as
@@ -17,13 +19,16 @@ from tenure.web.pages.connect import shown_url
 from tenure.web.pages.event_words import told_event
 from tenure.web.pages.pulse import Look, finding, handling
 from tenure.web.pages.visit import Answer, Shown, Visit
-from tenure.web.pages.words import clock, counted, is_command, number, segment, short_span, span
+from tenure.web.pages.words import asks, clock, counted, first_line, is_command, number, segment, short_span, span
 
 if TYPE_CHECKING:
     from tenure import Gate
     from tenure.observe.doctor import Check
 
-SHOWN_BANNERS = 6
+SHOWN_BANNERS = 8
+"""Lines. Where there are more, the last one says how many."""
+ALIKE = 3
+"""Findings of one sort that are told one by one, so that what else needs a person is seen too."""
 HEAD_CHARS = 110
 """A finding that is longer stands behind its name."""
 SHOWN_QUEUES = 9
@@ -112,7 +117,7 @@ def overview(visit: Visit) -> Answer:
     return Shown(
         "overview.html",
         {
-            "banners": list(banners(look)),
+            "banners": list(banners(look, partial(_why, visit))),
             "chart": visit.pulse.shared(("chart", chosen.word), lambda: throughput(visit.app, chosen, look.at)),
             "events": [told_event(one) for one in visit.pulse.shared("events", lambda: _newest_events(visit))],
             "shown_banners": SHOWN_BANNERS,
@@ -160,20 +165,34 @@ def _is_empty(visit: Visit, look: Look) -> bool:
     return not visit.app.jobs(limit=1).items
 
 
-def banners(look: Look) -> Iterator[Banner]:
-    """What needs a person, most severe first."""
-    for check in look.checks:
-        if check.status == "wrong":
-            yield _of_check(check, "dead")
+def _why(visit: Visit, subject: str, act: str) -> str:
+    """The reason that was given for an act, as the end of a sentence."""
+    told = visit.pulse.shared(("why", subject, act), lambda: audited.reason(visit.app.store, subject, act))
+    return f": {first_line(told, 120).rstrip('.')}" if told else ""
+
+
+def banners(look: Look, why: Callable[[str, str], str]) -> Iterator[Banner]:
+    """What needs a person, most severe first. `why` tells the reason that was given for an act."""
+    wrong = [check for check in look.checks if check.status == "wrong"]
+    for name in dict.fromkeys(check.name for check in wrong):
+        alike = [check for check in wrong if check.name == name]
+        shown = alike if len(alike) <= ALIKE + 1 else alike[:ALIKE]
+        yield from (_of_check(check, "dead") for check in shown)
+        if more := len(alike) - len(shown):
+            yield Banner("dead", "more", f"{more:,} more like these: {name}.", "", path="/health", action="Health")
     for gate in look.seen.gates:
         if not gate.is_open and not is_quarantine(gate):
-            yield _of_gate(gate)
+            yield _of_gate(gate, why(gate.name, "close_gate"))
     for queue in look.seen.queues:
         if queue.paused_at is not None:
-            said = f"by {queue.paused_by} at {clock(queue.paused_at)} UTC."
+            said = f"by {queue.paused_by} at {clock(queue.paused_at)} UTC{why(queue.name, 'pause_queue')}."
             says = f"{said} Claims take nothing from it; enqueue goes on."
             path = f"/queues/{segment(queue.name)}"
             yield Banner("retry", "waiting", f"Queue '{queue.name}' is paused", says, path=path, action="Open queue")
+    # A used-up budget is among the doctor's findings.
+    if told := asks({kind: count for kind, count in look.asked.items() if kind != "budget"}):
+        says = "What asks holds no worker, and goes on when it is answered."
+        yield Banner("waiting", "approve", f"{told} for a person.", says, path="/approvals", action="Approvals")
     if look.seen.groups:
         groups = counted(len(look.seen.groups), "new group")
         letters = counted(sum(one.letters for one in look.seen.groups), "dead letter")
@@ -195,8 +214,9 @@ def _of_check(check: Check, tone: str) -> Banner:
     return Banner(tone, icon, head, why, path="/health", action="Health")
 
 
-def _of_gate(gate: Gate) -> Banner:
+def _of_gate(gate: Gate, why: str) -> Banner:
     by = (f" by {gate.actor}" if gate.actor else "") + (f" at {clock(gate.updated_at)} UTC" if gate.updated_at else "")
+    by += why
     worker = next(iter(drained([gate])), None)
     if worker is not None:
         says = f"{by.strip()}. It takes no more jobs."

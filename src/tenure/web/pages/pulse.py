@@ -15,7 +15,8 @@ import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -25,6 +26,10 @@ from tenure.model.frozen import frozen
 from tenure.observe.browse import Board, board, inspect
 from tenure.observe.doctor import Check, examine
 from tenure.observe.liveness import alive
+from tenure.store.budgets import ListBudgets
+from tenure.store.queries import ListEffects
+from tenure.store.workflows import ListEscalations
+from tenure.web.pages.words import asks
 
 if TYPE_CHECKING:
     from tenure import WorkerSeen
@@ -39,6 +44,8 @@ COSTS: Final = 5
 SPEAKING: Final = frozenset({"unserved", "unknown kind", "lag", "paused", "quarantine", "upkeep", "stuck"})
 """Checks whose findings are whole sentences, which need no name before them."""
 FIRST_WAIT_SECONDS: Final = 2.0
+ASKED: Final = 100
+"""How many entries of one kind in the inbox are counted."""
 SHARED_SECONDS: Final = 1.0
 SHARED_MOST: Final = 200
 """How many different reads are kept."""
@@ -72,13 +79,17 @@ class Look:
     """time.monotonic() when it was taken."""
     marker: str
     """Changes when counts, deaths, gates, queues, workers or open questions do; not with every heartbeat."""
-    asking: int = 0
-    """Approvals that wait for an answer."""
+    asked: Mapping[str, int] = field(default_factory=dict)
+    """How many entries the inbox has, by kind. Of one kind ASKED stands for as many or more, of approvals 1,000."""
 
     @property
     def live_workers(self) -> int:
         policies = {one.name: one.policy for one in self.seen.queues}
         return len(alive(self.seen.workers, policies, self.at))
+
+    @property
+    def asking(self) -> int:
+        return sum(self.asked.values())
 
     @property
     def outstanding(self) -> int:
@@ -234,14 +245,24 @@ def take(app: App) -> Look:
     seen = board(store, window_seconds=WINDOW_SECONDS)
     found = inspect(store)
     checks = list(_examined(app, seen))
-    asking = app.approvals.count()
+    asked = _asked(app)
     ended = time.monotonic()
-    engine, told = f"{found.engine} {found.version}", health(checks, seen)
-    marker = _marker(seen, told, asking)
-    return Look(seen.summary.at, seen, engine, checks, told, ended - began, ended, marker, asking)
+    engine, told = f"{found.engine} {found.version}", health(checks, seen, asked)
+    marker = _marker(seen, told, asked)
+    return Look(seen.summary.at, seen, engine, checks, told, ended - began, ended, marker, asked)
 
 
-def _marker(seen: Board, told: Health, asking: int) -> str:
+def _asked(app: App) -> Mapping[str, int]:
+    """What App.inbox lists, counted."""
+    return {
+        "approval": app.approvals.count(),
+        "escalation": sum(one.person is not None for one in app.store.do(ListEscalations(limit=ASKED))),
+        "effect": len(app.store.do(ListEffects(states=("unknown",), limit=ASKED)).items),
+        "budget": len(app.store.do(ListBudgets(limit=ASKED, is_escalated=True))),
+    }
+
+
+def _marker(seen: Board, told: Health, asked: Mapping[str, int]) -> str:
     return digest(
         seen.summary.backlog,
         [(one.kind, one.succeeded, one.dead, one.failed, one.cancelled) for one in seen.summary.ran],
@@ -250,7 +271,7 @@ def _marker(seen: Board, told: Health, asking: int) -> str:
         [(one.name, one.paused_at, one.updated_at) for one in seen.queues],
         sorted((one.row.id, one.held, one.is_leader) for one in seen.workers),
         told,
-        asking,
+        asked,
     )
 
 
@@ -276,8 +297,9 @@ def finding(check: Check) -> str:
     return f"{told[0].upper()}{told[1:]}."
 
 
-def health(checks: Sequence[Check], seen: Board) -> Health:
-    """One sentence: the verdict first, then the gravest finding. The same findings as `tenure doctor`."""
+def health(checks: Sequence[Check], seen: Board, asked: Mapping[str, int]) -> Health:
+    """One sentence: the verdict first, then the gravest finding. The same findings as `tenure doctor`, and behind them
+    what the inbox holds."""
     wrong = [one for one in checks if one.status == "wrong"]
     warns = [one for one in checks if one.status == "warn" and one.name != "sqlite"]
     if wrong:
@@ -288,7 +310,9 @@ def health(checks: Sequence[Check], seen: Board) -> Health:
         return Health(f"Working; {many} worth knowing.", finding(warns[0]), "retry", "warn")
     workers = next((one.says for one in checks if one.name == "workers"), "")
     if not handling(seen):
-        return Health("Ready.", "No worker has said hello yet.", "queued", "queued")
+        return Health("Ready.", "No worker takes jobs yet.", "queued", "queued")
+    if told := asks(asked):
+        return Health("Working.", f"Workers: {workers}; {told} for a person.", "waiting", "waiting")
     return Health("All is well.", f"Workers: {workers}; nothing waits for a person.", "succeeded", "succeeded")
 
 

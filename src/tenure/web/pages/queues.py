@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tenure import QueueRow, WorkerSeen
 from tenure.errors import NotFound
+from tenure.observe import audited
 from tenure.observe.browse import JobFilter, browse
 from tenure.observe.liveness import alive
 from tenure.web.pages import same_as
@@ -15,7 +16,7 @@ from tenure.web.pages.charts import RANGES, range_of, throughput
 from tenure.web.pages.overview import counted_minutes, queue_lags
 from tenure.web.pages.pulse import Look
 from tenure.web.pages.visit import Answer, Moved, Shown, Visit
-from tenure.web.pages.words import first_line, name_of, segment, span
+from tenure.web.pages.words import NBSP, first_line, name_of, segment, span
 
 NEWEST: Final = 10
 SPARK: Final = 30
@@ -65,11 +66,11 @@ def queue(visit: Visit) -> Answer:
         {
             "backlog": backlog,
             "chart": throughput(visit.app, chosen, found.at, [row.name]),
-            "keys": (("e", "change the policy"), ("j k", "move")),
+            "keys": (*((("e", "change the policy"),) if visit.viewer.may("admin") else ()), ("j k", "move")),
             "lag": lag,
             "newest": found.items,
             "now": found.at,
-            "paused_why": _paused_why(visit, row),
+            "paused_why": audited.reason(visit.app.store, row.name, "pause_queue") if row.paused_at else None,
             "policy": policy_lines(row.policy),
             "queue": row,
             "range": chosen,
@@ -106,23 +107,14 @@ def act(visit: Visit) -> Answer:
     return Moved(visit.link(f"/queues/{segment(row.name)}"), said)
 
 
-def _paused_why(visit: Visit, row: QueueRow) -> str:
-    """The reason that the audit keeps of the pause; empty if it is not paused, or none was given."""
-    if row.paused_at is None:
-        return ""
-    rows = visit.app.access.audit(subject=row.name, limit=50)
-    return next((one.reason or "" for one in rows if one.act == "pause_queue"), "")
-
-
 def policy_lines(policy: Any) -> Mapping[str, str]:
     """A queue's policy in words."""
     told: dict[str, str] = {}
     for one in fields(policy):
         value = getattr(policy, one.name)
         if one.name == "backoff":
-            told["backoff"] = (
-                f"{value.shape}, from {span(value.base_seconds)} to {span(value.cap_seconds)}, ± {value.jitter:.0%}"
-            )
+            told["backoff"] = f"{value.shape}, from {span(value.base_seconds)} to {span(value.cap_seconds)}"
+            told["backoff"] += f", ± {100 * value.jitter:.0f}{NBSP}%"
         elif value is None:
             told[one.name] = "none"
         elif one.name.endswith("_seconds"):

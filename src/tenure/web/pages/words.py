@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote
@@ -124,6 +125,22 @@ def up_to(value: int, limit: int = MANY) -> str:
 def counted(value: int, noun: str, plural: str | None = None) -> str:
     """`1 job`, `1,284 jobs`."""
     return f"{value:,}{NBSP}{noun if value == 1 else plural or noun + 's'}"
+
+
+ENTRIES: Final[Mapping[str, tuple[str, str]]] = {
+    "approval": ("question", "questions"),
+    "escalation": ("escalation", "escalations"),
+    "effect": ("effect of unknown outcome", "effects of unknown outcome"),
+    "budget": ("used-up budget", "used-up budgets"),
+}
+"""Kinds of what waits for a person: the word for one, for several."""
+
+
+def asks(counts: Mapping[str, int]) -> str:
+    """`2 questions and 1 effect of unknown outcome wait`; nothing if nothing does."""
+    parts = [counted(counts[kind], *words) for kind, words in ENTRIES.items() if counts.get(kind)]
+    told = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part) if parts else ""
+    return f"{told} {'waits' if sum(counts.values()) == 1 else 'wait'}" if told else ""
 
 
 def span(seconds: float | None) -> str:

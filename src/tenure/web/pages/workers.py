@@ -3,6 +3,7 @@ holds, and drain, resume and forget."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -132,16 +133,21 @@ def _forget(visit: Visit, seen: WorkerSeen) -> Answer:
 def _lines(visit: Visit, seen: Sequence[WorkerSeen], holds: Mapping[str, Sequence[Job]], now: datetime) -> list[Line]:
     policies = _policies(visit)
     drains: Collection[str] = drained(visit.app.gates.all())
-    newest = max((one.row.version for one in seen if one.row.version), default="")
+    newest = max((_rank(one.row.version) for one in seen if one.row.version), default=())
     lines = []
     for one in seen:
         silent = max(0.0, (now - one.last_seen_at).total_seconds())
         limit = silence_limit(one, policies)
         fresh = "fresh" if silent <= limit / 2 else "late" if silent <= limit else "gone"
-        is_behind = bool(newest) and one.row.version != newest
+        is_behind = bool(one.row.version) and _rank(one.row.version) < newest
         running = holds.get(one.row.id, ())
         lines.append(Line(one, fresh, silent, running, is_behind, one.row.id in drains, _trouble(one)))
     return lines
+
+
+def _rank(version: str) -> tuple[int, ...]:
+    """The numbers of a version, to compare it by: as a text 0.9 comes after 0.10."""
+    return tuple(map(int, re.findall(r"[0-9]{1,9}", version)))
 
 
 def _find(visit: Visit, name: str) -> WorkerSeen:

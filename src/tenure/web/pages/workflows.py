@@ -157,16 +157,17 @@ def workflow(visit: Visit) -> Answer:
     graph = bounded(visit.app.workflows.graph(row.id, limit=NODES_MOST))
     asked = visit.app.workflows.escalations(row.id, state=None, limit=20)
     may_read = visit.viewer.may("read:payload")
+    can = _can(row)
     return Shown(
         "workflow.html",
         {
             "answers": ANSWERS,
             "seen": workflow_marker_of(row),
             "asked": asked,
-            "can": _can(row),
+            "can": can,
             "course": course(graph, row, now),
             "drawing": draw(graph),
-            "keys": (("j k", "task"), ("Enter", "open"), ("c", "cancel"), ("r", "retry")),
+            "keys": (("j k", "task"), ("Enter", "open"), *_keys(visit, can)),
             "may_read": may_read,
             "now": now,
             "open_asked": [one for one in asked if one.state == "open"],
@@ -331,6 +332,11 @@ def _can(row: Any) -> Mapping[str, bool]:
         "cancel": row.state not in {"completed", "failed", "cancelled"},
         "retry": row.state != "cancelled" and row.phase != "retrying" and bool(row.failed or row.tolerated),
     }
+
+
+def _keys(visit: Visit, can: Mapping[str, bool]) -> list[tuple[str, str]]:
+    """The keys of acts that the page offers."""
+    return [(act[0], act) for act, is_there in can.items() if is_there and visit.viewer.may("operate")]
 
 
 def _share(row: Any) -> float:

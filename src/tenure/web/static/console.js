@@ -122,8 +122,10 @@ document.addEventListener("keydown", (event) => {
     x: () => current()?.querySelector("input[name=pick]")?.click(),
     Enter: () => { if (event.target === document.body) current()?.querySelector("a[href]")?.click(); },
   };
-  const own = document.querySelector(`[data-row][aria-current] [data-key="${CSS.escape(event.key)}"]`)
-    ?? document.querySelector(`main [data-key="${CSS.escape(event.key)}"]`);
+  // Of what belongs to a row only that of the current one: no key acts on a row that was not chosen.
+  const row = current();
+  const own = [...document.querySelectorAll(`main [data-key="${CSS.escape(event.key)}"]`)]
+    .find((one) => !one.closest("[data-row]") || one.closest("[data-row]") === row);
   if (acts[event.key]) { if (event.key !== "Enter") event.preventDefault(); acts[event.key](); }
   else if (own) { event.preventDefault(); own.click(); }
 });
