@@ -276,7 +276,7 @@ COMMANDS = [
     ("worker", "--drain"),
     ("worker", "-P", "2", "--drain"),
     ("reconcile", "tasks:app"),
-    ("bench", "--quick"),
+    ("bench", "--quick", "--rounds", "1"),
 ]
 
 
