@@ -84,7 +84,9 @@ def test_the_chart_gives_handlers_their_keys_and_pulls_from_a_private_registry()
         "image": {"repository": "registry.example.com/shop", "pullSecrets": [{"name": "registry"}]},
     }
 
-    made = rendered(*(word for name, value in settings.items() for word in ("--set-json", f"{name}={json.dumps(value)}")))
+    given = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+
+    made = rendered(*(word for one in given for word in ("--set-json", one)))
 
     pods = {one["kind"]: one["spec"]["template"]["spec"] for one in made}
     assert [pod["imagePullSecrets"] for pod in pods.values()] == [[{"name": "registry"}]] * 2
