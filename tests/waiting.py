@@ -7,8 +7,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+PATIENCE = 120.0
+"""Seconds; only a test that fails waits as long. Where a machine is far too busy, a process starts in half a minute."""
 
-def wait_until(holds: Callable[[], Any], seconds: float = 30.0) -> Any:
+
+def wait_until(holds: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Ask until the answer is true, and give it; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):
@@ -17,7 +20,7 @@ def wait_until(holds: Callable[[], Any], seconds: float = 30.0) -> Any:
     return found
 
 
-async def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
+async def until(holds: Callable[[], Any], seconds: float = PATIENCE) -> None:
     """The same on an event loop, which goes on meanwhile. What is asked may be a coroutine."""
     deadline = time.monotonic() + seconds
     while True:

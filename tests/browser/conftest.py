@@ -82,7 +82,8 @@ def console(request: pytest.FixtureRequest, browser: Browser, tmp_path: Path) ->
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
             assert server.stdout is not None
             told = json.loads(server.stdout.readline())
-            context = browser.new_context(viewport={"width": 1280, "height": 900})
+            # Without motion: a dot that beats is drawn 60 times a second, by the processor where there is no GPU.
+            context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
             made = Console(app, url, "", tmp_path, context, context.new_page())
             _listen(made, told["url"])
             try:

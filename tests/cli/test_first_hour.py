@@ -237,7 +237,7 @@ def test_every_command_looks_at_the_database_that_the_worker_uses(folder: Path) 
     listed = run(folder, "jobs", "ls")
     named = run(folder, "jobs", "ls", "--url", "sqlite:///jobs.db")
 
-    assert [line.split("\t")[0] for line in listed.stdout.splitlines()] == ["id", job_id]
+    assert [line.split("\t")[0] for line in listed.stdout.splitlines()] == ["id", job_id], listed.stderr
     assert job_id not in named.stdout
     assert "sqlite:///orders.db, 2 kinds" in run(folder, "worker", "--drain").stderr
 
@@ -321,7 +321,7 @@ COMMANDS = [
     ("worker", "--drain"),
     ("worker", "-P", "2", "--drain"),
     ("reconcile", "tasks:app"),
-    ("bench", "--quick"),
+    ("bench", "--quick", "--rounds", "1"),
 ]
 
 

@@ -100,7 +100,7 @@ def test_a_reader_that_leaves_ends_a_command_quietly(folder: Path, app: App, arg
         process.stdout.close()
 
         assert process.stderr.read() == b""
-        assert process.wait(30) == 141
+        assert process.wait() == 141
 
 
 def test_an_answer_that_cannot_be_written_is_no_fault_of_ours(folder: Path, app: App) -> None:
@@ -132,7 +132,7 @@ def test_sigterm_ends_a_worker_in_order(folder: Path, app: App, started: Callabl
 
     worker.send_signal(signal.SIGTERM)
 
-    assert worker.wait(20) == 0
+    assert worker.wait() == 0
     assert app.get(job_id).state == "succeeded"
     assert app.workers.all() == []
 
@@ -150,7 +150,7 @@ def test_a_supervisor_starts_a_killed_child_again(
     job_id = app.enqueue("nap", 0.0).id
     wait_until(lambda: app.get(job_id).state == "succeeded")
     parent.terminate()
-    assert parent.wait(30) == 0
+    assert parent.wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_dev_starts_anew_when_a_file_is_saved(
     wait_until(lambda: app.enqueue("double", 1).id and _newest_result(app) == 200)
 
     dev.send_signal(signal.SIGINT)
-    assert dev.wait(20) == 0
+    assert dev.wait() == 0
     assert dev.stderr is not None
     assert "tasks.py changed" in dev.stderr.read()
     assert app.workers.all() == []

@@ -187,7 +187,7 @@ def test_a_worker_killed_while_it_settles_leaves_all_three_rows_or_none(app: App
         return completed, app.memory.stats().events, embedding
 
     # On PostgreSQL the dead worker's session may still be at work, and commit between two looks.
-    wait_until(lambda: len(set(counted())) == 1, 20)
+    wait_until(lambda: len(set(counted())) == 1)
     assert min(counted()) > 0
 
 

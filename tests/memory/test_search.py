@@ -171,7 +171,7 @@ def test_a_memory_whose_time_is_over_is_dropped_once(url: str, monkeypatch: pyte
     with App(url, embedder="wordllama:256") as app:
         app.memory.remember("the brake rotor was too small", agent="A", ttl=0.01)
         app.memory.remember("the invoice was paid twice", agent="A")
-        wait_until(lambda: sum(one.memories for one in app.memory.stats().counts) == 1, 30)
+        wait_until(lambda: sum(one.memories for one in app.memory.stats().counts) == 1)
         app.memory.search("invoice for a brake rotor", by="meaning")
         cleared: list[VectorCache] = []
 

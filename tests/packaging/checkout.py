@@ -12,17 +12,22 @@ ROOT = Path(__file__).parents[2]
 
 
 class Checkout:
-    """A repository of its own, with the files of this one."""
+    """A repository of its own, with the files of this one and a change to tell of.
 
-    def __init__(self, path: Path) -> None:
+    With `before_any_release` its migrations are not frozen yet, whatever was released here.
+    """
+
+    def __init__(self, path: Path, *, before_any_release: bool = False) -> None:
         self.path = path
         path.mkdir()
         tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
         wanted = ("src/", "deploy/", ".ci/", "pyproject.toml", "CHANGELOG.md")
         for name in tracked.decode().split("\0"):
-            if name.startswith(wanted) and (ROOT / name).is_file():
+            is_left_out = before_any_release and re.search(r"/sql/(migrations|changes)/", name)
+            if name.startswith(wanted) and (ROOT / name).is_file() and not is_left_out:
                 (path / name).parent.mkdir(parents=True, exist_ok=True)
                 (path / name).write_bytes((ROOT / name).read_bytes())
+        self.change("CHANGELOG.md", r"## Unreleased\n", "## Unreleased\n\n- **New.** Something.\n")
         self.git("init", "--quiet", "--initial-branch", "main")
         self.commit("all")
 

@@ -76,6 +76,27 @@ def test_the_chart_makes_a_migration_and_a_deployment_for_each_group_of_workers(
     assert [one["kind"] for one in rendered("--set", "migrate=false")] == ["Deployment"]
 
 
+def test_the_chart_gives_handlers_their_keys_and_pulls_from_a_private_registry() -> None:
+    """A worker had TENURE_URL and nothing else, so an agent's worker had no key of its model."""
+    settings = {
+        "env": [{"name": "STAGE", "value": "production"}],
+        "envFrom": [{"secretRef": {"name": "shop-keys"}}],
+        "image": {"repository": "registry.example.com/shop", "pullSecrets": [{"name": "registry"}]},
+    }
+
+    given = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+
+    made = rendered(*(word for one in given for word in ("--set-json", one)))
+
+    pods = {one["kind"]: one["spec"]["template"]["spec"] for one in made}
+    assert [pod["imagePullSecrets"] for pod in pods.values()] == [[{"name": "registry"}]] * 2
+    (worker,) = pods["Deployment"]["containers"]
+    assert [one["name"] for one in worker["env"]] == ["TENURE_URL", "STAGE"]
+    assert (worker["env"][1:], worker["envFrom"]) == (settings["env"], settings["envFrom"])
+    (migrate,) = pods["Job"]["containers"]
+    assert [one["name"] for one in migrate["env"]] == ["TENURE_URL"]
+
+
 @pytest.mark.parametrize(
     "settings",
     ["imge.tag=3", "app=tasks", "workers[0].name=x,workers[0].replcas=3", "workers[0].name=A_b", "image.tag="],

@@ -21,7 +21,7 @@ HASHES = [
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    return Checkout(tmp_path / "checkout")
+    return Checkout(tmp_path / "checkout", before_any_release=True)
 
 
 def test_a_dry_run_says_what_would_be_done_and_changes_nothing(checkout: Checkout) -> None:

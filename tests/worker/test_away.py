@@ -94,7 +94,7 @@ async def test_grants_of_lost_replies_are_all_found_even_if_the_worker_has_slowe
 
     troubled.answers = cut_for_a_while
     async with bed.working(concurrency=2, prefetch=200, max_in_flight=2) as worker:
-        await until(lambda: len(runs) == 1500 and worker.stats().held == 0, 20)
+        await until(lambda: len(runs) == 1500 and worker.stats().held == 0)
         fetcher = worker._run.fetcher if worker._run else None
         assert fetcher is not None
         assert fetcher._unheard == 0
@@ -201,7 +201,7 @@ async def test_many_jobs_through_a_connection_that_keeps_breaking(bed: Bed, trou
     bed.enqueue_many(jobs)
     troubled.answers = every_fifth
     async with bed.working(prefetch=5, concurrency=5) as worker:
-        await until(lambda: worker.stats().held == 0 and len(done) >= 300, 30)
+        await until(lambda: worker.stats().held == 0 and len(done) >= 300)
         troubled.answers = lambda _: False
 
     assert sorted(done) == sorted(job.id for job in jobs)

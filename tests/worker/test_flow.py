@@ -175,9 +175,9 @@ async def test_jobs_that_were_fetched_ahead_of_slow_ones_are_given_back(bed: Bed
         def states() -> dict[str, int]:
             return {c.state: c.jobs for c in bed.store.do(CountJobs())}
 
-        await until(lambda: states() == {"succeeded": 600, "running": 2, "queued": 198}, 15)
+        await until(lambda: states() == {"succeeded": 600, "running": 2, "queued": 198})
         go_on.set()
-        await until(lambda: worker.stats().completed == 800, 20)
+        await until(lambda: worker.stats().completed == 800)
 
     assert {bed.job(job.id).attempt for job in slow} == {1}
 
@@ -206,7 +206,7 @@ async def test_heartbeats_more_frequent_than_the_poll_do_not_put_it_off(bed: Bed
     job_id = bed.enqueue(kind)
     [gone] = bed.store.do(Claim(WorkerId("gone"), ["default"], 1))
     async with bed.working(poll_seconds=0.5, maintain=False):  # a heartbeat every 0.3 s
-        await until(lambda: bed.job(job_id).state == "succeeded", 10)
+        await until(lambda: bed.job(job_id).state == "succeeded")
 
     assert bed.job(job_id).token == gone.token + 1
 
@@ -234,7 +234,7 @@ async def test_a_delayed_job_starts_when_it_is_due_and_does_not_wait_for_the_pol
         for delay in (0.6, 0.3, 0.9):
             bed.enqueue(kind, delay_seconds=delay)
         bed.enqueue(kind, delay_seconds=0.1, queue="elsewhere")
-        await until(lambda: [count.jobs for count in bed.store.do(CountJobs(["default"], ["succeeded"]))] == [3], 20)
+        await until(lambda: [count.jobs for count in bed.store.do(CountJobs(["default"], ["succeeded"]))] == [3])
 
 
 async def test_a_retry_starts_when_it_is_due_and_does_not_wait_for_the_poll(bed: Bed) -> None:
@@ -247,7 +247,7 @@ async def test_a_retry_starts_when_it_is_due_and_does_not_wait_for_the_poll(bed:
     bed.queue(QueuePolicy(backoff=Backoff(shape="constant", base_seconds=0.3, jitter=0.0)))
     job_id = bed.enqueue(bed.handle(work))
     async with bed.working(poll_seconds=3600.0):
-        await until(lambda: bed.job(job_id).state == "succeeded", 20)
+        await until(lambda: bed.job(job_id).state == "succeeded")
 
     assert bed.job(job_id).attempt == 3
 

@@ -59,7 +59,7 @@ def test_workers_that_are_killed_and_paused_at_random_lose_nothing(bed: Bed, url
 
         team = [start() for _ in range(WORKERS)]
         run.feed(BACKLOG)
-        wait_until(lambda: words(run.notes, "run"), 30)
+        wait_until(lambda: words(run.notes, "run"))
         for number in range(KILLS - 1):
             time.sleep(run.chance.uniform(0.05, 0.5))  # the moment of the kill is what is random here
             run.feed(BACKLOG)
@@ -136,7 +136,7 @@ class Run:
             crew.send(signal.SIGCONT)  # it ended between the look and the signal
             return False
 
-        wait_until(is_holding, 30)
+        wait_until(is_holding)
 
     def wait_until_refused(self, crew: Crew, before: int) -> None:
         """Wait until it has noticed that its leases are lost."""

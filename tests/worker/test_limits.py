@@ -97,9 +97,9 @@ async def test_a_cleared_key_wakes_workers(bed: Bed) -> None:
 
     job_id = bed.enqueue(bed.handle(ask), limiter="llm")
     async with bed.working(poll_seconds=3600.0):
-        await until(lambda: bool(bed.store.do(ListLimiters())), 30)
+        await until(lambda: bool(bed.store.do(ListLimiters())))
         bed.store.do(ClearLimiter("llm", "ops"))
-        await until(lambda: bed.job(job_id).state == "succeeded", 30)
+        await until(lambda: bed.job(job_id).state == "succeeded")
 
 
 async def test_a_key_that_reopens_is_worked_off_without_a_poll(bed: Bed) -> None:
@@ -114,4 +114,4 @@ async def test_a_key_that_reopens_is_worked_off_without_a_poll(bed: Bed) -> None
     kind = bed.handle(ask)
     ids = [one.id for one in bed.enqueue_many([NewJob(new_job_id(), kind, limiter="llm") for _ in range(20)])]
     async with bed.working(poll_seconds=3600.0):
-        await until(lambda: all(bed.job(job_id).state == "succeeded" for job_id in ids), 30)
+        await until(lambda: all(bed.job(job_id).state == "succeeded" for job_id in ids))

@@ -180,6 +180,6 @@ async def test_slow_heartbeats_under_a_short_lease_lose_no_job(bed: Bed) -> None
     store = SlowHeartbeats(bed.store)
     bed.store = store
     async with bed.working(concurrency=5, prefetch=1000) as worker:
-        await until(lambda: worker.stats().completed == 1500, 25)
+        await until(lambda: worker.stats().completed == 1500)
 
     assert worker.stats().lost == 0

@@ -129,11 +129,11 @@ def test_a_stop_reaches_a_worker_as_process_one_and_the_job_is_handed_back(
 ) -> None:
     held = app.enqueue("hold", {"begun": str(folder / "begun")}).id
     container = start(containers, folder, "tasks:app")
-    wait_until((folder / "begun").exists, 30)
+    wait_until((folder / "begun").exists)
 
     container.init().send_signal(signal.SIGTERM)
 
-    assert container.outside.wait(30) == 0, (folder / "worker.log").read_text()
+    assert container.outside.wait() == 0, (folder / "worker.log").read_text()
     found = job(app, held)
     assert (found.state, found.attempt, found.token) == ("queued", 0, 1)
     assert app.workers.all() == []
@@ -143,7 +143,7 @@ def test_process_one_reaps_what_handlers_left_behind(containers: list[Container]
     until = folder / "until"
     bred = [app.enqueue("breed", {"until": str(until)}).id for _ in range(5)]
     container = start(containers, folder, "tasks:app")
-    wait_until(lambda: all(job(app, one).state == "succeeded" for one in bred), 30)
+    wait_until(lambda: all(job(app, one).state == "succeeded" for one in bred))
     wait_until(lambda: len(container.children()) == 1 + len(bred))  # orphans come to process 1
 
     until.touch()
@@ -151,24 +151,24 @@ def test_process_one_reaps_what_handlers_left_behind(containers: list[Container]
     wait_until(lambda: len(container.children()) == 1)
     assert [_name(one) for one in container.children()] == [_name(one) for one in container.workers()]
     container.init().send_signal(signal.SIGTERM)
-    assert container.outside.wait(30) == 0, (folder / "worker.log").read_text()
+    assert container.outside.wait() == 0, (folder / "worker.log").read_text()
 
 
 def test_many_workers_under_process_one_are_replaced_and_stopped(
     containers: list[Container], folder: Path, app: App
 ) -> None:
     container = start(containers, folder, "tasks:app", "--processes", "2")
-    wait_until(lambda: len(app.workers.all()) == 2, 30)
+    wait_until(lambda: len(app.workers.all()) == 2)
     first = container.workers()[0]
     first.kill()
     wait_until(lambda: len(container.workers()) == 2 and first not in container.workers())
-    wait_until(lambda: len(app.workers.all()) == 3, 30)  # the killed one could not say goodbye
+    wait_until(lambda: len(app.workers.all()) == 3)  # the killed one could not say goodbye
     held = app.enqueue("hold", {"begun": str(folder / "begun")}).id
-    wait_until((folder / "begun").exists, 30)
+    wait_until((folder / "begun").exists)
 
     container.init().send_signal(signal.SIGTERM)
 
-    assert container.outside.wait(30) == 0, (folder / "worker.log").read_text()
+    assert container.outside.wait() == 0, (folder / "worker.log").read_text()
     assert (job(app, held).state, job(app, held).attempt) == ("queued", 0)
     assert len(app.workers.all()) == 1
 
@@ -176,4 +176,4 @@ def test_many_workers_under_process_one_are_replaced_and_stopped(
 def test_wrong_arguments_end_process_one_with_their_code(containers: list[Container], folder: Path) -> None:
     container = start(containers, folder, "nowhere:app")
 
-    assert container.outside.wait(30) == 2
+    assert container.outside.wait() == 2

@@ -55,7 +55,7 @@ async def test_a_worker_takes_a_workflow_to_its_end_layer_by_layer(url: str) -> 
         flow.each("each", agent="A", task_type="good", over=task.result["items"])
         async with working(app):
             run = await app.aio.workflows.start(flow)
-            await until(lambda: app.workflows.get(run.id).state == "completed", 30)
+            await until(lambda: app.workflows.get(run.id).state == "completed")
 
         assert app.workflows.get(run.id).succeeded == 10
 
@@ -78,7 +78,7 @@ async def test_functions_of_the_app_are_tasks_by_themselves(url: str) -> None:
         flow.each("resized", resize, over=made.result)
         async with working(app):
             run = await app.aio.workflows.start(flow)
-            await until(lambda: app.workflows.get(run.id).state == "completed", 30)
+            await until(lambda: app.workflows.get(run.id).state == "completed")
 
         rows = app.workflows.tasks(run.id).items
         told = [await app.aio.result(row.job_id) for row in rows if row.name.startswith("resized/")]
@@ -102,10 +102,10 @@ async def test_the_leader_keeps_deadlines_and_ladders(url: str) -> None:
         flow.task("bad", agent="B", task_type="bad")
         async with working(app):
             run = await app.aio.workflows.start(flow)
-            await until(lambda: bool(app.workflows.escalations(person="ben")), 30)
+            await until(lambda: bool(app.workflows.escalations(person="ben")))
             [asked] = app.workflows.escalations(run.id)
             app.workflows.answer(asked.id, "go_on", actor="ben")
-            await until(lambda: app.workflows.get(run.id).state == "completed", 30)
+            await until(lambda: app.workflows.get(run.id).state == "completed")
 
         assert [one.state for one in app.workflows.escalations(run.id, state=None)] == ["passed", "answered"]
 

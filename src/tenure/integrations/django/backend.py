@@ -11,6 +11,7 @@ tasks.py. A failed attempt is tried again as the queue's policy says, and is REA
 from __future__ import annotations
 
 import re
+import traceback
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -233,7 +234,8 @@ class _Run:
         """Tell of the end, unless another attempt follows."""
         if isinstance(exc, Permanent) or (self._is_last and not isinstance(exc, _NO_FAILURES)):
             path = f"{type(exc).__module__}.{type(exc).__qualname__}"
-            self.result.errors.append(TaskError(exception_class_path=path, traceback=repr(exc)))
+            told = "".join(traceback.format_exception(exc))
+            self.result.errors.append(TaskError(exception_class_path=path, traceback=told))
             self._finished(TaskResultStatus.FAILED)
 
     def _finished(self, status: TaskResultStatus) -> None:

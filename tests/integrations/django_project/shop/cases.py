@@ -100,6 +100,22 @@ class EnqueueCases(Cases):
         work()
         assert finished == [(TenureBackend, result.id, TaskResultStatus.FAILED)]
 
+    def test_a_receiver_is_told_of_a_failure_with_its_traceback(self) -> None:
+        """It was told repr(exception), where the other backends tell the lines that lead there."""
+        told: list[Any] = []
+
+        def listen(sender: Any, task_result: Any, **_: Any) -> None:
+            told.extend(task_result.errors)
+
+        task_finished.connect(listen, weak=False)
+        self.addCleanup(task_finished.disconnect, listen)
+        tasks.fails.enqueue()
+        work()
+        (error,) = told
+        assert error.exception_class is ValueError
+        assert "Traceback (most recent call last)" in error.traceback
+        assert "in fails" in error.traceback
+
     def test_a_process_that_asks_to_exit_is_a_failure(self) -> None:
         finished = self.heard(task_finished)
         result = tasks.exits.enqueue()
