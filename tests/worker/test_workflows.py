@@ -15,6 +15,7 @@ import pytest
 
 import tenure
 from tenure.errors import Forbidden, UnknownQueue
+from tenure.testing import drain
 from tests.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "automechanica" / "main.py"
@@ -199,6 +200,21 @@ def trip(on_breach: str = "fail") -> tenure.Workflow:
     each = flow.each("room", agent="A", task_type="book", over=map_.result["items"], undo="unbook")
     flow.task("pay", agent="B", task_type="pay", after=[each])
     return flow
+
+
+def test_what_completed_is_not_undone_by_a_job_that_anyone_may_enqueue(url: str) -> None:
+    app, undone = booking(url)
+    flow = tenure.Workflow("trip")
+    flow.task("car", agent="A", task_type="book", undo="unbook")
+    with app:
+        run = app.workflows.start(flow)
+        drain(app, queues=["A"])
+        forged = app.enqueue("tenure.undo_workflow", {"workflow_id": run.id})
+        drain(app, queues=["A", "compensation"], raise_errors=False)
+        found = app.get(forged.id)
+
+    assert (found.state, undone) == ("failed", [])
+    assert "only what failed or was cancelled is undone" in (found.last_error or "")
 
 
 @pytest.mark.anyio

@@ -18,7 +18,7 @@ from tenure.handler.registry import Handler
 from tenure.handler.signals import Permanent, Snooze
 from tenure.model.frozen import frozen
 from tenure.model.policy import QueuePolicy
-from tenure.model.workflow import UNDO_KIND, UNDO_QUEUE
+from tenure.model.workflow import UNDO_KIND, UNDO_QUEUE, WorkflowState
 from tenure.store.queries import GetJobs
 from tenure.store.workflows import GetWorkflow, ListTasks, TaskRow
 
@@ -68,6 +68,8 @@ def undo_workflow(payload: Ended, ctx: Context) -> dict[str, int]:
     run = _call(ctx, GetWorkflow(workflow_id))
     if run is None:
         raise Permanent(f"There is no workflow {workflow_id}, so there is nothing to undo.")
+    if run.state not in (WorkflowState.FAILED, WorkflowState.CANCELLED):
+        raise Permanent(f"Workflow {workflow_id} is {run.state}, and only what failed or was cancelled is undone.")
     if _call(ctx, ListTasks(workflow_id, outcomes=("open",), limit=1)).items:
         raise Snooze(LOOK_SECONDS, "tasks of the workflow have not ended yet")
     todo = ctx.step("tasks", lambda: _todo(ctx, workflow_id, run.policy.get("undo") or {}))
