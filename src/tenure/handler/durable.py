@@ -43,9 +43,9 @@ from tenure.handler.steps import (
     StepPlan,
     acarry_out,
     carry_out,
+    current_step,
     drawn_value,
     has_changed,
-    is_in_step,
     is_on_loop,
     run_step,
     step_key,
@@ -473,7 +473,7 @@ class DurableCalls(ABC):
     @property
     def is_replay(self) -> bool:
         """Whether the job is being undone and its handler only replays what is recorded."""
-        return self._journal is not None and self._journal.is_undoing and not is_in_step()
+        return self._journal is not None and self._journal.is_undoing and current_step() is None
 
     def compensated(self, outcome: Outcome) -> Outcome:
         """Undo what is armed if this outcome ends the job badly. Answers the outcome to settle."""

@@ -176,7 +176,7 @@ class Journal:
         """The handler has come to this step. Raises: RepeatedStep; HandlerError inside a step; Parked again."""
         if self.parked is not None:
             raise Parked(self.parked)
-        at_work = _step_at_work.get(None)
+        at_work = current_step()
         if at_work is not None:
             raise HandlerError(
                 f"Step {key!r} was begun inside step {at_work!r}. A step is recorded whole, so nothing durable can "
@@ -254,15 +254,13 @@ class Journal:
         """Let the job wait: the worker writes the steps and groups with the suspend. Raises: Parked."""
         self.end_of_replay()
         yield from self.release_detached()
+        raise self.park_on(waiting_for, *steps, groups=groups)
+
+    def park_on(self, waiting_for: str, *steps: NewStep, groups: Sequence[NewGroup] = ()) -> Parked:
+        """What to raise for the job to wait for open steps and groups, wherever it runs; with what was drawn before."""
         limit = () if self._deadline is None else (self._deadline,)
         drawn = [step for step in self.take_drawn() if step.key != DEADLINE]
-        raise self.park(Parking(waiting_for, (*drawn, *steps, *limit), tuple(groups)))
-
-    def park_on(self, waiting_for: str, step: NewStep) -> Parked:
-        """What to raise for the job to wait for one open step, wherever it runs; with what was drawn before."""
-        limit = () if self._deadline is None else (self._deadline,)
-        drawn = [one for one in self.take_drawn() if one.key != DEADLINE]
-        return self.park(Parking(waiting_for, (*drawn, step, *limit)))
+        return self.park(Parking(waiting_for, (*drawn, *steps, *limit), tuple(groups)))
 
     def park(self, parking: Parking) -> Parked:
         """What to raise for the job to wait."""
@@ -281,13 +279,8 @@ def _counts(row: Step) -> bool:
     return not row.key.startswith("$") and row.kind not in {"mark", "undo"}
 
 
-def is_in_step() -> bool:
-    """Whether a step's function is running here."""
-    return _step_at_work.get(None) is not None
-
-
 def current_step() -> str | None:
-    """The key of the step whose function is running here."""
+    """The key of the step whose function is running here, if one is."""
     return _step_at_work.get(None)
 
 
