@@ -9,6 +9,8 @@ import pytest
 
 import tenure
 from tenure.integrations import embedded
+from tenure.model.job import Grant
+from tenure.worker.run import WorkerRun
 
 pytestmark = pytest.mark.anyio
 
@@ -19,24 +21,33 @@ async def test_a_worker_that_ended_by_an_error_comes_back_although_the_next_one_
     """The second one's failure ended the task that keeps a worker running: the server went on and ran no jobs."""
     monkeypatch.setattr(embedded, "FIRST_PAUSE_SECONDS", 0.01)
     seen: Counter[str] = Counter()
+    take, serve = WorkerRun._take, WorkerRun.serve
 
-    def emit(event: tenure.LogEvent) -> None:
-        """Raises under the first worker when it claims, and under the second one before it takes jobs."""
-        seen[event.name] += 1
-        if (event.name, seen[event.name]) in {("claimed", 1), ("worker_started", 2)}:
-            raise OSError("the disk of the log is full")
+    def takes(run: WorkerRun, grants: list[Grant], sent: float) -> None:
+        seen["take"] += 1
+        take(run, grants, sent)
+        if seen["take"] == 1:
+            raise OSError("the first worker ends")
 
+    async def serves(run: WorkerRun, ready: asyncio.Event) -> None:
+        seen["serve"] += 1
+        if seen["serve"] == 2:
+            raise OSError("the second one cannot start")
+        await serve(run, ready)
+
+    monkeypatch.setattr(WorkerRun, "_take", takes)
+    monkeypatch.setattr(WorkerRun, "serve", serves)
     app = tenure.App(url)
 
     @app.job
     async def double(number: int) -> int:
         return number * 2
 
-    async with embedded.embedded_worker(app, emit=emit):
+    async with embedded.embedded_worker(app):
         job = await double.aenqueue(21)
         assert await job.aresult(timeout=60) == 42
 
-    assert seen["worker_started"] == 3
+    assert seen["serve"] == 3
     await app.aio.close()
 
 
