@@ -551,6 +551,27 @@ def test_an_id_that_is_not_there_is_not_found(cli: Cli, app: App, command: tuple
     assert "There is no job 01900000-0000-7000-8000-000000000000" in result.err
 
 
+def test_explain_names_an_effect_of_unknown_outcome_and_how_it_is_decided(cli: Cli, app: App) -> None:
+    """It said that the job "waits for 'effect:ID:order'", without what that means or what helps."""
+
+    @app.job
+    def pizza(ctx: tenure.Context) -> None:
+        def do(call: tenure.EffectCall) -> None:
+            raise ConnectionError
+
+        ctx.effect("order", do=do, step="lunch")
+
+    job = pizza.enqueue()
+    drain(app, raise_errors=False)
+
+    [reason] = cli("jobs", "explain", job.id, "--json").json["reasons"]
+
+    assert reason["code"] == "waits_for_effect"
+    assert "not known whether the effect 'order' happened" in reason["sentence"]
+    eval(reason["fix"].partition("  in Python")[0], {"app": app})
+    assert app.get(job.id).state == "queued"
+
+
 def test_explain_tells_why_a_queue_was_paused(cli: Cli, app: App) -> None:
     """U19: the reason was asked for, and never shown."""
     job = app.enqueue("work", queue="mail")

@@ -208,6 +208,21 @@ def test_a_leader_without_the_right_to_prune_is_found_by_doctor(cli: Cli, app: A
     assert "may not prune" in found[0]["says"]
 
 
+def test_the_events_of_a_job_are_told_in_words(cli: Cli, app: App) -> None:
+    """`jobs show` and `tail` printed each move as JSON, cut at any letter to fit the terminal."""
+    app.queues.set("loud", events=True)
+    job = app.enqueue("k", queue="loud")
+    (grant,) = app.claim(queues="loud", worker="w-1")
+    app.fail(grant, "broken")
+
+    shown, followed = cli("jobs", "show", job.id).out, cli("tail", "--once").out
+
+    for out in (shown, followed):
+        assert "running attempt=1 worker=w-1" in out
+        assert "queued attempt=1 class=error" in out
+        assert '"state"' not in out
+
+
 def test_top_looks_once_where_there_is_no_terminal(cli: Cli, app: App) -> None:
     app.enqueue("k", queue="mail")
     app.claim(queues="mail")

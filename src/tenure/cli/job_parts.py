@@ -84,13 +84,20 @@ def says(job: Job) -> str | None:
     return job.result_summary
 
 
+MOVED = {"state", "attempt", "token", "kind", "worker", "class"}
+"""What an event of a move holds."""
+
+
 def event_says(event: Event) -> str:
-    """What an event tells beside its kind: a log line as it was said, other data as JSON."""
+    """What an event tells beside its kind: a log line as it was said, a move in words, other data as JSON."""
     data = event.data
     if isinstance(data, dict) and isinstance(data.get("message"), str):
         return str(data["message"])
     if isinstance(data, dict) and set(data) == {"text"} and isinstance(data["text"], str):
         return data["text"].rstrip("\n")
+    if isinstance(data, dict) and set(data) == MOVED:
+        told = [("attempt", data["attempt"]), ("worker", data["worker"]), ("class", data["class"])]
+        return " ".join([str(data["state"]), *(f"{name}={value}" for name, value in told if value)])
     return "" if data in ({}, None) else text.to_json(data)
 
 

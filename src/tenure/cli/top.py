@@ -71,10 +71,10 @@ def drawing(found: Glance) -> RenderableType:
     head = Text.assemble(
         ("tenure top", "bold"),
         (f"  {found.summary.at:%H:%M:%S} UTC", "dim"),
-        f"  {len(found.workers)} workers",
+        f"  {counted(len(found.workers), 'worker')}",
         (f"  {sum(one.held for one in backlog):,} held", "blue"),
         (f"  {sum(one.due for one in backlog):,} due", "cyan"),
-        (f"  {sum(one.pending for one in found.failures):,} dead letters", "red" if found.failures else "dim"),
+        (f"  {sum(one.pending for one in found.failures):,} dead", "red" if found.failures else "dim"),
         ("  q leaves", "dim"),
     )
     closed = [gate.name for gate in found.gates if not gate.is_open]

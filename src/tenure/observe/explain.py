@@ -204,7 +204,9 @@ def _waiting(
             yield _short_of(step, step.awaits, budgets.get(step.awaits))
         else:
             yield from _awaited(job, now, step, found.get(step.awaits or ""))
-    if not awaited:
+    if not awaited and (effect := _effect_of(job)) is not None:
+        yield effect
+    elif not awaited:
         wakes = ""
         if job.due_at is not None:
             wakes = f", at the latest in {_span(max(0.0, (job.due_at - now).total_seconds()))}"
@@ -216,6 +218,21 @@ def _waiting(
     done = [step for step in steps if step.state == "done" and step.kind in ("step", "memo") and step.awaits is None]
     if done:
         yield Reason("steps", f"{counted(len(done), 'step')} behind it, the last is {done[-1].key!r}.", blocks=False)
+
+
+def _effect_of(job: Job) -> Reason | None:
+    """Of a job that waits for a person's word on an effect: which, and how it is given."""
+    sort, _, rest = (job.waiting_for or "").partition(f":{job.id}:")
+    if sort != "effect":
+        return None
+    step, _, name = rest.rpartition(":")
+    at = f", step={step!r}" if step else ""
+    return Reason(
+        "waits_for_effect",
+        f"It is not known whether the effect {name!r} happened: the call was sent, and no reply was recorded. A person "
+        "says whether it did (confirmed), is to be done again (retry), or is given up (failed). It holds no slot.",
+        fix=f"app.effects.resolve({job.id!r}, {name!r}, 'confirmed'{at})  in Python, or `tenure serve`: Approvals",
+    )
 
 
 def _awaited(job: Job, now: datetime, step: Step, found: Group | Approval | None) -> Iterator[Reason]:
