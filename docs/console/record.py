@@ -63,7 +63,7 @@ RULER = """() => {
   const wrong = page.scrollWidth > page.clientWidth ? [`${page.scrollWidth - page.clientWidth} px too wide`] : [];
   for (const one of main.querySelectorAll("table, form, .facts, .chips, .banners, .btns")) {
     const over = one.checkVisibility({ visibilityProperty: true }) ? one.getBoundingClientRect().right - end : 0;
-    if (over > 1) wrong.push(`${one.tagName} ${one.className}: ${Math.round(over)} px into the margin`);
+    if (over > 8) wrong.push(`${one.tagName} ${one.className}: ${Math.round(over)} px into the margin`);
   }
   for (const one of main.querySelectorAll(":not(th)")) {
     const isCut = getComputedStyle(one).textOverflow === "ellipsis" && one.scrollWidth > one.clientWidth + 1;
@@ -73,7 +73,8 @@ RULER = """() => {
   }
   return wrong;
 }"""
-"""What is wider than its place, or cut without the whole text in a title or behind a link."""
+"""What is wider than its place by more than the padding of a bare button, or cut without the whole text in a title or
+behind a link."""
 
 PALETTE = """async (picture) => {
   const image = await createImageBitmap(await (await fetch(`data:image/png;base64,${picture}`)).blob());

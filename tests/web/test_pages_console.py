@@ -382,3 +382,15 @@ async def test_a_large_payload_is_on_the_page_of_its_job_once_and_nowhere_as_a_l
 
     assert len(attempts.text) < 60_000
     assert "9007199254740993" in data.text
+
+
+async def test_too_many_wrong_codes_are_told_on_the_page_that_takes_the_next_one(small: Server) -> None:
+    """Found in a browser: the sentence stood alone on an empty page, without a way back."""
+    async with small.client(headers={"Accept": "text/html", "Origin": "http://127.0.0.1:8400"}) as client:
+        for _ in range(21):
+            refused = await client.post("/ui/session", data={"code": "wrong"})
+
+    assert refused.status_code == 429
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert "Too many wrong credentials" in _text(refused)
+    assert 'name="code"' in refused.text

@@ -231,7 +231,13 @@ def _showing_errors(endpoint: Endpoint) -> Endpoint:
         except Exception as exc:  # noqa: BLE001  every error ends on a page
             problem = problems.to_problem(exc)
             if not hasattr(request.state, "principal"):
-                return PlainTextResponse(f"{problem.detail}\n", problem.status, problem.headers)
+                if "text/html" not in request.headers.get("accept", ""):
+                    return PlainTextResponse(f"{problem.detail}\n", problem.status, problem.headers)
+                response = signin.page(
+                    request, problem.detail, problem.status, back=signin.asked_for(request), is_refused=True
+                )
+                response.headers.update(problem.headers)
+                return response
             return await pages.error_page(request, problem)
 
     return shown
