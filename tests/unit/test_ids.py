@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from tenure.model import ids
-from tenure.model.ids import new_job_id, new_job_ids, new_worker_id
+from tenure.model.ids import id_prefix, new_job_id, new_job_ids, new_worker_id
 
 
 def test_an_id_is_a_version_seven_uuid_of_now() -> None:
@@ -95,3 +95,16 @@ def test_worker_ids_name_the_process_and_differ() -> None:
 
     assert first != second
     assert f"-{os.getpid()}-" in first
+
+
+@pytest.mark.parametrize("last", ["e", "f"])
+def test_the_beginning_of_an_id_is_found_below_the_first_id_beyond_it(last: str) -> None:
+    """An id that ends with f was not found by all of its characters but the last."""
+    job_id = f"01a1f591-f674-7247-81d3-d9f0b622ad2{last}"
+
+    typed = id_prefix(f"{job_id[:-1]}…")
+
+    assert typed is not None
+    digits, above = typed
+    assert job_id.replace("-", "").startswith(digits)
+    assert job_id < above == "01a1f591-f674-7247-81d3-d9f0b622ad30"

@@ -60,13 +60,13 @@ def new_job_ids(count: int) -> list[JobId]:
 
 
 def id_prefix(text: str) -> tuple[str, str] | None:
-    """Of the beginning of an id, as people type it or copy it with an ellipsis: its digits, and the highest id that
-    begins so. None, if no id begins so."""
+    """Of the beginning of an id, as people type it or copy it with an ellipsis: its digits, and the first id beyond
+    all that begin so. None, if no id begins so."""
     typed = text.strip().lower().removesuffix("…")
     digits = typed.replace("-", "")
     if not _PREFIX.fullmatch(typed) or len(digits) > 32:
         return None
-    above = digits.ljust(32, "f")
+    above = f"{min(int(digits.ljust(32, 'f'), 16) + 1, 2**128 - 1):032x}"
     return digits, "-".join((above[:8], above[8:12], above[12:16], above[16:20], above[20:]))
 
 

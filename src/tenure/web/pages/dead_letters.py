@@ -75,7 +75,7 @@ def board(visit: Visit) -> Answer:
     owner = visit.asked("owner")
     columns = [_owned(one, owner) for one in whole]
     open_columns = columns[:-1]
-    offered = {act for one in open_columns if one.groups for act in NEXT[one.triage]}
+    possible = {act for one in open_columns if one.groups for act in NEXT[one.triage]}
     return Shown(
         "dead_letters.html",
         {
@@ -85,7 +85,7 @@ def board(visit: Visit) -> Answer:
             "is_whole": all(one.is_whole for one in open_columns),
             "keys": (
                 ("j k", "card"),
-                *_keys(visit, offered),
+                *_keys(visit, possible),
             ),
             "letters": sum(one.letters for one in open_columns),
             "next": NEXT,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
@@ -26,9 +26,6 @@ from tenure.model.frozen import frozen
 from tenure.observe.browse import Board, board, inspect
 from tenure.observe.doctor import Check, examine
 from tenure.observe.liveness import alive
-from tenure.store.budgets import ListBudgets
-from tenure.store.queries import ListEffects
-from tenure.store.workflows import ListEscalations
 from tenure.web.pages.words import asks
 
 if TYPE_CHECKING:
@@ -253,13 +250,9 @@ def take(app: App) -> Look:
 
 
 def _asked(app: App) -> Mapping[str, int]:
-    """What App.inbox lists, counted."""
-    return {
-        "approval": app.approvals.count(),
-        "escalation": sum(one.person is not None for one in app.store.do(ListEscalations(limit=ASKED))),
-        "effect": len(app.store.do(ListEffects(states=("unknown",), limit=ASKED)).items),
-        "budget": len(app.store.do(ListBudgets(limit=ASKED, is_escalated=True))),
-    }
+    """What App.inbox lists, counted; of approvals all."""
+    waiting = Counter(entry.kind for entry in app.inbox(limit=ASKED))
+    return {"approval": app.approvals.count()} | {kind: waiting[kind] for kind in ("escalation", "effect", "budget")}
 
 
 def _marker(seen: Board, told: Health, asked: Mapping[str, int]) -> str:
